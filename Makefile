@@ -1,0 +1,49 @@
+# The verbs of this repository. Each installs what it lacks first; a second call finds it done.
+PYTHON ?= python3
+# serve: where its state lies
+SERVE_HOME ?= /var/lib/neocloud
+
+BIN := .venv/bin
+STAMPS := .venv/.stamps
+SERVER := $(STAMPS)/server
+TOOLS := $(STAMPS)/test
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check bench docs debian-run debian-test
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: debian-run $(SERVER) ## install what running Neocloud needs (Debian packages, .venv)
+
+demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in it
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash runs/bank.sh
+
+serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
+	@$(BIN)/python -m neocloud.app --home "$(SERVE_HOME)"
+
+test: debian-test $(TOOLS) ## run the tests
+	@$(BIN)/pytest
+
+check: debian-test $(TOOLS) ## lint, formatting, types, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+bench: debian-test $(TOOLS) ## measure, and print the figures as ratios
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(SERVER) ## write the generated reference pages
+	@$(BIN)/python -m neocloud.cli.reference docs/reference/cli.md
+
+debian-run debian-test: debian-%:
+	@scripts/install-debian-packages $*
+
+$(SERVER): pyproject.toml constraints.txt
+	@PYTHON="$(PYTHON)" scripts/install-python-packages server
+	@mkdir -p $(@D) && touch $@
+
+$(TOOLS): pyproject.toml constraints.txt
+	@PYTHON="$(PYTHON)" scripts/install-python-packages server,train,test
+	@mkdir -p $(@D) && touch $@ $(SERVER)
