@@ -1,0 +1,108 @@
+"""Keep the built descriptor set in a file, so that a start costs milliseconds instead of seconds.
+
+The file's name is a hash of everything that goes into it; a changed proto or another release of a package
+therefore makes a new file and never meets a stale one. Files are written beside and renamed into place;
+builders that start together wait for one another. A folder that cannot be written costs time on each start,
+nothing else.
+"""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import platformdirs
+
+FORMAT = "1"
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+class ContractUnavailable(Exception):
+    """The descriptor set could not be built; nothing can run without it."""
+
+
+def proto_root() -> Path:
+    """Our own protos: inside an installed package, or beside `src` in a checkout."""
+    for candidate in (PACKAGE_ROOT / "proto", PACKAGE_ROOT.parents[1] / "proto"):
+        if (candidate / "neocloud").is_dir():
+            return candidate
+    raise ContractUnavailable(
+        f"No proto folder in {PACKAGE_ROOT} or beside it. "
+        "Install the package again, or run from a full checkout."
+    )
+
+
+@cache
+def cache_path() -> Path:
+    """Where the descriptor set of this very combination of packages and protos lies, or will lie."""
+    digest = hashlib.sha256()
+    for part in (FORMAT, version("nebius"), version("grpcio-tools")):
+        digest.update(part.encode() + b"\0")
+    root = proto_root()
+    for source in sorted(root.rglob("*.proto")):
+        digest.update(str(source.relative_to(root)).encode() + b"\0" + source.read_bytes() + b"\0")
+    folder = platformdirs.user_cache_path("neocloud", appauthor=False)
+    return folder / f"contract-{digest.hexdigest()[:24]}.binpb"
+
+
+def descriptor_set(path: Path | None = None) -> bytes:
+    """The serialised descriptor set, from the cache or built now."""
+    path = path or cache_path()
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return _build_in_own_process()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _only_builder(path.parent):
+            if path.exists():
+                return path.read_bytes()
+            content = _build_in_own_process()
+            _write_atomically(path, content)
+            return content
+    except OSError:
+        return _build_in_own_process()
+
+
+@contextmanager
+def _only_builder(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build_in_own_process() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "contract.binpb")
+        command = [sys.executable, "-m", f"{__package__}.build", str(proto_root()), str(output)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            last_words = run.stderr.strip()[-2000:]
+            raise ContractUnavailable(
+                "Building the API contract failed. "
+                f"Check that nebius and grpcio-tools are installed.\n{last_words}"
+            )
+        return output.read_bytes()
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,171 @@
+"""Errors as the contract's clients understand them: a code, a message, and ServiceError details.
+
+One function per kind of error fixes its code and its retry advice, so that all bricks answer alike. A message
+says what happened and what to do next, and never holds a secret or a traceback.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, Protocol
+
+from neocloud.core.contract.registry import message
+from neocloud.core.contract.well_known import pack, unpack
+
+
+class Code(IntEnum):
+    """google.rpc.Code; the numbers are gRPC's."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class FieldViolation(Protocol):
+    @property
+    def field(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+class ApiError(Exception):
+    """A request's honest refusal. Raised anywhere below the server, turned into a status by it."""
+
+    def __init__(self, code: Code, message: str, details: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = tuple(details)
+
+    def status(self, service: str = "") -> Any:
+        """google.rpc.Status; `service` fills the details that do not name one."""
+        status = message("google.rpc.Status")(code=int(self.code), message=self.message)
+        for detail in self.details:
+            named = type(detail)()
+            named.CopyFrom(detail)
+            named.service = named.service or service
+            status.details.append(pack(named))
+        return status
+
+
+def from_status(serialized: bytes) -> ApiError:
+    """The error in a google.rpc.Status, as a client finds it in the grpc-status-details-bin trailer."""
+    status = message("google.rpc.Status").FromString(serialized)
+    service_error = message("nebius.common.v1.ServiceError").DESCRIPTOR.full_name
+    details = [unpack(found) for found in status.details if found.type_url.endswith(f"/{service_error}")]
+    return ApiError(Code(status.code), status.message, details)
+
+
+def bad_request(violations: Iterable[FieldViolation | tuple[str, str]], message_text: str = "") -> ApiError:
+    """INVALID_ARGUMENT. Each violation has a field path and says what would be right."""
+    pairs = [(v[0], v[1]) if isinstance(v, tuple) else (v.field, v.message) for v in violations]
+    text = message_text or "The request is not valid: " + "; ".join(f"{name} {why}" for name, why in pairs)
+    detail = {"violations": [{"field": name, "message": why} for name, why in pairs]}
+    return _error(Code.INVALID_ARGUMENT, text, "bad_request", detail)
+
+
+def bad_field(field: str, why: str) -> ApiError:
+    """INVALID_ARGUMENT for one field."""
+    return bad_request([(field, why)])
+
+
+def not_found(kind: str, identifier: str) -> ApiError:
+    text = f"There is no {kind} {identifier!r} here, or you may not see it. Check the id and the project."
+    return _error(Code.NOT_FOUND, text, "resource_not_found", {"resource_id": identifier})
+
+
+def already_exists(kind: str, name: str, resource_id: str = "") -> ApiError:
+    text = f"A {kind} named {name!r} exists already. Choose another name, or use the one that is there."
+    return _error(Code.ALREADY_EXISTS, text, "resource_already_exists", {"resource_id": resource_id or name})
+
+
+def bad_state(resource_id: str, why: str) -> ApiError:
+    """FAILED_PRECONDITION: the resource must change before the request can succeed."""
+    detail = {"resource_id": resource_id, "message": why}
+    return _error(Code.FAILED_PRECONDITION, why, "bad_resource_state", detail)
+
+
+def conflict(resource_id: str, why: str) -> ApiError:
+    """ABORTED: somebody else changed the resource; the whole read-change-write must be done again."""
+    detail = {"resource_id": resource_id, "message": why}
+    return _error(Code.ABORTED, why, "resource_conflict", detail, retry="UNIT_OF_WORK")
+
+
+def operation_conflict(operation_id: str, resource_id: str, why: str) -> ApiError:
+    """FAILED_PRECONDITION: an unfinished operation is in the way."""
+    detail = {"conflicting_operation_id": operation_id, "resource_id": resource_id}
+    return _error(Code.FAILED_PRECONDITION, why, "operation_conflict", detail)
+
+
+def operation_aborted(operation_id: str, aborted_by: str, resource_id: str, why: str) -> ApiError:
+    """ABORTED: how an operation ends that a later one replaces."""
+    detail = {"operation_id": operation_id, "aborted_by_operation_id": aborted_by, "resource_id": resource_id}
+    return _error(Code.ABORTED, why, "operation_aborted", detail)
+
+
+def quota_failure(violations: Iterable[tuple[str, str, str, str]], message_text: str = "") -> ApiError:
+    """RESOURCE_EXHAUSTED; each violation is (quota, limit, requested, message)."""
+    found = [
+        {"quota": quota, "limit": limit, "requested": requested, "message": why}
+        for quota, limit, requested, why in violations
+    ]
+    text = message_text or "The request goes over a quota: " + "; ".join(v["message"] for v in found)
+    return _error(Code.RESOURCE_EXHAUSTED, text, "quota_failure", {"violations": found}, retry="NOTHING")
+
+
+def not_enough_resources(resource_type: str, requested: str, why: str) -> ApiError:
+    """RESOURCE_EXHAUSTED: allowed, but the machines have no room."""
+    violation = {"resource_type": resource_type, "requested": requested, "message": why}
+    detail = {"violations": [violation]}
+    return _error(Code.RESOURCE_EXHAUSTED, why, "not_enough_resources", detail, retry="NOTHING")
+
+
+def too_many_requests(why: str) -> ApiError:
+    return _error(Code.RESOURCE_EXHAUSTED, why, "too_many_requests", {"violation": why}, retry="CALL")
+
+
+def permission_denied(permission: str, resource_id: str, why: str = "") -> ApiError:
+    text = why or (f"Permission {permission!r} on {resource_id!r} is missing. Ask an administrator of it.")
+    return _error(Code.PERMISSION_DENIED, text, "permission_denied", {"resource_id": resource_id})
+
+
+def unauthenticated(why: str) -> ApiError:
+    return ApiError(Code.UNAUTHENTICATED, why)
+
+
+def unimplemented(path: str) -> ApiError:
+    return ApiError(
+        Code.UNIMPLEMENTED, f"{path} is not served by this cloud. `neo status` lists the services that are."
+    )
+
+
+def unavailable(why: str) -> ApiError:
+    """UNAVAILABLE: the same call may succeed in a moment; clients retry."""
+    return ApiError(Code.UNAVAILABLE, why)
+
+
+def internal(request_id: str) -> ApiError:
+    text = f"Something went wrong inside the cloud. Its log has the cause under request id {request_id}."
+    return _error(Code.INTERNAL, text, "internal_error", {"request_id": request_id})
+
+
+def _error(code: Code, text: str, detail: str, content: dict[str, Any], *, retry: str = "") -> ApiError:
+    service_error = message("nebius.common.v1.ServiceError")
+    built = service_error(code=detail, **{detail: content})
+    if retry:
+        built.retry_type = service_error.RetryType.Value(retry)
+    return ApiError(code, text, (built,))

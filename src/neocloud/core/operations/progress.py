@@ -1,0 +1,75 @@
+"""How far an operation is, step by step, for people who wait.
+
+Kept as the contract's ProgressTracker in JSON. A step's times are those of the first pass that began it and
+of the pass that saw it done, so that the whole reads as one story although passes repeat every step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import Transaction
+from neocloud.core.wire import ProgressTracker
+
+
+@dataclass(frozen=True)
+class ProgressStep:
+    name: str
+    has_begun: bool = False
+    is_done: bool = False
+
+
+def report_progress(
+    tx: Transaction, resource_id: str, steps: Sequence[ProgressStep], message: str, now: datetime
+) -> int:
+    """Show these steps on all unfinished operations of the resource; says how many were changed."""
+    changed = 0
+    for operation in tx.list_operations(resource_id=resource_id, unfinished=True)[0]:
+        progress = _merged(operation.progress, steps, message, now)
+        if progress != operation.progress:
+            tx.update_operation(replace(operation, progress=progress))
+            changed += 1
+    return changed
+
+
+def completed(progress: str, now: datetime) -> str:
+    """The same story with everything done."""
+    if not progress:
+        return ""
+    tracker = contract.from_json(ProgressTracker, progress)
+    for step in tracker.steps:
+        _begin_and_end(step, now)
+    tracker.description = ""
+    tracker.work_done.done_tick_count = tracker.work_done.total_tick_count
+    tracker.finished_at.FromDatetime(now)
+    return contract.to_json(tracker)
+
+
+def _merged(progress: str, steps: Sequence[ProgressStep], message: str, now: datetime) -> str:
+    old = contract.from_json(ProgressTracker, progress or "{}")
+    known = {step.description: step for step in old.steps}
+    new = ProgressTracker(description=message)
+    new.started_at.FromDatetime(contract.to_datetime(old.started_at) if progress else now)
+    for step in steps:
+        shown = new.steps.add(description=step.name)
+        before = known.get(step.name)
+        if before is not None and before.HasField("started_at"):
+            shown.started_at.CopyFrom(before.started_at)
+        elif step.has_begun:
+            shown.started_at.FromDatetime(now)
+        if step.is_done and before is not None and before.HasField("finished_at"):
+            shown.finished_at.CopyFrom(before.finished_at)
+        elif step.is_done:
+            shown.finished_at.FromDatetime(now)
+    new.work_done.total_tick_count = len(steps)
+    new.work_done.done_tick_count = sum(step.is_done for step in steps)
+    return contract.to_json(new)
+
+
+def _begin_and_end(step: Any, now: datetime) -> None:
+    if not step.HasField("started_at"):
+        step.started_at.FromDatetime(now)
+    if not step.HasField("finished_at"):
+        step.finished_at.FromDatetime(now)

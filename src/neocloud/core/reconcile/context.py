@@ -1,0 +1,168 @@
+"""What the worker gives to a pass: the `Context` of one resource under one lease.
+
+Each call is one transaction. Those that write check the lease first: a worker that was taken for dead must
+not make children beside its successor.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from neocloud.core import wire
+from neocloud.core.clock import Clock
+from neocloud.core.reconcile import removal
+from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
+
+Result = TypeVar("Result")
+
+
+class ChildKind(Protocol):
+    """What has to be known of a kind to make or delete a resource of it. `core.service.Kind` fits."""
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def id_prefix(self) -> str: ...
+
+    @property
+    def initial_state(self) -> str: ...
+
+    @property
+    def deleting_state(self) -> str: ...
+
+    @property
+    def finalizers(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all passes of a worker share."""
+
+    store: Store
+    clock: Clock
+    kinds: Mapping[str, ChildKind]
+    new_id: Callable[[str], str]
+    poke: Callable[[], None]
+    """To be called after a transaction that made other resources due."""
+
+
+class PassContext:
+    """The `Context` of one pass."""
+
+    def __init__(self, surroundings: Surroundings, resource: Resource, lease: Lease) -> None:
+        self.resource = resource
+        self.now: datetime = surroundings.clock.now()
+        self._lease = lease
+        self._around = surroundings
+
+    async def get(self, resource_id: str) -> Resource | None:
+        return await self._around.store.read(lambda tx: tx.get(resource_id))
+
+    async def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
+        return await self._around.store.read(lambda tx: tx.find(kind, parent_id, name))
+
+    async def ensure_child(
+        self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]
+    ) -> Resource:
+        child = await self.find(kind, parent_id, name)
+        if child is not None and self._is_as_wished(child, spec, labels):
+            return child
+
+        def ensure(tx: Transaction) -> Resource:
+            self._check_lease(tx)
+            found = tx.find(kind, parent_id, name)
+            if found is None:
+                born = self._newborn(kind, name, parent_id, spec, labels)
+                tx.insert(born)
+                return born
+            if self._is_as_wished(found, spec, labels):
+                return found
+            changed = self._changed(found, spec, labels)
+            tx.update(changed)
+            return changed
+
+        return await self._change_others(ensure)
+
+    async def delete_owned(self) -> bool:
+        owned = await self._around.store.read(lambda tx: tx.owned(self.resource.id))
+        if all(child.deleted_at is not None for child in owned):
+            return not owned
+
+        def ask(tx: Transaction) -> bool:
+            self._check_lease(tx)
+            for child in tx.owned(self.resource.id):
+                kind = self._around.kinds[child.kind]
+                removal.ask(tx, child, kind.deleting_state, self._around.clock.now())
+            return not tx.owned(self.resource.id)
+
+        return await self._change_others(ask)
+
+    async def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
+        known = await self._around.store.read(lambda tx: tx.secret(self.resource.id, name))
+        if known is not None:
+            return known
+        fresh = make()
+
+        def keep(tx: Transaction) -> bytes:
+            self._check_lease(tx)
+            held = tx.secret(self.resource.id, name)
+            if held is not None:
+                return held
+            tx.put_secret(self.resource.id, name, fresh)
+            return fresh
+
+        return await self._around.store.write(keep)
+
+    async def _change_others(self, work: Callable[[Transaction], Result]) -> Result:
+        result = await self._around.store.write(work)
+        self._around.poke()
+        return result
+
+    def _check_lease(self, tx: Transaction) -> None:
+        tx.check_lease(self._lease)
+
+    def _newborn(
+        self, kind: str, name: str, parent_id: str, spec: Message, labels: Mapping[str, str]
+    ) -> Resource:
+        known = self._around.kinds[kind]
+        now = self._around.clock.now()
+        return Resource(
+            id=self._around.new_id(known.id_prefix),
+            kind=kind,
+            parent_id=parent_id,
+            name=name,
+            created_at=now,
+            updated_at=now,
+            labels=dict(labels),
+            spec=spec.SerializeToString(deterministic=True),
+            status=wire.with_state(kind, b"", known.initial_state),
+            state=known.initial_state,
+            owner_id=self.resource.id,
+            finalizers=known.finalizers,
+        )
+
+    def _changed(self, child: Resource, spec: Message, labels: Mapping[str, str]) -> Resource:
+        is_new_spec = type(spec).FromString(child.spec) != spec
+        return replace(
+            child,
+            spec=spec.SerializeToString(deterministic=True),
+            labels=dict(labels),
+            updated_at=self._around.clock.now(),
+            resource_version=child.resource_version + is_new_spec,
+        )
+
+    def _is_as_wished(self, child: Resource, spec: Message, labels: Mapping[str, str]) -> bool:
+        if child.owner_id != self.resource.id:
+            raise Failed(
+                "NameTaken",
+                f"The name {child.name!r} is taken by {child.id}, which belongs to something else. "
+                "Rename or delete that one.",
+            )
+        if child.deleted_at is not None:
+            raise RetryLater(f"{child.id} ({child.name}) of an earlier wish is still being deleted")
+        return dict(child.labels) == dict(labels) and type(spec).FromString(child.spec) == spec

@@ -1,0 +1,171 @@
+"""How a brick tells the rest what it is: Service, Kind, Method, Rules.
+
+The server, the reconcile worker and billing are built from these tables and know no service by name. A kind
+that needs nothing special is one `Kind(...)` line: the six standard verbs are generic.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from neocloud.core.clock import Clock
+from neocloud.core.reconcile.steps import FINALIZER, Reconciler
+from neocloud.core.store.protocol import Resource, Store
+from neocloud.core.usage import Meter
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who calls: a service account or user id, and the tenant it belongs to."""
+
+    id: str
+    kind: str
+    """"service_account" or "user"."""
+    name: str
+    tenant_id: str
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One wrong field, as a client can show it: `spec.node_sets[0].count`, why, and what would be right."""
+
+    field: str
+    message: str
+
+
+class World(Protocol):
+    """What pure rules may look up; backed by the transaction that writes the resource."""
+
+    now: datetime
+    inventory: Any
+    """The engine's Capabilities as last read (engines.base.Capabilities)."""
+    subject: "Subject | None"
+    """Who asks; rules that hand out rights check that the giver has them."""
+
+    def get(self, resource_id: str) -> Resource | None: ...
+
+    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
+
+
+class Rules:
+    """What is legal for one kind. Pure: sees messages and the World. Override what is needed.
+
+    Annotations of the contract (required, immutable, ranges, patterns) are checked before and elsewhere.
+    """
+
+    def defaults(self, resource: Message) -> None:
+        """Fill in NON_EMPTY_DEFAULT fields of a new or changed resource, in place. A kind without a
+        reconciler sets its status here too; what it sets is stored."""
+
+    def owner_id(self, resource: Message) -> str:
+        """The resource whose deletion takes a new one along, e.g. a key's service account; "" for none."""
+        return ""
+
+    def violations(self, new: Message, old: Message | None, world: World) -> Iterable[Violation]:
+        """What is wrong with the merged resource; `old` is None on create. May raise ApiError for anything
+        that is not a wrong field, e.g. not_enough_resources."""
+        return ()
+
+    def check_delete(self, resource: Message, world: World) -> None:
+        """Raise ApiError (bad state) when the resource must not be deleted now."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One resource kind and its standard verbs.
+
+    `permission` is a prefix: "slurm.clusters" guards Create with "slurm.clusters.create" and so on
+    (get and list need "...get" and "...list"; GetByName needs get). `initial_state` is what Create stores in
+    status.state; kinds without a reconciler are done at once in it.
+    """
+
+    message: str
+    """Full name of the resource message: "neocloud.slurm.v1.Cluster"."""
+    rpc: str
+    """Full name of the gRPC service: "neocloud.slurm.v1.ClusterService"."""
+    id_prefix: str
+    permission: str
+    parent_kinds: tuple[str, ...]
+    """Kinds that may be the parent, by message name."""
+    verbs: frozenset[str] = frozenset({"Create", "Get", "GetByName", "List", "Update", "Delete"})
+    rules: Rules = field(default_factory=Rules)
+    initial_state: str = ""
+    deleting_state: str = "DELETING"
+    stopped_state: str = ""
+    """The state to be in while the whole cloud is stopped; "" for kinds that workloads do not matter to."""
+    is_reconciled: bool = False
+
+    @property
+    def finalizers(self) -> tuple[str, ...]:
+        """What a new resource of the kind is born with: a row with a finalizer goes only when its reconciler
+        has cleaned up."""
+        return (FINALIZER,) if self.is_reconciled else ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything a custom method may know about the request it serves."""
+
+    subject: Subject | None
+    """None only for methods that say `permission=None` (token exchange)."""
+    request_id: str
+    headers: Mapping[str, str]
+    dependencies: "Dependencies"
+
+
+Handler = Callable[[Call, Any], Awaitable[Message]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A verb beyond the standard six, or one that replaces a standard verb of its kind."""
+
+    path: str
+    """"neocloud.slurm.v1.JobService/Submit"."""
+    handler: Handler
+    permission: str | None
+    """None: anyone may call it, even without a token. "": any signed-in subject."""
+    target: Callable[[Any], str] | None = None
+    """The id of the resource (or parent) in the request that the permission is checked on."""
+    is_change: bool = False
+    """Written to the audit log also when it succeeds."""
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """What the running control plane hands to handlers and reconcilers."""
+
+    store: Store
+    clock: Clock
+    engine: Any
+    """An engines.base.Engine."""
+    settings: Any
+    """The settings object built in app.py."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A brick, as the rest sees it."""
+
+    name: str
+    kinds: tuple[Kind, ...] = ()
+    methods: tuple[Method, ...] = ()
+    reconcilers: Callable[[Dependencies], Sequence[Reconciler]] = lambda dependencies: ()
+    meters: tuple[Meter, ...] = ()
+
+
+class Authenticator(Protocol):
+    async def authenticate(self, token: str) -> Subject:
+        """Raises ApiError (unauthenticated) when the token is missing, forged or expired."""
+        ...
+
+
+class Authorizer(Protocol):
+    async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
+        """Raises ApiError (permission denied) unless a permit grants it on the target, its parent project
+        or tenant. A target the subject may not know of is denied in the same words as a missing one."""
+        ...

@@ -1,0 +1,38 @@
+"""Where everything durable lies: one protocol, SQLite or PostgreSQL behind it.
+
+Imported from here by the rest: `open_store`, `load_or_make_key` and the types of `protocol`.
+"""
+
+from neocloud.core.store.opening import open_store
+from neocloud.core.store.protocol import (
+    AlreadyExists,
+    AuditEvent,
+    HistoryEntry,
+    IdempotencyKey,
+    Lease,
+    LeaseLost,
+    OperationRow,
+    Page,
+    Resource,
+    Store,
+    StoreError,
+    Transaction,
+)
+from neocloud.core.store.vault import load_or_make_key
+
+__all__ = [
+    "AlreadyExists",
+    "AuditEvent",
+    "HistoryEntry",
+    "IdempotencyKey",
+    "Lease",
+    "LeaseLost",
+    "OperationRow",
+    "Page",
+    "Resource",
+    "Store",
+    "StoreError",
+    "Transaction",
+    "load_or_make_key",
+    "open_store",
+]

@@ -1,0 +1,121 @@
+"""PostgreSQL: the store of several servers.
+
+Writes run serialisable, so a rule that was checked by reading holds when the write commits, whichever server
+does it; a conflict runs the group again. Reads run on a snapshot, in threads.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import psycopg
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+
+from neocloud.core.clock import Clock
+from neocloud.core.store import schema
+from neocloud.core.store.group_commit import GroupCommit
+from neocloud.core.store.protocol import StoreError, Transaction
+from neocloud.core.store.transaction import SqlTransaction
+from neocloud.core.store.vault import Vault
+
+Result = TypeVar("Result")
+
+_READERS = 8
+_CONNECT_SECONDS = 5
+_UPGRADE_LOCK = 0x6E656F636C6F7564
+"""Any number, the same in each release: two servers must not upgrade at once."""
+
+
+class PostgresDatabase:
+    """The engine that writes, and what PostgreSQL's errors mean."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            url = make_url(address).set(drivername="postgresql+psycopg")
+        except (ArgumentError, ValueError) as error:
+            raise StoreError(f"The database address cannot be read: {error}.") from None
+        self.where = url.render_as_string(hide_password=True).replace("+psycopg", "", 1)
+        self.engine = create_engine(
+            url,
+            isolation_level="SERIALIZABLE",
+            pool_pre_ping=True,
+            pool_size=_READERS + 1,
+            connect_args={"connect_timeout": _CONNECT_SECONDS},
+        )
+        self.reading = self.engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
+
+    def explain(self, error: DBAPIError) -> StoreError:
+        return _explain(error, self.where)
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        return isinstance(error.orig, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected)
+
+    def is_lost(self, error: DBAPIError) -> bool:
+        return error.connection_invalidated
+
+
+class PostgresStore:
+    """A `Store` on a PostgreSQL server. Use `open_store`."""
+
+    def __init__(self, address: str, clock: Clock, vault: Vault) -> None:
+        self._clock, self._vault = clock, vault
+        self._database = PostgresDatabase(address)
+        try:
+            _upgrade(self._database)
+        except BaseException:
+            self._database.engine.dispose()
+            raise
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
+        self._writer = GroupCommit(self._database, clock, vault)
+        self._writer.start()
+
+    async def read(self, work: Callable[[Transaction], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    async def write(self, work: Callable[[Transaction], Result]) -> Result:
+        return await self._writer.submit(work)
+
+    async def close(self) -> None:
+        await self._writer.stop()
+        self._readers.shutdown()
+        self._database.engine.dispose()
+
+    def _read(self, work: Callable[[Transaction], Any]) -> Any:
+        try:
+            with self._database.reading.begin() as connection:
+                return work(SqlTransaction(connection, self._clock, self._vault))
+        except DBAPIError as error:
+            raise self._database.explain(error) from error
+
+
+def _upgrade(database: PostgresDatabase) -> None:
+    try:
+        with database.engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
+            schema.upgrade(connection, f"The database {database.where}")
+            connection.commit()
+    except DBAPIError as error:
+        raise database.explain(error) from error
+
+
+def _explain(error: DBAPIError, where: str) -> StoreError:
+    match error.orig:
+        case psycopg.errors.DiskFull():
+            return StoreError(f"The PostgreSQL server of {where} has no space left. Free some space there.")
+        case psycopg.errors.InvalidPassword() | psycopg.errors.InvalidAuthorizationSpecification():
+            return StoreError(f"PostgreSQL refused the user or password of {where}. Check the address.")
+        case psycopg.errors.InvalidCatalogName():
+            return StoreError(f"The database {where} does not exist. Create it: createdb.")
+        case psycopg.errors.SerializationFailure() | psycopg.errors.DeadlockDetected():
+            return StoreError(f"Too many servers write to {where} at the same time. Try again.")
+        case _ if isinstance(error, OperationalError) or error.connection_invalidated:
+            return StoreError(f"PostgreSQL at {where} does not answer ({_first_line(error)}). Is it running?")
+    return StoreError(f"PostgreSQL at {where} refused: {_first_line(error)}.")
+
+
+def _first_line(error: DBAPIError) -> str:
+    return str(error.orig).strip().split("\n")[0]

@@ -1,0 +1,281 @@
+"""What the control plane asks of its database.
+
+A store holds resources, operations, idempotency keys, audit events, state history and secrets. All work
+happens in transactions: a plain function that gets a `Transaction`. It is synchronous on purpose: no network
+call can hide inside. Writers are serialised per store (SQLite) or by the database (PostgreSQL); a writer that
+raises leaves nothing behind.
+
+The store knows no message types: spec and status are bytes. It never decides what is legal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+
+class StoreError(Exception):
+    """The database could not do it; the message says what to do next (disk full, unreachable, newer)."""
+
+
+class AlreadyExists(StoreError):
+    """Another live resource of the kind has this name under this parent, or this id."""
+
+
+class LeaseLost(StoreError):
+    """The row was changed or leased by another worker meanwhile; drop the result and look again."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One row: identity and metadata as columns, spec and status as protobuf bytes.
+
+    `resource_version` rises with each change of the spec. `observed_version` is the resource_version that the
+    reconciler last made true. `deleted_at` means: deletion was asked for; the row goes when `finalizers` is
+    empty.
+    """
+
+    id: str
+    kind: str
+    parent_id: str
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    resource_version: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: bytes = b""
+    status: bytes = b""
+    state: str = ""
+    owner_id: str = ""
+    finalizers: tuple[str, ...] = ()
+    deleted_at: datetime | None = None
+    observed_version: int = 0
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    """One long-running operation; finished when `code` is set (0 is success)."""
+
+    id: str
+    resource_id: str
+    resource_kind: str
+    parent_id: str
+    method: str
+    description: str
+    created_by: str
+    created_at: datetime
+    resource_version: int
+    request: bytes = b""
+    request_headers: Mapping[str, str] = field(default_factory=dict)
+    finished_at: datetime | None = None
+    code: int | None = None
+    message: str = ""
+    details: bytes = b""
+    progress: str = ""
+
+
+@dataclass(frozen=True)
+class IdempotencyKey:
+    subject: str
+    method: str
+    key: str
+    request_hash: str
+    response: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    id: str
+    at: datetime
+    subject: str
+    method: str
+    parent_id: str
+    resource_id: str
+    request_id: str
+    code: int
+    message: str = ""
+    request: bytes = b""
+    """The request with sensitive fields removed."""
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """A resource entered `state` with this spec at `at`. Append-only; metering reads nothing else."""
+
+    resource_id: str
+    kind: str
+    parent_id: str
+    name: str
+    at: datetime
+    state: str
+    resource_version: int
+    spec: bytes
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right of one worker to reconcile one resource until `until`."""
+
+    resource_id: str
+    token: str
+    until: datetime
+    attempts: int
+    """How many times in a row reconciling ended in an unexpected error."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows after `after` (an opaque sort key), at most `size`."""
+
+    size: int = 100
+    after: str = ""
+
+
+class Transaction(Protocol):
+    # Resources
+    def insert(self, resource: Resource) -> None:
+        """Raises AlreadyExists. Also appends to the history and makes the row due at once."""
+        ...
+
+    def get(self, resource_id: str) -> Resource | None: ...
+
+    def find(self, kind: str, parent_id: str, name: str) -> Resource | None: ...
+
+    def list(
+        self, kind: str, *, parent_id: str | None = None, page: Page | None = None
+    ) -> tuple[Sequence[Resource], str]:
+        """Resources in order of creation and the `after` of the next page ("" when there is none)."""
+        ...
+
+    def children(self, resource_id: str) -> Sequence[Resource]:
+        """Resources with this parent, whatever the kind, also those being deleted."""
+        ...
+
+    def owned(self, owner_id: str) -> Sequence[Resource]: ...
+
+    def update(self, resource: Resource, *, expected_version: int | None = None) -> None:
+        """Write metadata, spec, status, state, finalizers; raises LeaseLost if the row's version is not the
+        expected one. Appends to the history when state, spec or labels changed. Makes the row due."""
+        ...
+
+    def delete(self, resource_id: str) -> None:
+        """Remove the row and its secrets; the history keeps a last entry."""
+        ...
+
+    # Reconciling
+    def due(self, kinds: Sequence[str], now: datetime, limit: int) -> Sequence[str]:
+        """Ids of resources that want reconciling: due time reached and no live lease."""
+        ...
+
+    def next_due(self, kinds: Sequence[str]) -> datetime | None: ...
+
+    def lease(self, resource_id: str, token: str, now: datetime, until: datetime) -> Lease | None:
+        """Take the lease, or None when another worker holds it or nothing is due any more."""
+        ...
+
+    def settle(
+        self,
+        lease: Lease,
+        *,
+        status: bytes | None,
+        state: str | None,
+        observed_version: int | None,
+        finalizers: tuple[str, ...] | None,
+        due_at: datetime | None,
+        attempts: int,
+        now: datetime,
+    ) -> None:
+        """Give the lease back with its result. Raises LeaseLost. A wake() that came while the lease was held
+        wins over `due_at`: the row stays due."""
+        ...
+
+    def renew(self, lease: Lease, until: datetime) -> Lease:
+        """Raises LeaseLost."""
+        ...
+
+    def check_lease(self, lease: Lease) -> None:
+        """Raises LeaseLost unless this lease is still the one that holds."""
+        ...
+
+    def wake(self, resource_id: str, at: datetime) -> None:
+        """Make the resource due at `at` unless it is due sooner. Unknown ids are ignored."""
+        ...
+
+    def wake_all(self, kinds: Sequence[str], at: datetime) -> int:
+        """Wake every resource of these kinds: what happened while nobody looked is not known."""
+        ...
+
+    def clear_leases(self, kinds: Sequence[str]) -> int:
+        """Take over from a dead worker at once. Only for a store that one worker uses."""
+        ...
+
+    # Operations
+    def insert_operation(self, operation: OperationRow) -> None: ...
+
+    def get_operation(self, operation_id: str) -> OperationRow | None: ...
+
+    def list_operations(
+        self,
+        *,
+        resource_id: str | None = None,
+        parent_id: str | None = None,
+        kind: str | None = None,
+        unfinished: bool = False,
+        page: Page | None = None,
+    ) -> tuple[Sequence[OperationRow], str]:
+        """Newest first."""
+        ...
+
+    def update_operation(self, operation: OperationRow) -> None: ...
+
+    # Idempotency, audit, history
+    def remember(self, key: IdempotencyKey) -> None: ...
+
+    def recall(self, subject: str, method: str, key: str) -> IdempotencyKey | None: ...
+
+    def forget_keys(self, before: datetime) -> int: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def list_audit(
+        self,
+        *,
+        parent_id: str | None = None,
+        resource_id: str | None = None,
+        page: Page | None = None,
+    ) -> tuple[Sequence[AuditEvent], str]:
+        """Newest first."""
+        ...
+
+    def history(
+        self,
+        *,
+        kinds: Sequence[str] | None = None,
+        parent_id: str | None = None,
+        resource_id: str | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[HistoryEntry]:
+        """In order of time."""
+        ...
+
+    # Secrets: encrypted at rest, gone with their resource. An id that is no resource may have secrets too.
+    def put_secret(self, resource_id: str, name: str, value: bytes) -> None: ...
+
+    def secret(self, resource_id: str, name: str) -> bytes | None: ...
+
+
+class Store(Protocol):
+    async def read(self, work: Callable[[Transaction], Result]) -> Result:
+        """Run on a consistent snapshot; must not write."""
+        ...
+
+    async def write(self, work: Callable[[Transaction], Result]) -> Result:
+        """Run, commit durably, return. `work` may be run again after a serialisation conflict."""
+        ...
+
+    async def close(self) -> None: ...

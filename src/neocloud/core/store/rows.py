@@ -1,0 +1,168 @@
+"""Rows of the tables to the store's dataclasses and back. Plain functions of plain data."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from neocloud.core.store.protocol import AuditEvent, HistoryEntry, IdempotencyKey, OperationRow, Resource
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def to_micros_or_none(at: datetime | None) -> int | None:
+    return None if at is None else to_micros(at)
+
+
+def from_micros(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def from_micros_or_none(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def dump_map(values: Mapping[str, str]) -> str:
+    return json.dumps(dict(values), sort_keys=True, ensure_ascii=False) if values else ""
+
+
+def load_map(text: str) -> dict[str, str]:
+    return json.loads(text) if text else {}
+
+
+def resource_values(resource: Resource) -> dict[str, Any]:
+    return {
+        "id": resource.id,
+        "kind": resource.kind,
+        "parent_id": resource.parent_id,
+        "name": resource.name,
+        "created_at": to_micros(resource.created_at),
+        "updated_at": to_micros(resource.updated_at),
+        "resource_version": resource.resource_version,
+        "labels": dump_map(resource.labels),
+        "spec": resource.spec,
+        "status": resource.status,
+        "state": resource.state,
+        "owner_id": resource.owner_id,
+        "finalizers": "\n".join(resource.finalizers),
+        "deleted_at": to_micros_or_none(resource.deleted_at),
+        "observed_version": resource.observed_version,
+    }
+
+
+def resource_from(row: Sequence[Any]) -> Resource:
+    """From a row of all columns of `resources` in order; the first one, seq, is not part of it."""
+    return Resource(
+        id=row[1],
+        kind=row[2],
+        parent_id=row[3],
+        name=row[4],
+        created_at=from_micros(row[5]),
+        updated_at=from_micros(row[6]),
+        resource_version=row[7],
+        labels=load_map(row[8]),
+        spec=row[9],
+        status=row[10],
+        state=row[11],
+        owner_id=row[12],
+        finalizers=tuple(row[13].split("\n")) if row[13] else (),
+        deleted_at=from_micros_or_none(row[14]),
+        observed_version=row[15],
+    )
+
+
+def operation_values(operation: OperationRow) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "resource_id": operation.resource_id,
+        "resource_kind": operation.resource_kind,
+        "parent_id": operation.parent_id,
+        "method": operation.method,
+        "description": operation.description,
+        "created_by": operation.created_by,
+        "created_at": to_micros(operation.created_at),
+        "resource_version": operation.resource_version,
+        "request": operation.request,
+        "request_headers": dump_map(operation.request_headers),
+        "finished_at": to_micros_or_none(operation.finished_at),
+        "code": operation.code,
+        "message": operation.message,
+        "details": operation.details,
+        "progress": operation.progress,
+    }
+
+
+def operation_from(row: Any) -> OperationRow:
+    return OperationRow(
+        id=row.id,
+        resource_id=row.resource_id,
+        resource_kind=row.resource_kind,
+        parent_id=row.parent_id,
+        method=row.method,
+        description=row.description,
+        created_by=row.created_by,
+        created_at=from_micros(row.created_at),
+        resource_version=row.resource_version,
+        request=row.request,
+        request_headers=load_map(row.request_headers),
+        finished_at=from_micros_or_none(row.finished_at),
+        code=row.code,
+        message=row.message,
+        details=row.details,
+        progress=row.progress,
+    )
+
+
+def history_values(
+    resource: Resource, at: datetime, *, state: str | None = None, is_deleted: bool = False
+) -> dict[str, Any]:
+    return {
+        "resource_id": resource.id,
+        "kind": resource.kind,
+        "parent_id": resource.parent_id,
+        "name": resource.name,
+        "at": to_micros(at),
+        "state": resource.state if state is None else state,
+        "resource_version": resource.resource_version,
+        "spec": resource.spec,
+        "labels": dump_map(resource.labels),
+        "is_deleted": is_deleted,
+    }
+
+
+def history_from(row: Any) -> HistoryEntry:
+    return HistoryEntry(
+        resource_id=row.resource_id,
+        kind=row.kind,
+        parent_id=row.parent_id,
+        name=row.name,
+        at=from_micros(row.at),
+        state=row.state,
+        resource_version=row.resource_version,
+        spec=row.spec,
+        labels=load_map(row.labels),
+        is_deleted=row.is_deleted,
+    )
+
+
+def audit_values(event: AuditEvent) -> dict[str, Any]:
+    return {**vars(event), "at": to_micros(event.at)}
+
+
+def audit_from(row: Any) -> AuditEvent:
+    values = dict(row._mapping)
+    del values["seq"]
+    return AuditEvent(**{**values, "at": from_micros(values["at"])})
+
+
+def key_values(key: IdempotencyKey) -> dict[str, Any]:
+    return {**vars(key), "created_at": to_micros(key.created_at)}
+
+
+def key_from(row: Any) -> IdempotencyKey:
+    return IdempotencyKey(**{**row._mapping, "created_at": from_micros(row.created_at)})

@@ -1,0 +1,47 @@
+"""One database transaction in progress, and the few ways its parts talk to the database."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Executable, Insert, Table
+from sqlalchemy.dialects import postgresql, sqlite
+
+from neocloud.core.clock import Clock
+from neocloud.core.store.vault import Vault
+
+
+class Session:
+    """What all parts of a transaction share. Statements are built once, at import, and cached compiled."""
+
+    def __init__(self, connection: Connection, clock: Clock, vault: Vault) -> None:
+        self._connection = connection
+        self._dialect = connection.dialect.name
+        self._clock = clock
+        self._vault = vault
+
+    def _one(self, statement: Executable, values: Mapping[str, Any]) -> Any:
+        return self._connection.execute(statement, values).first()
+
+    def _all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Any:
+        return self._connection.execute(statement, values or {}).fetchall()
+
+    def _do(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        """Run a change and say how many rows it touched."""
+        return self._connection.execute(statement, values).rowcount
+
+    def _insert_new(self, statements: "InsertNew", values: Mapping[str, Any]) -> bool:
+        """False when a unique index forbids it; the transaction stays usable."""
+        return self._do(statements[self._dialect], values) == 1
+
+
+InsertNew = Mapping[str, Insert]
+
+
+def insert_new(table: Table) -> InsertNew:
+    """An insert for each database that skips a row which would break a unique index, instead of failing."""
+    statements = {
+        "sqlite": sqlite.insert(table).inline().on_conflict_do_nothing(),
+        "postgresql": postgresql.insert(table).inline().on_conflict_do_nothing(),
+    }
+    # SQLAlchemy forgets an insert's row count otherwise, and it is how we know whether the row went in.
+    return {name: found.execution_options(preserve_rowcount=True) for name, found in statements.items()}

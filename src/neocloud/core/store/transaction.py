@@ -1,0 +1,8 @@
+"""The one implementation of `Transaction`, for both databases."""
+
+from neocloud.core.store.queue_rows import QueueRows
+from neocloud.core.store.record_rows import RecordRows
+
+
+class SqlTransaction(QueueRows, RecordRows):
+    """Everything the protocol asks for, over one SQLAlchemy connection. Valid until its work returns."""

@@ -1,0 +1,87 @@
+"""Encryption of secrets at rest: AES-256-GCM with a key that lies in a file beside the database.
+
+Each value is bound to its resource and name, so a value cannot be moved to another row. What this protects
+against is a copied database file or backup; who can read the key file as well can read the secrets.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from neocloud.core.store.protocol import StoreError
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_FORMAT = b"\x01"
+
+
+def load_or_make_key(path: str | Path) -> bytes:
+    """The key in this file; a new random one, readable only by its owner, when there is no file yet."""
+    path = Path(path)
+    if not path.exists():
+        try:
+            _make_key(path)
+        except OSError as error:
+            raise StoreError(
+                f"Cannot make the key file {path}: {error.strerror}. Check the folder."
+            ) from error
+    return _load_key(path)
+
+
+def _make_key(path: Path) -> None:
+    """Whole or not at all: half a key after a crash would look like a damaged one for ever."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):  # somebody else was faster: theirs counts
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _load_key(path: Path) -> bytes:
+    try:
+        mode, key = path.stat().st_mode, path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"Cannot read the key file {path}: {error.strerror}.") from error
+    if mode & 0o077:
+        raise StoreError(f"The key file {path} is open to others. Run: chmod 600 {path}")
+    if len(key) != KEY_BYTES:
+        raise StoreError(
+            f"The key file {path} holds {len(key)} bytes instead of {KEY_BYTES}: it is damaged. "
+            "Restore it from a backup; without it the stored secrets cannot be read."
+        )
+    return key
+
+
+class Vault:
+    """Seals and opens values with one key."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise StoreError(f"The store's key must have {KEY_BYTES} bytes, not {len(key)}.")
+        self._cipher = AESGCM(key)
+
+    def seal(self, resource_id: str, name: str, value: bytes) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return _FORMAT + nonce + self._cipher.encrypt(nonce, value, _place(resource_id, name))
+
+    def open(self, resource_id: str, name: str, sealed: bytes) -> bytes:
+        nonce, body = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+        try:
+            return self._cipher.decrypt(nonce, body, _place(resource_id, name))
+        except InvalidTag:
+            raise StoreError(
+                f"The secret {name!r} of {resource_id} cannot be read with this key. "
+                "The key file does not belong to this database: restore the one that does."
+            ) from None
+
+
+def _place(resource_id: str, name: str) -> bytes:
+    return f"{resource_id}\n{name}".encode()

@@ -1,0 +1,96 @@
+"""Usage: what a resource consumed, before anybody speaks of money.
+
+A brick's `meter.py` turns state history into usage records. Records are pure functions of the history, in
+whole seconds, so a bill can always be computed again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Protocol
+
+from neocloud.core.store.protocol import HistoryEntry
+
+
+@dataclass(frozen=True)
+class UsageRecord:
+    """`units` of `sku` held for the whole seconds from `start` to `end` (UTC, end exclusive).
+
+    A node of 2 GPUs is two records a stretch of time: one per SKU of its preset, e.g. sku "cpu-d3.vcpu" with
+    units 8. Storage has units in GiB.
+    """
+
+    resource_id: str
+    resource_kind: str
+    resource_name: str
+    parent_id: str
+    sku: str
+    units: int
+    start: datetime
+    end: datetime
+
+    @property
+    def seconds(self) -> int:
+        return int((self.end - self.start).total_seconds())
+
+    @property
+    def unit_seconds(self) -> int:
+        return self.units * self.seconds
+
+
+class Meter(Protocol):
+    kinds: tuple[str, ...]
+
+    def __call__(
+        self, history: Sequence[HistoryEntry], start: datetime, end: datetime
+    ) -> Iterable[UsageRecord]:
+        """Usage within [start, end) of the one resource whose whole history this is, oldest first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A resource was as `entry` says from `start` to `end` (UTC, whole seconds, end exclusive)."""
+
+    entry: HistoryEntry
+    start: datetime
+    end: datetime
+
+    def record(self, *, sku: str, units: int) -> UsageRecord:
+        return UsageRecord(
+            resource_id=self.entry.resource_id,
+            resource_kind=self.entry.kind,
+            resource_name=self.entry.name,
+            parent_id=self.entry.parent_id,
+            sku=sku,
+            units=units,
+            start=self.start,
+            end=self.end,
+        )
+
+
+def intervals(history: Sequence[HistoryEntry], start: datetime, end: datetime) -> Sequence[Interval]:
+    """The stretches of one resource's history within [start, end): what it was, from when to when.
+
+    Every moment is cut to its whole second, so stretches meet exactly and windows that meet add up: the usage
+    of [a, b) and of [b, c) is the usage of [a, c). A stretch within one second is dropped, as is everything
+    after the deletion. A clock that was set back makes a stretch empty, never negative.
+    """
+    first, last = _whole_second(start), _whole_second(end)
+    moments: list[datetime] = []
+    for entry in history:
+        at = _whole_second(entry.at)
+        moments.append(max(at, moments[-1]) if moments else at)
+    found = []
+    for entry, (begin, finish) in zip(history, pairwise([*moments, last]), strict=True):
+        if entry.is_deleted:
+            break
+        begin, finish = max(begin, first), min(finish, last)
+        if begin < finish:
+            found.append(Interval(entry, begin, finish))
+    return found
+
+
+def _whole_second(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(microsecond=0)
