@@ -1,0 +1,341 @@
+"""FakeEngine: the border's promises kept in memory, with faults on demand.
+
+For tests and for trying the control plane on any laptop. It runs no real program: `shell` knows a handful,
+and a test may answer `exec` itself. Nothing here waits unless a clock was handed in and a fault asks for it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from neocloud.engines.base import (
+    Accelerator,
+    Capabilities,
+    EngineError,
+    EngineEvent,
+    EventKind,
+    ExecResult,
+    KubernetesObject,
+    Observation,
+    Reference,
+)
+from neocloud.engines.fake.faults import Faults
+from neocloud.engines.fake.observation import observed_pod
+from neocloud.engines.fake.shell import Seat, StillRunning, run
+from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld
+from neocloud.engines.manifests import check_reference, fingerprint, in_order
+from neocloud.engines.pod_references import required_objects
+from neocloud.engines.validation import checked
+
+Responder = Callable[[Reference, str, Sequence[str], bytes], ExecResult | None]
+"""(pod, container, command, stdin) to an answer; None leaves it to the built-in programs."""
+
+
+class Clock(Protocol):
+    def now(self) -> datetime: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class FakeEngine:
+    """Implements `neocloud.engines.base.Engine`."""
+
+    def __init__(
+        self,
+        world: FakeWorld | None = None,
+        *,
+        faults: Faults | None = None,
+        responder: Responder | None = None,
+        clock: Clock | None = None,
+        cpus: int = 64,
+        memory_mib: int = 512 * 1024,
+        accelerators: tuple[Accelerator, ...] = (),
+    ) -> None:
+        self.world = world or FakeWorld()
+        self.faults = faults or Faults()
+        self.responder = responder
+        self.applied: list[list[Reference]] = []
+        """What each call of apply was given, for tests that count."""
+        self._clock = clock
+        self._capabilities = Capabilities(
+            engine="fake",
+            version="1",
+            cpus=cpus,
+            memory_mib=memory_mib,
+            accelerators=accelerators,
+            isolates_namespaces=True,
+            warnings=("Nothing really runs: this engine only pretends.",),
+        )
+        self._listeners: list[asyncio.Queue[EngineEvent]] = []
+        self._deaths: set[asyncio.Task[None]] = set()
+
+    async def capabilities(self) -> Capabilities:
+        self.faults.check_available()
+        return self._capabilities
+
+    async def apply(self, objects: Sequence[KubernetesObject]) -> None:
+        manifests = in_order(checked(objects))
+        self.faults.check_available()
+        self.applied.append([Reference.of(manifest) for manifest in manifests])
+        for manifest in manifests:
+            if manifest["kind"] == "Pod":
+                self.faults.check_apply()
+                await self._apply_pod(manifest)
+            else:
+                self._apply_object(manifest)
+            self.world.save()
+
+    async def observe(self, namespace: str) -> Observation:
+        self.faults.check_available()
+        check_reference(Reference("Namespace", namespace, namespace))
+        pods = sorted(self.world.pods_of(namespace), key=lambda pod: pod.reference.name)
+        others = {r for r in self.world.objects if r.namespace == namespace}
+        if namespace in self.world.namespaces:
+            others.add(Reference("Namespace", namespace, namespace))
+        seen = tuple(observed_pod(pod, self._probe_answers) for pod in pods)
+        return Observation(seen, frozenset(others))
+
+    async def remove(self, references: Sequence[Reference]) -> None:
+        self.faults.check_available()
+        for reference in references:
+            check_reference(reference)
+        for reference in [r for r in references if r.kind == "Pod"]:
+            self._remove_pod(reference)
+        for reference in [r for r in references if r.kind not in ("Pod", "Namespace")]:
+            self._refuse_if_mounted(reference)
+            self.world.objects.pop(reference, None)
+            self.world.volumes.pop(reference, None)
+        for reference in [r for r in references if r.kind == "Namespace"]:
+            for pod in list(self.world.pods_of(reference.name)):
+                self._remove_pod(pod.reference)
+            self.world.remove_namespace(reference.name)
+        self.world.save()
+
+    async def restart(self, pod: Reference) -> None:
+        self.faults.check_available()
+        found = self._pod(pod)
+        for container in found.containers:
+            if container.is_running:
+                self._end(found, container, 143, restart=False)
+            self._start(found, container)
+        self.world.save()
+
+    async def exec(
+        self,
+        pod: Reference,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        stdin: bytes = b"",
+        timeout_seconds: float = 60.0,
+    ) -> ExecResult:
+        self.faults.check_available()
+        found = self._pod(pod)
+        chosen = self._container(found, container)
+        if not command:
+            raise EngineError("There is no command to run.")
+        if self.responder:
+            answer = self.responder(pod, chosen.name, command, stdin)
+            if answer is not None:
+                return answer
+        if not chosen.is_running:
+            raise EngineError(f"Container {chosen.name} of pod {pod.name} is not running.")
+        try:
+            return run(self._seat(found, chosen), command, stdin)
+        except StillRunning as error:
+            raise EngineError(
+                f"{command[0]} did not finish within {timeout_seconds:g} s and was ended."
+            ) from error
+
+    async def logs(
+        self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0
+    ) -> AsyncIterator[str]:
+        """With `follow` until the container ends; a new line is noticed with the next event."""
+        self.faults.check_available()
+        found = self._pod(pod)
+        chosen = self._container(found, container)
+        position = max(0, len(chosen.logs) - tail) if tail else 0
+        news = self._listen()
+        try:
+            while True:
+                for line in chosen.logs[position:]:
+                    yield line
+                position = len(chosen.logs)
+                if not follow or not chosen.is_running:
+                    return
+                await news.get()
+        finally:
+            self._listeners.remove(news)
+
+    def events(self) -> AsyncIterator[EngineEvent]:
+        self.faults.check_available()
+        return self._events(self._listen())
+
+    async def close(self) -> None:
+        for task in self._deaths:
+            task.cancel()
+
+    # For tests: things that happen to pods without anybody asking
+
+    def kill(self, pod: Reference, exit_code: int = 137) -> None:
+        """The first container dies; its policy decides what comes next."""
+        found = self._pod(pod)
+        self._end(found, found.containers[0], exit_code)
+        self.world.save()
+
+    def lose(self, pod: Reference) -> None:
+        """The pod is gone, and nobody was told."""
+        self.world.pods.pop(pod, None)
+        self.world.save()
+
+    # Inside
+
+    def _apply_object(self, manifest: KubernetesObject) -> None:
+        reference = Reference.of(manifest)
+        if reference.kind == "Namespace":
+            self.world.add_namespace(reference.name)
+            return
+        self._require_namespace(reference)
+        self.world.objects[reference] = manifest
+
+    async def _apply_pod(self, manifest: KubernetesObject) -> None:
+        reference = Reference.of(manifest)
+        self._require_namespace(reference)
+        self._require_references(manifest)
+        existing = self.world.pods.get(reference)
+        if existing and fingerprint(existing.manifest["spec"]) != fingerprint(manifest["spec"]):
+            self._remove_pod(reference)
+            existing = None
+        if existing:
+            existing.manifest = manifest
+        else:
+            containers = [FakeContainer(container) for container in manifest["spec"]["containers"]]
+            existing = FakePod(manifest, self.world.address_of(reference), containers)
+            self.world.pods[reference] = existing
+            self.world.save()
+        if self._clock and self.faults.apply_seconds:
+            await self._clock.sleep(self.faults.apply_seconds)
+        if self.faults.start_gate:
+            await self.faults.start_gate.wait()
+        for container in existing.containers:
+            if self._is_due(existing, container):
+                self._start(existing, container)
+
+    def _require_namespace(self, reference: Reference) -> None:
+        if reference.namespace not in self.world.namespaces:
+            raise EngineError(f"Namespace {reference.namespace} does not exist; apply it before its objects.")
+
+    def _require_references(self, manifest: KubernetesObject) -> None:
+        for needed in required_objects(manifest) - self.world.objects.keys():
+            raise EngineError(f"{needed.kind} {needed.name} does not exist; apply it before the pod.")
+        for container in manifest["spec"]["containers"]:
+            if container["image"] in self.faults.unknown_images:
+                raise EngineError(f"Image {container['image']} is not known; build or import it first.")
+
+    def _is_due(self, pod: FakePod, container: FakeContainer) -> bool:
+        if container.state is not ContainerState.EXITED:
+            return container.state is ContainerState.CREATED
+        return pod.policy == "Always" or (pod.policy == "OnFailure" and container.exit_code != 0)
+
+    def _start(self, pod: FakePod, container: FakeContainer) -> None:
+        container.state = ContainerState.RUNNING
+        container.started_at = self._now()
+        container.ports.clear()
+        self._tell(EventKind.POD_STARTED, pod.reference)
+        manifest = container.manifest
+        command = [*(manifest.get("command") or []), *(manifest.get("args") or [])]
+        seconds = self.faults.die_after_seconds.get(pod.reference.name)
+        if self._clock and seconds is not None:
+            task = asyncio.create_task(self._die_later(pod, container, seconds))
+            self._deaths.add(task)
+            task.add_done_callback(self._deaths.discard)
+        if not command:
+            return
+        try:
+            result = run(self._seat(pod, container), command)
+        except StillRunning:
+            return
+        container.logs += (result.stdout + result.stderr).decode().splitlines()
+        # A program that is not known here is taken for a daemon that serves the ports it declares.
+        if result.exit_code == 127:
+            container.ports |= {port["containerPort"] for port in manifest.get("ports") or []}
+        elif container.is_running:
+            self._end(pod, container, result.exit_code, restart=False)
+
+    async def _die_later(self, pod: FakePod, container: FakeContainer, seconds: float) -> None:
+        assert self._clock is not None
+        await self._clock.sleep(seconds)
+        if container.is_running:
+            self._end(pod, container, 1)
+
+    def _end(self, pod: FakePod, container: FakeContainer, exit_code: int, *, restart: bool = True) -> None:
+        container.state = ContainerState.EXITED
+        container.exit_code = exit_code
+        container.ports.clear()
+        self._tell(EventKind.POD_DIED, pod.reference, exit_code)
+        if restart and self._is_due(pod, container):
+            container.restart_count += 1
+            self._start(pod, container)
+
+    def _remove_pod(self, reference: Reference) -> None:
+        pod = self.world.pods.pop(reference, None)
+        if pod is None:
+            return
+        for container in pod.containers:
+            if container.is_running:
+                self._end(pod, container, 143, restart=False)
+        self._tell(EventKind.POD_REMOVED, reference)
+
+    def _refuse_if_mounted(self, reference: Reference) -> None:
+        for pod in self.world.pods_of(reference.namespace):
+            for volume in pod.manifest["spec"].get("volumes") or []:
+                claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+                if reference.kind == "PersistentVolumeClaim" and claim == reference.name:
+                    raise EngineError(
+                        f"PersistentVolumeClaim {claim} is in use by pod {pod.reference.name}; "
+                        "remove that pod first."
+                    )
+
+    def _pod(self, reference: Reference) -> FakePod:
+        pod = self.world.pods.get(reference)
+        if pod is None:
+            raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
+        return pod
+
+    def _container(self, pod: FakePod, name: str | None) -> FakeContainer:
+        for container in pod.containers:
+            if name in (None, container.name):
+                return container
+        raise EngineError(f"Pod {pod.reference.name} has no container {name!r}.")
+
+    def _seat(self, pod: FakePod, container: FakeContainer) -> Seat:
+        return Seat(self.world, pod, container, lambda code: self._end(pod, container, code))
+
+    def _probe_answers(self, pod: FakePod, container: FakeContainer) -> bool:
+        probe = container.manifest.get("readinessProbe")
+        if probe is None:
+            return True
+        if "tcpSocket" in probe:
+            return probe["tcpSocket"]["port"] in container.ports
+        return run(self._seat(pod, container), probe["exec"]["command"]).exit_code == 0
+
+    def _now(self) -> datetime:
+        return self._clock.now() if self._clock else self.world.tick()
+
+    def _listen(self) -> asyncio.Queue[EngineEvent]:
+        queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self._listeners.append(queue)
+        return queue
+
+    async def _events(self, queue: asyncio.Queue[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._listeners.remove(queue)
+
+    def _tell(self, kind: EventKind, pod: Reference, exit_code: int | None = None) -> None:
+        event = EngineEvent(kind, pod, self._now(), exit_code)
+        for queue in self._listeners:
+            queue.put_nowait(event)

@@ -1,0 +1,162 @@
+"""The few programs that containers of the fake engine can run.
+
+Enough for the conformance suite and for tests of services: reading and writing files through mounts,
+connecting to peers, ending. It never starts a process and touches no real file.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from neocloud.engines.base import ExecResult, KubernetesObject, Reference
+from neocloud.engines.fake.world import FakeContainer, FakePod, FakeWorld, Files
+from neocloud.engines.manifests import file_contents
+
+NOT_FOUND = 127
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a program runs."""
+
+    world: FakeWorld
+    pod: FakePod
+    container: FakeContainer
+    kill: Callable[[int], None]
+    """Ends the container's first process with this exit code."""
+
+
+class StillRunning(Exception):
+    """The program has no end of its own."""
+
+
+def run(seat: Seat, command: Sequence[str], stdin: bytes = b"") -> ExecResult:
+    """Run to the end; StillRunning for a server or a sleeper."""
+    name, *arguments = command
+    program = _PROGRAMS.get(name)
+    if program is None:
+        return ExecResult(NOT_FOUND, b"", f"{name}: not found\n".encode())
+    return program(seat, arguments, stdin)
+
+
+def _sh(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    """`sh -c` with plain statements between semicolons."""
+    out, err, code = b"", b"", 0
+    for statement in arguments[1].split(";"):
+        words = statement.split()
+        if words and words[0] == "exit":
+            return ExecResult(int(words[1]), out, err)
+        to_stderr = words[-1:] == [">&2"]
+        words = [word for word in words if word not in ("exec", ">&2")]
+        try:
+            result = run(seat, words, stdin)
+        except StillRunning:
+            seat.container.logs += (out + err).decode().splitlines()
+            raise
+        out += b"" if to_stderr else result.stdout
+        err += result.stderr + (result.stdout if to_stderr else b"")
+        code = result.exit_code
+    return ExecResult(code, out, err)
+
+
+def _cat(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    if not arguments:
+        return ExecResult(0, stdin, b"")
+    content = _read(seat, arguments[0])
+    if content is None:
+        return ExecResult(1, b"", f"cat: {arguments[0]}: No such file or directory\n".encode())
+    return ExecResult(0, content, b"")
+
+
+def _tee(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    files, path = _place(seat, arguments[0])
+    files[path] = stdin
+    seat.world.save()
+    return ExecResult(0, stdin, b"")
+
+
+def _touch(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    return _tee(seat, arguments, _read(seat, arguments[0]) or b"")
+
+
+def _echo(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    return ExecResult(0, (" ".join(arguments) + "\n").encode(), b"")
+
+
+def _sleep(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    raise StillRunning
+
+
+def _httpd(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    seat.container.ports.add(int(arguments[arguments.index("-p") + 1]))
+    raise StillRunning
+
+
+def _kill(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    signal = {"-TERM": 15, "-KILL": 9}.get(arguments[0], 15)
+    seat.kill(128 + signal)
+    return ExecResult(0, b"", b"")
+
+
+def _nc(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+    host, port = arguments[-2:]
+    return ExecResult(0 if _is_reachable(seat, host, int(port)) else 1, b"", b"")
+
+
+def _is_reachable(seat: Seat, host: str, port: int) -> bool:
+    namespace = seat.pod.reference.namespace
+    names = (line.split() for line in seat.world.hosts(namespace).splitlines())
+    address = next((words[0] for words in names if host in words), host)
+    return any(
+        pod.ip == address and container.is_running and port in container.ports
+        for pod in seat.world.pods_of(namespace)
+        for container in pod.containers
+    )
+
+
+def _read(seat: Seat, path: str) -> bytes | None:
+    if path == "/etc/hosts":
+        return seat.world.hosts(seat.pod.reference.namespace).encode()
+    files, inner = _place(seat, path)
+    return files.get(inner)
+
+
+def _place(seat: Seat, path: str) -> tuple[Files, str]:
+    """The files a path belongs to, and its name among them."""
+    for mount in seat.container.manifest.get("volumeMounts") or []:
+        prefix = mount["mountPath"].rstrip("/") + "/"
+        if path.startswith(prefix):
+            inner = path.removeprefix(prefix)
+            if mount.get("subPath"):
+                inner = f"{mount['subPath']}/{inner}"
+            return _volume(seat, mount["name"]), inner
+    return seat.container.files, path
+
+
+def _volume(seat: Seat, name: str) -> Files:
+    volumes: list[KubernetesObject] = seat.pod.manifest["spec"]["volumes"]
+    volume = next(volume for volume in volumes if volume["name"] == name)
+    namespace = seat.pod.reference.namespace
+    if "persistentVolumeClaim" in volume:
+        claim = volume["persistentVolumeClaim"]["claimName"]
+        reference = Reference("PersistentVolumeClaim", namespace, claim)
+        return seat.world.volumes.setdefault(reference, {})
+    for field, kind, name_field in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
+        if field in volume:
+            reference = Reference(kind, namespace, volume[field][name_field])
+            return file_contents(seat.world.objects[reference])
+    return seat.pod.scratch.setdefault(name, {})
+
+
+_PROGRAMS: dict[str, Callable[[Seat, list[str], bytes], ExecResult]] = {
+    "sh": _sh,
+    "cat": _cat,
+    "tee": _tee,
+    "touch": _touch,
+    "echo": _echo,
+    "true": lambda seat, arguments, stdin: ExecResult(0, b"", b""),
+    "false": lambda seat, arguments, stdin: ExecResult(1, b"", b""),
+    "sleep": _sleep,
+    "httpd": _httpd,
+    "kill": _kill,
+    "nc": _nc,
+}

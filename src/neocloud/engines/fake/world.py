@@ -1,0 +1,131 @@
+"""The world that a fake engine runs: pods, volumes and objects in memory.
+
+It outlives engine objects, as containers outlive a server, and can be kept in a file for tests that kill the
+process. It decides nothing: the engine changes it, tests look into it.
+"""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from neocloud.engines.base import KubernetesObject, Reference
+
+Files = dict[str, bytes]
+"""Content by path."""
+
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class ContainerState(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass
+class FakeContainer:
+    manifest: KubernetesObject
+    state: ContainerState = ContainerState.CREATED
+    exit_code: int = 0
+    restart_count: int = 0
+    started_at: datetime | None = None
+    logs: list[str] = field(default_factory=list)
+    files: Files = field(default_factory=dict)
+    ports: set[int] = field(default_factory=set)
+    """What it listens on."""
+
+    @property
+    def name(self) -> str:
+        return self.manifest["name"]
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is ContainerState.RUNNING
+
+
+@dataclass
+class FakePod:
+    manifest: KubernetesObject
+    ip: str
+    containers: list[FakeContainer]
+    scratch: dict[str, Files] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Reference:
+        return Reference.of(self.manifest)
+
+    @property
+    def policy(self) -> str:
+        return self.manifest["spec"].get("restartPolicy", "Always")
+
+
+@dataclass
+class FakeWorld:
+    """Everything that exists. With a `path` it is written there after every change."""
+
+    path: Path | None = None
+    namespaces: list[str] = field(default_factory=list)
+    """Removed ones leave a gap (an empty string), so that subnets stay put."""
+    objects: dict[Reference, KubernetesObject] = field(default_factory=dict)
+    """All but pods and namespaces."""
+    pods: dict[Reference, FakePod] = field(default_factory=dict)
+    volumes: dict[Reference, Files] = field(default_factory=dict)
+    addresses: dict[Reference, str] = field(default_factory=dict)
+    ticks: int = 0
+
+    @classmethod
+    def open(cls, path: Path) -> "FakeWorld":
+        """The world kept in this file, a new one when there is none."""
+        return pickle.loads(path.read_bytes()) if path.exists() else cls(path)
+
+    def save(self) -> None:
+        if self.path:
+            temporary = self.path.with_suffix(".new")
+            temporary.write_bytes(pickle.dumps(self))
+            temporary.replace(self.path)
+
+    def tick(self) -> datetime:
+        """A time that only moves when something happens."""
+        self.ticks += 1
+        return _BEGIN + timedelta(seconds=self.ticks)
+
+    def pods_of(self, namespace: str) -> Iterator[FakePod]:
+        return (pod for pod in list(self.pods.values()) if pod.reference.namespace == namespace)
+
+    def add_namespace(self, namespace: str) -> None:
+        if namespace not in self.namespaces:
+            self.namespaces.append(namespace)
+
+    def remove_namespace(self, namespace: str) -> None:
+        if namespace in self.namespaces:
+            self.namespaces[self.namespaces.index(namespace)] = ""
+        for kept in (self.objects, self.volumes, self.addresses):
+            for reference in [r for r in kept if r.namespace == namespace]:
+                del kept[reference]
+
+    def address_of(self, pod: Reference) -> str:
+        """Lowest free one, and the same again for the same name."""
+        if pod not in self.addresses:
+            number = self.namespaces.index(pod.namespace)
+            taken = {a for r, a in self.addresses.items() if r.namespace == pod.namespace}
+            candidates = (f"10.200.{number}.{host}" for host in range(2, 255))
+            self.addresses[pod] = next(address for address in candidates if address not in taken)
+        return self.addresses[pod]
+
+    def hosts(self, namespace: str) -> str:
+        lines = ["127.0.0.1 localhost"]
+        for pod in self.pods_of(namespace):
+            hostname = pod.manifest["spec"].get("hostname") or pod.reference.name
+            lines.append(" ".join([pod.ip, hostname, *self._services_of(pod)]))
+        return "\n".join(lines) + "\n"
+
+    def _services_of(self, pod: FakePod) -> Iterator[str]:
+        labels = pod.manifest["metadata"].get("labels") or {}
+        for reference, manifest in self.objects.items():
+            if reference.kind == "Service" and reference.namespace == pod.reference.namespace:
+                selector = manifest["spec"].get("selector") or {}
+                if selector and selector.items() <= labels.items():
+                    yield reference.name

@@ -1,0 +1,256 @@
+"""PodmanEngine: the border's verbs on one Linux machine.
+
+Each verb makes sure that the service runs, then leaves the work to the part that owns it. Pods do not depend
+on this process: they go on when it dies, and the next engine on the same home folder finds them again.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from neocloud.engines.base import (
+    Capabilities,
+    EngineError,
+    EngineEvent,
+    ExecResult,
+    KubernetesObject,
+    Observation,
+    Reference,
+)
+from neocloud.engines.manifests import KINDS, check_reference, in_order
+from neocloud.engines.podman.accelerators import find_accelerators
+from neocloud.engines.podman.events import watch
+from neocloud.engines.podman.execution import execute
+from neocloud.engines.podman.host import Host, find_host
+from neocloud.engines.podman.hostsfile import resolver_configuration
+from neocloud.engines.podman.images import Images
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Libpod
+from neocloud.engines.podman.logs import read_lines
+from neocloud.engines.podman.netavark import remember_tables
+from neocloud.engines.podman.observer import Observer
+from neocloud.engines.podman.parts import Parts
+from neocloud.engines.podman.preparation import prepare
+from neocloud.engines.podman.probes import Prober
+from neocloud.engines.podman.service import PodmanService
+from neocloud.engines.podman.teardown import destroy, unmount_all
+from neocloud.engines.validation import checked
+
+DEFAULT_POOL = IPv4Network("10.89.0.0/16")
+_PODS_AT_ONCE = 8
+
+
+class PodmanEngine:
+    """Implements `neocloud.engines.base.Engine`, and what only a single machine needs besides."""
+
+    def __init__(self, home: Path, *, pool: IPv4Network = DEFAULT_POOL) -> None:
+        self.layout = Layout.of(home)
+        """Where its files lie and what its parts are called; for whoever builds images or shows status."""
+        self._libpod = Libpod(self.layout.socket, self._start_service)
+        self._parts = Parts.of(self.layout, self._libpod, pool)
+        self._prober = Prober(self._run_probe, self.restart)
+        self._observer = Observer(self._parts, self._libpod, self._prober)
+        self._images = Images(self._libpod)
+        self._host: Host | None = None
+        self._prepared = False
+        self._preparing = asyncio.Lock()
+
+    # The border
+
+    async def capabilities(self) -> Capabilities:
+        await self._prepare()
+        host = self._known_host()
+        accelerators, gpu_warnings = await asyncio.to_thread(find_accelerators)
+        _, name_warnings = resolver_configuration()
+        info = await self._libpod.get("/info")
+        return Capabilities(
+            engine="podman",
+            version=host.podman_version,
+            cpus=os.cpu_count() or 1,
+            memory_mib=info["host"]["memTotal"] // 2**20,
+            accelerators=accelerators,
+            isolates_namespaces=True,
+            enforces_cpu="cpu" in info["host"]["cgroupControllers"],
+            enforces_memory="memory" in info["host"]["cgroupControllers"],
+            enforces_volume_size=False,
+            details={
+                "runtime": host.runtime,
+                "cgroups": host.cgroup_version,
+                "storage driver": info["store"]["graphDriverName"],
+                "state": str(self.layout.home),
+                **{f"limit {name}": str(hard) for name, _, hard in host.limits},
+            },
+            warnings=(*host.warnings, *gpu_warnings, *name_warnings),
+        )
+
+    async def apply(self, objects: Sequence[KubernetesObject]) -> None:
+        manifests = in_order(checked(objects))
+        await self._prepare()
+        pods = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
+        for manifest in manifests[: len(manifests) - len(pods)]:
+            await self._parts.apply_object(manifest)
+        for manifest in pods:
+            await self._parts.announce(manifest)
+        await _all(_PODS_AT_ONCE, [self._apply_pod(manifest) for manifest in pods])
+
+    async def observe(self, namespace: str) -> Observation:
+        check_reference(Reference("Namespace", namespace, namespace))
+        await self._prepare()
+        return await self._observer.observe(namespace)
+
+    async def remove(self, references: Sequence[Reference]) -> None:
+        for reference in references:
+            check_reference(reference)
+        await self._prepare()
+        pods = [reference for reference in references if reference.kind == "Pod"]
+        await _all(_PODS_AT_ONCE, [self._remove_pod(reference) for reference in pods])
+        others = [reference for reference in references if reference.kind != "Pod"]
+        for reference in sorted(others, key=lambda r: KINDS.index(r.kind), reverse=True):
+            if reference.kind == "Namespace":
+                await self._remove_namespace(reference.name)
+            else:
+                await self._parts.remove_object(reference)
+
+    async def restart(self, pod: Reference) -> None:
+        check_reference(pod)
+        await self._prepare()
+        await self._parts.pods.restart(pod)
+
+    async def exec(
+        self,
+        pod: Reference,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        stdin: bytes = b"",
+        timeout_seconds: float = 60.0,
+    ) -> ExecResult:
+        check_reference(pod)
+        await self._prepare()
+        name = await self._parts.pods.container(pod, container)
+        return await execute(self._libpod, name, command, stdin, timeout_seconds)
+
+    async def logs(
+        self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0
+    ) -> AsyncIterator[str]:
+        check_reference(pod)
+        await self._prepare()
+        name = await self._parts.pods.container(pod, container)
+        async for line in read_lines(self._libpod, name, follow=follow, tail=tail):
+            yield line
+
+    def events(self) -> AsyncIterator[EngineEvent]:
+        return self._events(time.time())
+
+    async def close(self) -> None:
+        self._prober.close()
+        await self._libpod.close()
+
+    # Beyond the border: images, and the end of everything
+
+    async def image_exists(self, name: str) -> bool:
+        await self._prepare()
+        return await self._images.exists(name)
+
+    async def import_image(
+        self,
+        source: Path,
+        name: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        entrypoint: Sequence[str] = (),
+    ) -> None:
+        """Make an image of a root file system in a folder or tar file; one of that name is replaced."""
+        await self._prepare()
+        await self._images.import_root(source, name, env=env, entrypoint=entrypoint)
+
+    async def load_image(self, archive: Path) -> None:
+        """Take in an image archive as `images/*/build` leaves it; an image of the same name is replaced."""
+        await self._prepare()
+        await self._images.load(archive)
+
+    async def shutdown(self, *, keep: bool = False) -> None:
+        """Stop all pods, mounts and the service; with `keep` the pods go on. Nothing is deleted."""
+        if not keep:
+            await self._prepare()
+            await self._parts.pods.stop_all()
+            await asyncio.to_thread(unmount_all, self.layout)
+        await self._service().stop()
+        self._prepared = False
+        await self.close()
+
+    async def destroy(self) -> None:
+        """Remove every trace: containers, networks, images, rules, mounts, volumes and our files."""
+        self._prober.close()
+        await destroy(self.layout, self._libpod, self._service())
+        self._prepared = False
+        await self.close()
+
+    # Inside
+
+    def _known_host(self) -> Host:
+        if self._host is None:
+            self._host = find_host()
+        return self._host
+
+    def _service(self) -> PodmanService:
+        return PodmanService(self.layout, self._known_host())
+
+    async def _start_service(self) -> None:
+        await self._service().ensure()
+
+    async def _prepare(self) -> None:
+        """Once per engine object: everything the machine may have lost since the last one."""
+        async with self._preparing:
+            if self._prepared:
+                return
+            await self._start_service()
+            await asyncio.to_thread(prepare, self.layout, self._known_host())
+            await remember_tables(self.layout)
+            await self._parts.networks.sync()
+            for manifest, address in self._parts.applied_pods():
+                self._prober.follow(manifest, address, adopted=True)
+            self._prepared = True
+        await self._prober.first_answers()
+
+    async def _apply_pod(self, manifest: KubernetesObject) -> None:
+        await self._parts.pods.ensure(manifest)
+        self._prober.follow(manifest, self._parts.address(Reference.of(manifest)))
+
+    async def _remove_pod(self, reference: Reference) -> None:
+        self._prober.forget(reference)
+        await self._parts.pods.remove(reference)
+
+    async def _remove_namespace(self, namespace: str) -> None:
+        pods = await self._parts.pods.known(namespace)
+        await _all(_PODS_AT_ONCE, [self._remove_pod(pod) for pod in pods])
+        await self._parts.remove_namespace(namespace)
+
+    async def _run_probe(self, pod: Reference, container: str, command: list[str], seconds: float) -> int:
+        result = await self.exec(pod, command, container=container, timeout_seconds=seconds)
+        return result.exit_code
+
+    async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
+        await self._prepare()
+        async for event in watch(self._libpod, self.layout, since):
+            yield event
+
+
+async def _all(at_once: int, work: Sequence) -> None:
+    """Run all to their end, a few at a time; then raise what went wrong, as one error."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(job) -> None:
+        async with gate:
+            await job
+
+    results = await asyncio.gather(*(one(job) for job in work), return_exceptions=True)
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors:
+        if not isinstance(error, EngineError):
+            raise error
+    if errors:
+        raise type(errors[0])(" ".join(dict.fromkeys(str(error) for error in errors)))

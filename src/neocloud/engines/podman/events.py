@@ -1,0 +1,79 @@
+"""Podman's events as events of pods.
+
+Survives restarts of the Podman service: it connects again and asks for what it missed. Podman polls its event
+file four times a second, so a death is known after 0.1 to 0.4 s.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from neocloud.engines.base import EngineEvent, EngineUnavailable, EventKind, Reference
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Libpod
+from neocloud.engines.podman.translate import SANDBOX
+
+_KINDS = {
+    "start": EventKind.POD_STARTED,
+    "died": EventKind.POD_DIED,
+    "remove": EventKind.POD_REMOVED,
+}
+_REMEMBERED = 20_000
+_RECONNECT_SECONDS = 0.2
+
+
+class SeenEvents:
+    """Drops what was seen before: the file is read again after a reconnect and when Podman rotates it."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._seen: OrderedDict[tuple[int, str, str], None] = OrderedDict()
+
+    def is_new(self, event: Mapping[str, Any]) -> bool:
+        key = (event["timeNano"], event["Actor"]["ID"], event["Action"])
+        if event["timeNano"] / 1e9 < self._since or key in self._seen:
+            return False
+        self._seen[key] = None
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
+
+
+async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[EngineEvent]:
+    """Events after the Unix time `since`, without end."""
+    seen = SeenEvents(since)
+    filters = {"label": [f"neocloud.home={layout.label}"]}
+    while True:
+        params = {"stream": True, "since": f"{since:.6f}", "filters": filters}
+        with contextlib.suppress(EngineUnavailable):
+            await libpod.get("/info")  # starts the service again if it went
+            async with libpod.stream("/events", **params) as response:
+                async for line in response.aiter_lines():
+                    raw = json.loads(line)
+                    event = pod_event(raw) if raw.get("Actor") and seen.is_new(raw) else None
+                    if event:
+                        yield event
+        await asyncio.sleep(_RECONNECT_SECONDS)
+
+
+def pod_event(raw: Mapping[str, Any]) -> EngineEvent | None:
+    """What it means for the pod, None for what is no news of a pod."""
+    attributes = raw["Actor"]["Attributes"]
+    kind = _KINDS.get(raw["Action"])
+    if kind is None or raw.get("Type") != "container":
+        return None
+    # A pod is gone with the container that holds its network; the sandbox is no news otherwise.
+    part = "neocloud.network" if kind is EventKind.POD_REMOVED else "neocloud.container"
+    if attributes.get(part) in (None, SANDBOX):
+        return None
+    code = attributes.get("containerExitCode")
+    return EngineEvent(
+        kind=kind,
+        pod=Reference("Pod", attributes["neocloud.namespace"], attributes["neocloud.pod"]),
+        at=datetime.fromtimestamp(raw["timeNano"] / 1e9, UTC),
+        exit_code=int(code) if kind is EventKind.POD_DIED and code is not None else None,
+    )

@@ -1,0 +1,108 @@
+"""Running a command in a container.
+
+Podman turns the HTTP connection into a raw one for this, which httpx cannot do, so the few lines of HTTP are
+written here. A command that takes too long is killed with all its children.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+
+import psutil
+
+from neocloud.engines.base import EngineError, EngineUnavailable, ExecResult
+from neocloud.engines.podman.frames import STDERR, STDOUT, FrameDecoder
+from neocloud.engines.podman.libpod import API, Libpod, NotFound
+
+_CHUNK = 256 * 1024
+
+
+async def execute(
+    libpod: Libpod, container: str, command: Sequence[str], stdin: bytes, timeout_seconds: float
+) -> ExecResult:
+    """Run it; EngineError when the container is not running or the time is up."""
+    if not command:
+        raise EngineError("There is no command to run.")
+    body = {
+        "Cmd": list(command),
+        "AttachStdin": bool(stdin),
+        "AttachStdout": True,
+        "AttachStderr": True,
+    }
+    execution = (await libpod.post(f"/containers/{container}/exec", body))["Id"]
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            output = await _attached(libpod, execution, stdin)
+    except TimeoutError as error:
+        await _kill(libpod, execution)
+        raise EngineError(
+            f"{command[0]} did not finish within {timeout_seconds:g} s and was ended."
+        ) from error
+    try:
+        result = await libpod.get(f"/exec/{execution}/json")
+    except NotFound as error:
+        raise EngineError(f"The container ended while {command[0]} ran in it.") from error
+    return ExecResult(result["ExitCode"], output[STDOUT], output[STDERR])
+
+
+async def _attached(libpod: Libpod, execution: str, stdin: bytes) -> dict[int, bytes]:
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(libpod.socket), limit=_CHUNK)
+    except OSError as error:
+        raise EngineUnavailable(f"Podman does not answer on {libpod.socket}.") from error
+    try:
+        writer.write(_start_request(execution))
+        await _check_answer(reader)
+        feeding = asyncio.create_task(_feed(writer, stdin))
+        output = {STDOUT: bytearray(), STDERR: bytearray()}
+        decoder = FrameDecoder()
+        try:
+            while data := await reader.read(_CHUNK):
+                for stream, piece in decoder.feed(data):
+                    output[stream] += piece
+        finally:
+            feeding.cancel()
+        return {stream: bytes(collected) for stream, collected in output.items()}
+    except (ConnectionError, asyncio.IncompleteReadError) as error:
+        raise EngineUnavailable("Podman ended while a command ran; try again.") from error
+    finally:
+        writer.close()
+
+
+def _start_request(execution: str) -> bytes:
+    body = json.dumps({"Detach": False, "Tty": False})
+    return (
+        f"POST {API}/exec/{execution}/start HTTP/1.1\r\nHost: podman\r\n"
+        "Content-Type: application/json\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+async def _check_answer(reader: asyncio.StreamReader) -> None:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status = int(head.split(" ", 2)[1])
+    if status not in (101, 200):
+        text = (await reader.read(_CHUNK)).decode(errors="replace")
+        raise EngineError(f"The command could not be started: {text.strip()}")
+
+
+async def _feed(writer: asyncio.StreamWriter, stdin: bytes) -> None:
+    """Send stdin and say that it ends; a command that does not read it all is fine."""
+    if stdin:
+        with contextlib.suppress(ConnectionError):
+            writer.write(stdin)
+            await writer.drain()
+            writer.write_eof()
+
+
+async def _kill(libpod: Libpod, execution: str) -> None:
+    """End the process, whose number on this machine Podman knows, and what it started."""
+    process_id = (await libpod.get(f"/exec/{execution}/json")).get("Pid")
+    if not process_id:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(process_id)
+        for child in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()

@@ -1,0 +1,85 @@
+"""Container images: there or not, and made from a root file system. No registry is asked for anything."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+from neocloud.engines.base import EngineError
+from neocloud.engines.podman.libpod import Libpod
+
+_CHUNK = 1024 * 1024
+_IMPORT_SECONDS = 600.0
+
+
+def full_image_name(name: str) -> str:
+    """Podman's name: what names no registry is local, what names no version is `latest`."""
+    first, _, _ = name.partition("/")
+    local = "/" not in name or not ("." in first or ":" in first or first == "localhost")
+    last = name.rsplit("/", 1)[-1]
+    version = "" if ":" in last or "@" in last else ":latest"
+    return f"{'localhost/' if local else ''}{name}{version}"
+
+
+class Images:
+    """Asks Podman for images and imports them."""
+
+    def __init__(self, libpod: Libpod) -> None:
+        self._libpod = libpod
+
+    async def exists(self, name: str) -> bool:
+        return await self._libpod.exists(f"/images/{full_image_name(name)}")
+
+    async def import_root(
+        self,
+        source: Path,
+        name: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        entrypoint: Sequence[str] = (),
+    ) -> None:
+        """Make an image of a folder or tar file with a root file system, replacing one of that name."""
+        if not await asyncio.to_thread(source.exists):
+            raise EngineError(f"{source} does not exist, so image {name} cannot be made from it.")
+        changes = [f"ENV {key}={json.dumps(value)}" for key, value in (env or {}).items()]
+        if entrypoint:
+            changes.append(f"ENTRYPOINT {json.dumps(list(entrypoint))}")
+        await self._libpod.request(
+            "POST",
+            "/images/import",
+            params={"reference": full_image_name(name), "changes": changes},
+            content=_tar(source),
+            headers={"Content-Type": "application/x-tar"},
+            timeout=_IMPORT_SECONDS,
+        )
+
+    async def load(self, archive: Path) -> None:
+        """Take in an image archive (`docker save` form) with the names it carries."""
+        if not await asyncio.to_thread(archive.is_file):
+            raise EngineError(f"{archive} is missing. Build it again with: neo image build --force")
+        await self._libpod.request(
+            "POST",
+            "/images/load",
+            content=_tar(archive),
+            headers={"Content-Type": "application/x-tar"},
+            timeout=_IMPORT_SECONDS,
+        )
+
+
+async def _tar(source: Path) -> AsyncIterator[bytes]:
+    """The bytes of the tar file, or of one made of the folder on the way."""
+    is_folder = await asyncio.to_thread(source.is_dir)
+    command = ["cat", str(source)]
+    if is_folder:
+        command = ["tar", "--numeric-owner", "--xattrs", "-C", str(source), "-c", "."]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, limit=_CHUNK)
+    assert process.stdout is not None
+    try:
+        while chunk := await process.stdout.read(_CHUNK):
+            yield chunk
+        if await process.wait():
+            raise EngineError(f"{source} could not be read; check that it is whole.")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,104 @@
+"""Where everything of one engine lies, and the names it uses outside its folder.
+
+Pure. All names are derived from the home folder, so that an interrupted set-up or removal can be taken up by
+a process that knows nothing but the folder. Two homes on one machine never share a name.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from neocloud.engines.base import EngineError
+
+_FORBIDDEN_IN_PATHS = ':,\\"\n'
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths below `home` and the id that marks our networks, rules and containers."""
+
+    home: Path
+    id: str
+
+    @classmethod
+    def of(cls, home: Path) -> "Layout":
+        home = home.expanduser().resolve()
+        if any(sign in str(home) for sign in _FORBIDDEN_IN_PATHS):
+            raise EngineError(
+                f"The state folder {home} has a sign in its name that mounts cannot carry "
+                "(colon, comma, backslash, quote); choose another folder."
+            )
+        return cls(home, hashlib.sha256(str(home).encode()).hexdigest()[:6])
+
+    @property
+    def podman(self) -> Path:
+        return self.home / "podman"
+
+    @property
+    def run(self) -> Path:
+        """What does not outlive a boot. Podman takes no path of more than 50 signs here."""
+        return Path("/run") / f"neocloud-{self.id}"
+
+    @property
+    def runroot(self) -> Path:
+        return self.run / "storage"
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "podman.sock"
+
+    @property
+    def graphroot(self) -> Path:
+        return self.podman / "storage"
+
+    @property
+    def sandbox(self) -> Path:
+        """Root file system of the container that holds the network of a pod with several containers."""
+        return self.podman / "sandbox"
+
+    @property
+    def engine(self) -> Path:
+        return self.home / "engine"
+
+    @property
+    def secrets(self) -> Path:
+        return self.engine / "secrets"
+
+    @property
+    def volumes(self) -> Path:
+        return self.home / "volumes"
+
+    @property
+    def images(self) -> Path:
+        return self.home / "images"
+
+    @property
+    def resolv_conf(self) -> Path:
+        return self.engine / "resolv.conf"
+
+    @property
+    def namespaces(self) -> Path:
+        return self.engine / "namespaces"
+
+    def namespace(self, namespace: str) -> Path:
+        return self.namespaces / namespace
+
+    def network(self, namespace: str) -> str:
+        return f"neocloud-{self.id}-{namespace}"
+
+    @property
+    def interface_prefix(self) -> str:
+        return f"nc{self.id}-"
+
+    @property
+    def table(self) -> str:
+        return f"neocloud_{self.id}"
+
+    @property
+    def cgroup(self) -> str:
+        return f"/neocloud_{self.id}"
+
+    @property
+    def label(self) -> str:
+        """On every container of ours, as `neocloud.home`."""
+        return self.id

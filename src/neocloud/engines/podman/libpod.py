@@ -1,0 +1,138 @@
+"""Plain HTTP to Podman's libpod REST API over its unix socket.
+
+Turns every failure into an EngineError whose message can be shown to a user. A service that does not answer
+is started again once. It knows nothing about pods.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from neocloud.engines.base import EngineError, EngineUnavailable
+
+API = "/v4.0.0/libpod"
+_HINTS = (
+    ("address already in use", "Free that port on this machine or choose another."),
+    ("no space left on device", "The disk is full: free space and try again."),
+    ("image not known", "Build or import the image first."),
+    ("no such image", "Build or import the image first."),
+    ("subnet", "Choose another address pool."),
+    ("unresolvable CDI devices", "Create the device list with: nvidia-ctk cdi generate."),
+)
+
+
+class NotFound(EngineError):
+    """Podman does not know that container, network or image."""
+
+
+class Conflict(EngineError):
+    """It exists already, or is in a state that does not allow this."""
+
+
+class Libpod:
+    """One connection pool; `ensure` starts the service when the socket does not answer."""
+
+    def __init__(self, socket: Path, ensure: Callable[[], Awaitable[None]]) -> None:
+        self.socket = socket
+        self._ensure = ensure
+        self._client: httpx.AsyncClient | None = None
+
+    async def get(self, path: str, **params: Any) -> Any:
+        return (await self.request("GET", path, params=params)).json()
+
+    async def post(self, path: str, body: Any = None, **params: Any) -> Any:
+        response = await self.request("POST", path, json=body, params=params)
+        return response.json() if response.content else None
+
+    async def delete(self, path: str, **params: Any) -> None:
+        """Delete; something that is gone already is fine."""
+        try:
+            await self.request("DELETE", path, params=params)
+        except NotFound:
+            return
+
+    async def exists(self, path: str) -> bool:
+        try:
+            await self.request("GET", f"{path}/exists")
+        except NotFound:
+            return False
+        return True
+
+    async def request(
+        self, method: str, path: str, *, retried: bool = False, **options: Any
+    ) -> httpx.Response:
+        """Ask; once more when the service died, as everything asked for here may be repeated."""
+        options["params"] = _flat(options.get("params") or {})
+        try:
+            response = await self._http().request(method, path, **options)
+        except httpx.TimeoutException as error:
+            raise EngineUnavailable(f"Podman took too long to answer {method} {path}.") from error
+        except httpx.TransportError as error:
+            if retried or "content" in options:
+                raise EngineUnavailable(
+                    f"Podman broke off while it was asked for {method} {path}; try again."
+                ) from error
+            await self._ensure()
+            return await self.request(method, path, retried=True, **options)
+        _raise_for(response.status_code, response.content, path)
+        return response
+
+    @asynccontextmanager
+    async def stream(self, path: str, **params: Any) -> AsyncIterator[httpx.Response]:
+        """An answer without end, such as events or followed logs."""
+        timeout = httpx.Timeout(10.0, read=None, pool=None)
+        try:
+            async with self._http().stream("GET", path, params=_flat(params), timeout=timeout) as response:
+                if response.status_code >= 400:
+                    _raise_for(response.status_code, await response.aread(), path)
+                yield response
+        except httpx.TransportError as error:
+            raise EngineUnavailable(f"Podman ended the stream {path}: {error}.") from error
+
+    async def close(self) -> None:
+        """Drop the connections; asking again makes new ones."""
+        if self._client:
+            await self._client.aclose()
+            self._client = None
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(uds=str(self.socket)),
+                base_url=f"http://podman{API}",
+                timeout=httpx.Timeout(120.0, connect=10.0, pool=None),
+            )
+        return self._client
+
+
+def _flat(params: dict[str, Any]) -> dict[str, Any]:
+    """Booleans as Podman writes them, filters as JSON."""
+    flat = {}
+    for name, value in params.items():
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, dict):
+            value = json.dumps(value)
+        flat[name] = value
+    return flat
+
+
+def _raise_for(status: int, content: bytes, path: str) -> None:
+    if status < 400:
+        return
+    try:
+        answer = json.loads(content)
+        message = answer.get("message") or answer.get("cause") or content.decode(errors="replace")
+    except ValueError:
+        message = content.decode(errors="replace") or f"status {status}"
+    # A container that goes away while Podman works on it is answered with 500.
+    if status == 404 or "no such container" in message:
+        raise NotFound(f"Podman: {message.strip()}.")
+    if status == 409:
+        raise Conflict(f"Podman: {message.strip()}.")
+    hint = next((hint for sign, hint in _HINTS if sign in message), "")
+    raise EngineError(f"Podman refused {path.split('?')[0]}: {message.strip()}. {hint}".rstrip())

@@ -1,0 +1,72 @@
+"""Mounting and unmounting on this machine, and removing folders without following mounts.
+
+Every function may be repeated. A folder is never deleted while something is mounted below it.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from neocloud.engines.base import EngineError
+
+
+def mount_tmpfs(path: Path, *, size_bytes: int | None = None, mode: int = 0o700) -> None:
+    options = f"mode={mode:o},nosuid,nodev" + (f",size={size_bytes}" if size_bytes else "")
+    _mount(path, ["-t", "tmpfs", "-o", options, "tmpfs"])
+
+
+def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
+    """A writable view on `lower`; what is written goes to `upper`."""
+    for folder in (upper, work):
+        folder.mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    _mount(path, ["-t", "overlay", "-o", options, "overlay"])
+
+
+def unmount(path: Path) -> None:
+    """Unmount if mounted."""
+    if is_mounted(path):
+        _run(["umount", str(path)], f"{path} could not be unmounted; end what still uses it")
+
+
+def is_mounted(path: Path) -> bool:
+    return str(path) in _mount_points()
+
+
+def mounts_below(path: Path) -> list[Path]:
+    """Mount points at or below the folder, deepest first."""
+    inside = {Path(point) for point in _mount_points() if Path(point).is_relative_to(path)}
+    return sorted(inside, key=lambda point: len(point.parts), reverse=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder with all it holds; refuses while something is mounted in it."""
+    held = mounts_below(path)
+    if held:
+        raise EngineError(f"{path} was not removed: {held[0]} is still mounted there.")
+    if os.path.lexists(path):
+        shutil.rmtree(path)
+
+
+def _mount(path: Path, arguments: Sequence[str]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    if not is_mounted(path):
+        _run(["mount", *arguments, str(path)], f"{path} could not be mounted")
+
+
+def _run(command: Sequence[str], failure: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EngineError(f"{failure}: {done.stderr.strip()}.")
+
+
+def _mount_points() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    return [_unescaped(line.split()[4]) for line in lines]
+
+
+def _unescaped(field: bytes) -> str:
+    """The kernel writes blanks and the like as \\040."""
+    return field.decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")

@@ -1,0 +1,154 @@
+"""One bridge network per namespace, and the hosts file that its pods share.
+
+The records under `namespaces/<name>/` are the memory; Podman's network and the firewall table are made
+from them and can be made again. Names are resolved by a hosts file and not by Podman's DNS, whose
+look-ups hang for seconds whenever a container comes or goes.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, ip_network
+from pathlib import Path
+
+from neocloud.engines.base import EngineError
+from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
+from neocloud.engines.podman.firewall import sync_table
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
+from neocloud.engines.podman.mounts import remove_tree
+from neocloud.engines.podman.netavark import remove_network_chains
+from neocloud.engines.podman.records import read_record, write_record
+
+_ROUTES = Path("/proc/net/route")
+
+
+class Networks:
+    """Makes, remembers and removes the networks of all namespaces."""
+
+    def __init__(self, layout: Layout, libpod: Libpod, pool: IPv4Network) -> None:
+        self._layout = layout
+        self._libpod = libpod
+        self._pool = pool
+        self._lock = asyncio.Lock()
+
+    def namespaces(self) -> list[str]:
+        folder = self._layout.namespaces
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def find(self, namespace: str) -> NamespaceNetwork | None:
+        record = read_record(self._record_path(namespace))
+        return NamespaceNetwork.from_record(record) if record else None
+
+    async def ensure(self, namespace: str) -> None:
+        """Network, record and rules exist; also after a reboot that took the rules away."""
+        async with self._lock:
+            network = self.find(namespace)
+            if network is None or not await self._libpod.exists(self._path(namespace)):
+                await self._create(namespace, network)
+            await self._sync()
+
+    async def remove(self, namespace: str) -> None:
+        async with self._lock:
+            await self._libpod.delete(self._path(namespace), force=True)
+            await remove_network_chains(self._layout.network(namespace))
+            await asyncio.to_thread(remove_tree, self._layout.namespace(namespace))
+            await self._sync()
+
+    async def sync(self) -> None:
+        """Load the rules again, as after a reboot."""
+        async with self._lock:
+            await self._sync()
+
+    async def allocate(self, namespace: str, pod: str) -> IPv4Address:
+        async with self._lock:
+            network = self._known(namespace)
+            address = network.allocate(pod)
+            write_record(self._record_path(namespace), network.record())
+            return address
+
+    async def release(self, namespace: str, pod: str) -> None:
+        async with self._lock:
+            network = self.find(namespace)
+            if network:
+                network.release(pod)
+                write_record(self._record_path(namespace), network.record())
+
+    def _known(self, namespace: str) -> NamespaceNetwork:
+        network = self.find(namespace)
+        if network is None:
+            raise EngineError(f"Namespace {namespace} does not exist; apply it before its objects.")
+        return network
+
+    def _record_path(self, namespace: str) -> Path:
+        return self._layout.namespace(namespace) / "network.json"
+
+    def _path(self, namespace: str) -> str:
+        return f"/networks/{self._layout.network(namespace)}"
+
+    async def _create(self, namespace: str, known: NamespaceNetwork | None) -> None:
+        """Make Podman's network: as recorded, as Podman still has it, or on the next free subnet."""
+        known = known or await self._adopt(namespace)
+        options = [known] if known else self._proposals()
+        for network in options:
+            write_record(self._record_path(namespace), network.record())
+            if await self._create_in_podman(namespace, network):
+                return
+        self._record_path(namespace).unlink(missing_ok=True)
+        raise EngineError(
+            f"No free subnet for namespace {namespace} is left in {self._pool}; "
+            "give the engine another address pool."
+        )
+
+    async def _adopt(self, namespace: str) -> NamespaceNetwork | None:
+        try:
+            found = await self._libpod.get(f"{self._path(namespace)}/json")
+        except NotFound:
+            return None
+        subnet = IPv4Network(found["subnets"][0]["subnet"])
+        return NamespaceNetwork(subnet, found["network_interface"])
+
+    def _proposals(self) -> Iterable[NamespaceNetwork]:
+        ours = [self.find(namespace) for namespace in self.namespaces()]
+        taken = [*host_subnets(), *(network.subnet for network in ours if network)]
+        # Homes on one machine start at different places, as bridges without pods show no route.
+        start = int(self._layout.id, 16)
+        for number, subnet in candidate_subnets(self._pool, taken, start):
+            yield NamespaceNetwork(subnet, f"{self._layout.interface_prefix}{number}")
+
+    async def _create_in_podman(self, namespace: str, network: NamespaceNetwork) -> bool:
+        body = {
+            "name": self._layout.network(namespace),
+            "driver": "bridge",
+            "network_interface": network.interface,
+            "dns_enabled": False,
+            "subnets": [{"subnet": str(network.subnet), "gateway": str(network.gateway)}],
+            "labels": {"neocloud.home": self._layout.label, "neocloud.namespace": namespace},
+        }
+        try:
+            await self._libpod.post("/networks/create", body)
+        except Conflict:
+            return True
+        except EngineError as error:
+            if "subnet" in str(error) and "used" in str(error):
+                return False
+            raise
+        return True
+
+    async def _sync(self) -> None:
+        networks = [self.find(namespace) for namespace in self.namespaces()]
+        await sync_table(self._layout, [(n.interface, n.subnet) for n in networks if n])
+
+
+def host_subnets() -> list[IPv4Network]:
+    """What this machine already routes somewhere; the default route does not count."""
+    found = []
+    for line in _ROUTES.read_text().splitlines()[1:]:
+        fields = line.split()
+        destination, mask = (_little_endian(fields[index]) for index in (1, 7))
+        if int(mask):
+            found.append(ip_network(f"{destination}/{mask}", strict=False))
+    return found
+
+
+def _little_endian(text: str) -> IPv4Address:
+    return IPv4Address(bytes.fromhex(text)[::-1])

@@ -1,0 +1,107 @@
+"""The parts of one engine, and what each kind of object other than a Pod means to them."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.manifests import file_contents
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Libpod
+from neocloud.engines.podman.mounts import remove_tree
+from neocloud.engines.podman.names import Names
+from neocloud.engines.podman.networks import Networks
+from neocloud.engines.podman.objects import Objects
+from neocloud.engines.podman.pods import Pods
+from neocloud.engines.podman.projections import Projections
+from neocloud.engines.podman.volumes import Volumes
+
+
+@dataclass(frozen=True)
+class Parts:
+    layout: Layout
+    networks: Networks
+    names: Names
+    objects: Objects
+    volumes: Volumes
+    projections: dict[str, Projections]
+    pods: Pods
+
+    @classmethod
+    def of(cls, layout: Layout, libpod: Libpod, pool: IPv4Network) -> "Parts":
+        networks = Networks(layout, libpod, pool)
+        objects = Objects(layout)
+        names = Names(layout, networks, objects)
+        volumes = Volumes(layout)
+        projections = {
+            "ConfigMap": Projections(layout.engine / "configmaps", "ConfigMap"),
+            "Secret": Projections(layout.secrets, "Secret"),
+        }
+        pods = Pods(layout, libpod, networks, names, objects, volumes, projections)
+        return cls(layout, networks, names, objects, volumes, projections, pods)
+
+    async def apply_object(self, manifest: KubernetesObject) -> None:
+        """Anything but a Pod."""
+        reference = Reference.of(manifest)
+        if reference.kind == "Namespace":
+            await self.networks.ensure(reference.name)
+            await self.names.refresh(reference.name)
+            return
+        if self.networks.find(reference.namespace) is None:
+            raise EngineError(f"Namespace {reference.namespace} does not exist; apply it before its objects.")
+        if reference.kind in self.projections:
+            contents = file_contents(manifest)
+            self.projections[reference.kind].put(reference.namespace, reference.name, contents)
+        elif reference.kind == "PersistentVolumeClaim":
+            await asyncio.to_thread(self.volumes.ensure_claim, manifest)
+        else:
+            self.objects.put(manifest)
+            await self.names.refresh(reference.namespace)
+
+    async def announce(self, manifest: KubernetesObject) -> None:
+        """Give a pod its address and its line in the hosts file before any of its peers starts."""
+        reference = Reference.of(manifest)
+        await self.networks.allocate(reference.namespace, reference.name)
+
+    async def remove_object(self, reference: Reference) -> None:
+        """Anything but a Pod or a Namespace."""
+        if reference.kind in self.projections:
+            self.projections[reference.kind].remove(reference.namespace, reference.name)
+        elif reference.kind == "PersistentVolumeClaim":
+            self._refuse_if_mounted(reference)
+            await asyncio.to_thread(self.volumes.remove_claim, reference.namespace, reference.name)
+        else:
+            self.objects.remove(reference)
+            await self.names.refresh(reference.namespace)
+
+    async def remove_namespace(self, namespace: str) -> None:
+        """Everything of a namespace whose pods are gone."""
+        for name in self.volumes.claims(namespace):
+            await asyncio.to_thread(self.volumes.remove_claim, namespace, name)
+        await asyncio.to_thread(remove_tree, self.layout.volumes / namespace)
+        for projections in self.projections.values():
+            projections.remove(namespace)
+        await self.networks.remove(namespace)
+
+    def address(self, pod: Reference) -> str:
+        network = self.networks.find(pod.namespace)
+        return str(network.addresses[pod.name]) if network else ""
+
+    def applied_pods(self) -> Iterator[tuple[KubernetesObject, str]]:
+        """Manifest and address of every pod that was applied by this or an earlier engine."""
+        for namespace in self.networks.namespaces():
+            for manifest in self.objects.list(namespace, "Pod"):
+                network = self.networks.find(namespace)
+                address = network and network.addresses.get(manifest["metadata"]["name"])
+                if address:
+                    yield manifest, str(address)
+
+    def _refuse_if_mounted(self, claim: Reference) -> None:
+        for manifest in self.objects.list(claim.namespace, "Pod"):
+            for volume in manifest["spec"].get("volumes") or []:
+                if (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim.name:
+                    raise EngineError(
+                        f"PersistentVolumeClaim {claim.name} is in use by pod "
+                        f"{manifest['metadata']['name']}; remove that pod first."
+                    )

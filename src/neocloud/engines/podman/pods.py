@@ -1,0 +1,251 @@
+"""The life of pods: created, replaced, started again, stopped, removed.
+
+One change per pod at a time. Every step may be repeated and finds out for itself what is there, so that a
+server that dies between two steps leaves nothing that the next `ensure` or `remove` cannot put right.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.manifests import fingerprint
+from neocloud.engines.pod_references import environment_objects
+from neocloud.engines.podman.accelerators import GpuAllocator
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
+from neocloud.engines.podman.names import Names
+from neocloud.engines.podman.networks import Networks
+from neocloud.engines.podman.objects import Objects
+from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
+from neocloud.engines.podman.projections import Projections
+from neocloud.engines.podman.translate import SANDBOX, Resolved, container_specs, podman_names
+from neocloud.engines.podman.volumes import Volumes
+
+_GRACE_SECONDS = 30
+
+
+class Pods:
+    def __init__(
+        self,
+        layout: Layout,
+        libpod: Libpod,
+        networks: Networks,
+        names: Names,
+        objects: Objects,
+        volumes: Volumes,
+        projections: Mapping[str, Projections],
+    ) -> None:
+        self._layout = layout
+        self._libpod = libpod
+        self._networks = networks
+        self._names = names
+        self._objects = objects
+        self._volumes = volumes
+        self._projections = projections
+        self._gpus = GpuAllocator()
+        self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def rows(self, namespace: str | None = None, pod: str | None = None) -> Sequence[Row]:
+        """Containers of this home, running or not."""
+        labels = [f"neocloud.home={self._layout.label}"]
+        labels += [f"neocloud.namespace={namespace}"] if namespace else []
+        labels += [f"neocloud.pod={pod}"] if pod else []
+        return await self._libpod.get("/containers/json", all=True, filters={"label": labels})
+
+    async def known(self, namespace: str) -> set[Reference]:
+        """Pods that exist, and those that were applied and are gone without being removed."""
+        applied = {Reference.of(manifest) for manifest in self._objects.list(namespace, "Pod")}
+        return applied | set(by_pod(await self.rows(namespace)))
+
+    async def ensure(self, manifest: KubernetesObject) -> None:
+        """The pod exists as given and runs if its policy says so."""
+        reference = Reference.of(manifest)
+        async with self._locks[reference]:
+            rows = await self.rows(reference.namespace, reference.name)
+            if rows and not _is_as_wanted(manifest, rows):
+                await self._delete(reference, rows)
+                rows = []
+            self._objects.put(manifest)
+            await self._names.refresh(reference.namespace)
+            if not rows:
+                await self._create(manifest)
+            else:
+                await self._start_again(manifest, rows)
+
+    async def remove(self, reference: Reference) -> None:
+        async with self._locks[reference]:
+            await self._delete(reference, await self.rows(reference.namespace, reference.name))
+            self._objects.remove(reference)
+            await self._networks.release(reference.namespace, reference.name)
+            await self._names.refresh(reference.namespace)
+
+    async def restart(self, reference: Reference) -> None:
+        """Stop and start all containers; the pod keeps its address."""
+        async with self._locks[reference]:
+            rows = await self.rows(reference.namespace, reference.name)
+            if not rows:
+                raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
+            grace = self._grace(reference)
+            await self._for_each_container(
+                rows, lambda row: self._libpod.post(f"/containers/{row['Id']}/restart", t=grace)
+            )
+
+    async def stop_all(self) -> None:
+        """Stop every pod of this home and leave it there."""
+        await self._stop(await self.rows(), _GRACE_SECONDS)
+
+    async def container(self, reference: Reference, container: str | None) -> str:
+        """Podman's name of a container, the pod's first unless named."""
+        rows = await self.rows(reference.namespace, reference.name)
+        present = [container_name(row) for row in rows if container_name(row) != SANDBOX]
+        if not present:
+            raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
+        manifest = self._objects.get(reference)
+        wanted = [c["name"] for c in manifest["spec"]["containers"]] if manifest else present
+        name = container or next(name for name in wanted if name in present)
+        if name not in present:
+            raise EngineError(f"Pod {reference.name} has no container {name!r}; it has {', '.join(present)}.")
+        return f"{reference.namespace}.{reference.name}.{name}"
+
+    async def _create(self, manifest: KubernetesObject) -> None:
+        reference = Reference.of(manifest)
+        async with self._gpus.reserve(manifest, self.rows) as devices:
+            resolved = await self._resolve(manifest, devices)
+            specs = container_specs(manifest, resolved, self._layout)
+            for spec in specs:
+                await self._create_container(spec)
+        for spec in specs:
+            await self._start(reference, spec["name"])
+
+    async def _create_container(self, spec: Mapping[str, Any]) -> None:
+        try:
+            await self._libpod.post("/containers/create", spec)
+        except Conflict:
+            await self._libpod.delete(f"/containers/{spec['name']}", force=True, timeout=0)
+            await self._libpod.post("/containers/create", spec)
+
+    async def _start(self, reference: Reference, container: str) -> None:
+        try:
+            await self._libpod.post(f"/containers/{container}/start")
+        except EngineError as error:
+            raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
+
+    async def _start_again(self, manifest: KubernetesObject, rows: Sequence[Row]) -> None:
+        """Start what should run and does not: after a reboot, after `shutdown`, after a crash."""
+        idle = _to_start(manifest, rows)
+        if idle:
+            await self._resolve(manifest, {})
+            for row in idle:
+                if is_running(row):
+                    await self._libpod.post(f"/containers/{row['Id']}/stop", timeout=0)
+                await self._start(Reference.of(manifest), row["Id"])
+
+    async def _resolve(self, manifest: KubernetesObject, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
+        """Look up, and make where needed, everything that the pod refers to."""
+        metadata = manifest["metadata"]
+        address = await self._networks.allocate(metadata["namespace"], metadata["name"])
+        await self._names.refresh(metadata["namespace"])
+        folders = await asyncio.to_thread(self._volume_folders, manifest)
+        contents = {
+            kind: {
+                name: projections.get(metadata["namespace"], name)
+                for name in environment_objects(manifest, kind)
+            }
+            for kind, projections in self._projections.items()
+        }
+        return Resolved(
+            address=address,
+            hosts_file=self._names.hosts_file(metadata["namespace"]),
+            volumes=folders,
+            config_maps=contents["ConfigMap"],
+            secrets=contents["Secret"],
+            devices=devices,
+        )
+
+    def _volume_folders(self, manifest: KubernetesObject) -> dict[str, Path]:
+        namespace, pod = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        folders = {}
+        for volume in manifest["spec"].get("volumes") or []:
+            kind, source = next((k, v or {}) for k, v in volume.items() if k != "name")
+            match kind:
+                case "configMap":
+                    path = self._projections["ConfigMap"].view(namespace, source)
+                case "secret":
+                    path = self._projections["Secret"].view(namespace, source)
+                case "persistentVolumeClaim":
+                    path = self._volumes.claim_path(namespace, source["claimName"])
+                case "emptyDir":
+                    path = self._volumes.scratch_path(namespace, pod, volume["name"], source)
+                case _:
+                    path = _host_path(source, pod)
+            folders[volume["name"]] = path
+        return folders
+
+    async def _delete(self, reference: Reference, rows: Sequence[Row]) -> None:
+        await self._stop(rows, self._grace(reference))
+        for row in sorted(rows, key=lambda row: container_name(row) == SANDBOX):
+            await self._libpod.delete(f"/containers/{row['Id']}", force=True, timeout=0)
+        await asyncio.to_thread(self._volumes.remove_scratch, reference.namespace, reference.name)
+
+    async def _stop(self, rows: Sequence[Row], grace: int) -> None:
+        """Ask each container to end and wait for it, so that half-made pods need no special care."""
+        await self._for_each_container(
+            rows, lambda row: self._libpod.post(f"/containers/{row['Id']}/stop", timeout=grace)
+        )
+        for row in rows:
+            if container_name(row) == SANDBOX:
+                await self._libpod.post(f"/containers/{row['Id']}/stop", timeout=0)
+
+    async def _for_each_container(self, rows: Sequence[Row], action) -> None:
+        async def tolerant(row: Row) -> None:
+            try:
+                await action(row)
+            except NotFound:
+                return
+
+        wanted = [row for row in rows if container_name(row) != SANDBOX]
+        await asyncio.gather(*(tolerant(row) for row in wanted))
+
+    def _grace(self, reference: Reference) -> int:
+        manifest = self._objects.get(reference)
+        spec = manifest["spec"] if manifest else {}
+        return spec.get("terminationGracePeriodSeconds", _GRACE_SECONDS)
+
+
+def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
+    spec = fingerprint(manifest["spec"])
+    present = {container_name(row) for row in rows}
+    return present == set(podman_names(manifest)) and all(
+        row["Labels"].get("neocloud.spec") == spec for row in rows
+    )
+
+
+def _to_start(manifest: KubernetesObject, rows: Sequence[Row]) -> list[Row]:
+    """Containers to start, sandbox first; those that run in the network of an earlier sandbox as well."""
+    policy = manifest["spec"].get("restartPolicy", "Always")
+    sandbox_start = max((row["StartedAt"] for row in rows if container_name(row) == SANDBOX), default=0)
+
+    def is_due(row: Row) -> bool:
+        if is_running(row):
+            return row["StartedAt"] < sandbox_start
+        if row["State"] in ("created", "configured", "initialized"):
+            return True
+        is_sandbox = container_name(row) == SANDBOX
+        return is_sandbox or policy == "Always" or (policy == "OnFailure" and row["ExitCode"] != 0)
+
+    return sorted(filter(is_due, rows), key=lambda row: container_name(row) != SANDBOX)
+
+
+def _host_path(source: Mapping[str, Any], pod: str) -> Path:
+    path = Path(source["path"])
+    kind = source.get("type", "")
+    if kind == "DirectoryOrCreate":
+        path.mkdir(parents=True, exist_ok=True)
+    elif kind == "FileOrCreate" and not path.exists():
+        path.touch()
+    if not path.exists():
+        raise EngineError(f"Pod {pod} wants to mount {path} of this machine, which is not there.")
+    return path

@@ -1,0 +1,157 @@
+"""Readiness and liveness, asked by ourselves: Podman's own health checks need systemd.
+
+Until a pod has answered once it is asked often, as somebody waits for it; after that in its own period. A
+container counts as ready when it answered after its last start.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.manifests import fingerprint
+
+_FIRST_TCP_SECONDS = 0.1
+_FIRST_EXEC_SECONDS = 0.5
+_FIRST_ANSWERS_SECONDS = 2.0
+_PERIOD_SECONDS = 10
+
+RunCommand = Callable[[Reference, str, list[str], float], Awaitable[int]]
+"""(pod, container, command, timeout) to exit code."""
+
+
+@dataclass
+class Verdict:
+    """What one readiness probe has seen so far."""
+
+    threshold: int
+    last_success: float = 0.0
+    failures: int = 0
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_ready(self, started_at: datetime | None) -> bool:
+        since = started_at.timestamp() if started_at else float("inf")
+        return self.last_success >= since and self.failures < self.threshold
+
+
+class Prober:
+    """One task per probe of each followed pod."""
+
+    def __init__(self, run: RunCommand, restart: Callable[[Reference], Awaitable[None]]) -> None:
+        self._run = run
+        self._restart = restart
+        self._tasks: dict[Reference, list[asyncio.Task[None]]] = {}
+        self._specs: dict[Reference, str] = {}
+        self._verdicts: dict[tuple[Reference, str], Verdict] = {}
+
+    def follow(self, manifest: KubernetesObject, address: str, *, adopted: bool = False) -> None:
+        """Begin to probe; nothing changes for a pod that is followed already with this spec.
+
+        An adopted pod has run before, so its first answer is asked for at once.
+        """
+        reference = Reference.of(manifest)
+        spec = fingerprint({"spec": manifest["spec"], "address": address})
+        if self._specs.get(reference) == spec:
+            return
+        self.forget(reference)
+        self._specs[reference] = spec
+        tasks = self._tasks.setdefault(reference, [])
+        for container in manifest["spec"]["containers"]:
+            ask = _Asker(self._run, reference, container["name"], address)
+            if probe := container.get("readinessProbe"):
+                verdict = Verdict(probe.get("failureThreshold", 3))
+                self._verdicts[reference, container["name"]] = verdict
+                delay = 0 if adopted else probe.get("initialDelaySeconds", 0)
+                tasks.append(asyncio.create_task(_watch_readiness(ask, probe, verdict, delay)))
+            if probe := container.get("livenessProbe"):
+                tasks.append(asyncio.create_task(_watch_liveness(ask, probe, self._restart)))
+
+    async def first_answers(self) -> None:
+        """Wait, though not for long, until every probe was put once: before that nothing is known."""
+        waiting = [verdict.asked.wait() for verdict in self._verdicts.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_ANSWERS_SECONDS):
+                await asyncio.gather(*waiting)
+
+    def forget(self, reference: Reference) -> None:
+        for task in self._tasks.pop(reference, []):
+            task.cancel()
+        self._specs.pop(reference, None)
+        for key in [key for key in self._verdicts if key[0] == reference]:
+            del self._verdicts[key]
+
+    def is_ready(self, reference: Reference, started: Mapping[str, datetime | None]) -> bool:
+        """Whether all containers, given with their start times, have answered since."""
+        return all(
+            verdict.is_ready(started.get(container))
+            for (pod, container), verdict in self._verdicts.items()
+            if pod == reference
+        )
+
+    def close(self) -> None:
+        for reference in list(self._tasks):
+            self.forget(reference)
+
+
+@dataclass(frozen=True)
+class _Asker:
+    """Puts the question of one probe to one container."""
+
+    run: RunCommand
+    reference: Reference
+    container: str
+    address: str
+
+    async def answers(self, probe: Mapping[str, Any]) -> bool:
+        timeout = float(probe.get("timeoutSeconds", 1))
+        try:
+            async with asyncio.timeout(timeout):
+                if "tcpSocket" in probe:
+                    return await _connects(self.address, probe["tcpSocket"]["port"])
+                command = list(probe["exec"]["command"])
+                return await self.run(self.reference, self.container, command, timeout) == 0
+        except (EngineError, OSError, TimeoutError):
+            return False
+
+
+async def _connects(address: str, port: int) -> bool:
+    _, writer = await asyncio.open_connection(address, port)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+async def _watch_readiness(ask: _Asker, probe: Mapping[str, Any], verdict: Verdict, delay: float) -> None:
+    period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
+    first = min(period, _FIRST_TCP_SECONDS if "tcpSocket" in probe else _FIRST_EXEC_SECONDS)
+    await asyncio.sleep(delay)
+    while True:
+        if await ask.answers(probe):
+            verdict.last_success, verdict.failures = time.time(), 0
+        else:
+            verdict.failures += 1
+        verdict.asked.set()
+        settled = verdict.last_success and not verdict.failures
+        await asyncio.sleep(period if settled else first)
+
+
+async def _watch_liveness(
+    ask: _Asker, probe: Mapping[str, Any], restart: Callable[[Reference], Awaitable[None]]
+) -> None:
+    delay = probe.get("initialDelaySeconds", 0)
+    period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
+    failures = 0
+    await asyncio.sleep(delay)
+    while True:
+        await asyncio.sleep(period)
+        failures = 0 if await ask.answers(probe) else failures + 1
+        if failures >= probe.get("failureThreshold", 3):
+            with contextlib.suppress(EngineError):
+                await restart(ask.reference)
+            failures = 0
+            await asyncio.sleep(delay)

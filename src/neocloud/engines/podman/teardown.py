@@ -1,0 +1,73 @@
+"""The end of an engine: what it mounted, made and wrote is taken away again.
+
+May be repeated and works on whatever half of a set-up it finds, with or without a running service. What
+netavark shares between all Podmans of the machine stays: its address list under /run/containers, and IP
+forwarding, which it switched on.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from neocloud.engines.base import EngineError, EngineUnavailable
+from neocloud.engines.podman.cgroups import end_processes, remove_groups
+from neocloud.engines.podman.firewall import sync_table
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Libpod
+from neocloud.engines.podman.mounts import mounts_below, remove_tree, unmount
+from neocloud.engines.podman.netavark import remove_network_chains, remove_tables
+from neocloud.engines.podman.service import PodmanService
+
+_INTERFACES = Path("/sys/class/net")
+
+
+def unmount_all(layout: Layout) -> None:
+    """Everything mounted inside our folders, deepest first; the state folder may be a disk of its own."""
+    for point in [*mounts_below(layout.home), *mounts_below(layout.run)]:
+        if point != layout.home:
+            unmount(point)
+
+
+async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> None:
+    if await asyncio.to_thread(layout.podman.exists):
+        # A state that Podman itself cannot read any more must not keep anyone from removing it.
+        with contextlib.suppress(EngineUnavailable):
+            await service.ensure()
+            await _remove_from_podman(layout, libpod)
+    await service.stop()
+    await asyncio.to_thread(end_processes, layout)
+    await sync_table(layout, [])
+    await _remove_bridges(layout)
+    await remove_tables(layout)
+    await asyncio.to_thread(_remove_files, layout)
+
+
+async def _remove_from_podman(layout: Layout, libpod: Libpod) -> None:
+    containers = await libpod.get("/containers/json", all=True)
+    dependents_first = sorted(containers, key=lambda row: row["Names"][0].endswith("._"))
+    for row in dependents_first:
+        await libpod.delete(f"/containers/{row['Id']}", force=True, timeout=0)
+    for network in await libpod.get("/networks/json"):
+        if network["name"].startswith(f"neocloud-{layout.id}-"):
+            await libpod.delete(f"/networks/{network['name']}", force=True)
+            await remove_network_chains(network["name"])
+    await libpod.request("DELETE", "/images/remove", params={"all": True, "force": True})
+
+
+async def _remove_bridges(layout: Layout) -> None:
+    """Bridges go with their last container, except after a crash."""
+    names = await asyncio.to_thread(lambda: [path.name for path in _INTERFACES.iterdir()])
+    for name in names:
+        if name.startswith(layout.interface_prefix):
+            process = await asyncio.create_subprocess_exec("ip", "link", "delete", name)
+            await process.wait()
+
+
+def _remove_files(layout: Layout) -> None:
+    unmount_all(layout)
+    for folder in (layout.podman, layout.engine, layout.volumes, layout.run):
+        try:
+            remove_tree(folder)
+        except OSError as error:
+            raise EngineError(f"{folder} could not be removed: {error}; try again.") from error
+    remove_groups(layout)

@@ -1,0 +1,135 @@
+"""Volumes: claims that outlive pods, scratch space that goes with its pod.
+
+A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourceRef of kind RootFilesystem it
+is an overlay: the named root file system below, everything written above it, one mount on this machine that
+all pods share. It keeps the version of the root file system that it began with. Sizes are recorded and not
+enforced.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from neocloud.engines.base import EngineError, KubernetesObject
+from neocloud.engines.manifests import quantity
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.mounts import (
+    mount_overlay,
+    mount_tmpfs,
+    mounts_below,
+    remove_tree,
+    unmount,
+)
+from neocloud.engines.podman.records import read_record, write_record
+
+_SCRATCH_MODE = 0o777
+
+
+class Volumes:
+    """Makes folders and mounts on the host; blocking, to be called in a thread."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def claims(self, namespace: str) -> list[str]:
+        folder = self._layout.volumes / namespace
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def ensure_claim(self, manifest: KubernetesObject) -> None:
+        """The folder exists and, for an overlay, is mounted; so it is again after a reboot."""
+        metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+        folder = self._folder(metadata["namespace"], metadata["name"])
+        record = {"source": _source_of(manifest), "size_bytes": _size_of(manifest), "spec": spec}
+        known = read_record(folder / "volume.json") or {}
+        if known and known["source"] != record["source"]:
+            raise EngineError(
+                f"PersistentVolumeClaim {metadata['name']} exists with another dataSourceRef; "
+                "remove it first, which deletes its data, or choose another name."
+            )
+        if record["source"]:
+            record["lower"] = self._lower(record["source"], known.get("lower"))
+        _make(folder, record)
+        write_record(folder / "volume.json", record)
+
+    def claim_path(self, namespace: str, name: str) -> Path:
+        """What pods mount."""
+        folder = self._folder(namespace, name)
+        record = read_record(folder / "volume.json")
+        if record is None:
+            raise EngineError(
+                f"PersistentVolumeClaim {name} of namespace {namespace} does not exist; "
+                "apply it before the pod."
+            )
+        if record["source"]:
+            record["lower"] = self._lower(record["source"], record.get("lower"))
+        _make(folder, record)
+        return folder / ("merged" if record["source"] else "data")
+
+    def remove_claim(self, namespace: str, name: str) -> None:
+        folder = self._folder(namespace, name)
+        unmount(folder / "merged")
+        remove_tree(folder)
+
+    def scratch_path(self, namespace: str, pod: str, volume: str, source: Mapping[str, Any]) -> Path:
+        """An emptyDir of a pod; in memory when its medium says so."""
+        path = self._scratch(namespace, pod) / volume
+        if source.get("medium") == "Memory":
+            limit = source.get("sizeLimit")
+            size = int(quantity(limit, "sizeLimit")) if limit else None
+            mount_tmpfs(path, size_bytes=size, mode=0o1777)
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(_SCRATCH_MODE)
+        return path
+
+    def remove_scratch(self, namespace: str, pod: str) -> None:
+        folder = self._scratch(namespace, pod)
+        for point in mounts_below(folder):
+            unmount(point)
+        remove_tree(folder)
+
+    def _folder(self, namespace: str, name: str) -> Path:
+        return self._layout.volumes / namespace / name
+
+    def _scratch(self, namespace: str, pod: str) -> Path:
+        return self._layout.namespace(namespace) / "pods" / pod / "scratch"
+
+    def _lower(self, source: str, known: str | None) -> str:
+        """The root file system that the volume began with, as long as that version is there."""
+        if known and Path(known).is_dir():
+            return known
+        current = self._layout.images / source / "rootfs"
+        if not current.is_dir():
+            raise EngineError(f"The root file system {source} is not in {current}; build the images first.")
+        return str(current.resolve())
+
+
+def _make(folder: Path, record: Mapping[str, Any]) -> None:
+    if record["source"]:
+        lower = Path(record["lower"])
+        mount_overlay(folder / "merged", lower=lower, upper=folder / "upper", work=folder / "work")
+    else:
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+
+
+def _source_of(manifest: KubernetesObject) -> str | None:
+    reference = (manifest.get("spec") or {}).get("dataSourceRef")
+    if reference is None:
+        return None
+    if reference.get("kind") != "RootFilesystem" or not reference.get("name"):
+        raise EngineError(
+            f"PersistentVolumeClaim {manifest['metadata']['name']}: dataSourceRef must be of kind "
+            "RootFilesystem and have a name."
+        )
+    return reference["name"]
+
+
+def _size_of(manifest: KubernetesObject) -> int:
+    name = manifest["metadata"]["name"]
+    requests = ((manifest.get("spec") or {}).get("resources") or {}).get("requests") or {}
+    if "storage" not in requests:
+        raise EngineError(f"PersistentVolumeClaim {name} has no size; set spec.resources.requests.storage.")
+    size = int(quantity(requests["storage"], f"PersistentVolumeClaim {name}: storage"))
+    if size < 1:
+        raise EngineError(f"PersistentVolumeClaim {name}: storage must be more than 0.")
+    return size

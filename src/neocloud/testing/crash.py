@@ -1,0 +1,158 @@
+"""Kill a worker at a random moment of every change, many times, and see that the world comes right.
+
+A worker talks to the outside only through its store and its engine. Both are wrapped so that at a chosen
+call, before or after it has taken effect, the worker is cut off: nothing it does afterwards reaches
+anything, as after `kill -9`. Then a new worker starts on what is left. Moments are drawn from a seed; a
+failure names it.
+
+    await crash_everywhere(new_story, rounds=50)
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from neocloud.core.reconcile import Worker
+from neocloud.core.store import Store
+from neocloud.testing.clock import FakeClock
+
+log = logging.getLogger(__name__)
+
+_MOST_CRASHES = 3
+
+
+class Crashed(BaseException):
+    """The process is gone. Not an Exception: no border of the worker may catch it."""
+
+
+class CrashStory(Protocol):
+    """A cloud of its own, and the changes it goes through. Everything but the worker survives crashes."""
+
+    store: Store
+    engine: Any
+    clock: FakeClock
+    actions: Sequence[Callable[[], Awaitable[None]]]
+    """Each changes the wish, as a request of a user would: create, scale, delete."""
+    seconds: float
+    """(Fake) time within which the world must have followed a wish, crashes included."""
+
+    def worker(self, store: Store, engine: Any) -> Worker:
+        """A worker as the server would build it, on this store and engine."""
+        ...
+
+    async def is_converged(self) -> bool:
+        """The world is as wished and the operations have ended."""
+        ...
+
+    async def check(self) -> None:
+        """Raises AssertionError for anything too much or too little: orphans, duplicates."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Fuse:
+    """Counts calls and burns through at one of them; None never burns."""
+
+    def __init__(self, calls: int | None = None) -> None:
+        self.count = 0
+        self.place = ""
+        self.is_blown = False
+        self._calls = calls
+
+    def tick(self, place: str) -> None:
+        if not self.is_blown:
+            self.count += 1
+            self.place = place
+            self.is_blown = self.count == self._calls
+        if self.is_blown:
+            raise Crashed(self.place)
+
+
+class Fragile:
+    """Any object, with its async methods on a fuse: they may crash before and after they take effect."""
+
+    def __init__(self, target: Any, fuse: Fuse) -> None:
+        self._target = target
+        self._fuse = fuse
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._target, name)
+        if not inspect.iscoroutinefunction(attribute):
+            return attribute
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            self._fuse.tick(f"before {name}")
+            result = await attribute(*arguments, **options)
+            self._fuse.tick(f"after {name}")
+            return result
+
+        return call
+
+
+async def crash_everywhere(
+    new_story: Callable[[], Awaitable[CrashStory]], *, rounds: int = 50, seed: int = 20260101
+) -> int:
+    """Go through the story `rounds` times, each action with one to three crashes; says how many crashes."""
+    lengths = await _undisturbed(await new_story())
+    crashes = 0
+    for number in range(rounds):
+        random = Random(seed + number)
+        story = await new_story()
+        trace = [f"seed {seed + number}"]
+        try:
+            for action, length in zip(story.actions, lengths, strict=True):
+                await action()
+                for _ in range(random.randint(1, _MOST_CRASHES)):
+                    crashes += await _crash_once(story, Fuse(random.randint(1, length)), trace)
+                await _run(story, Fuse())
+                await story.check()
+        except BaseException as error:
+            error.add_note("The crashes so far: " + "; ".join(trace))
+            raise
+        finally:
+            await story.close()
+    log.info("%d crashes in %d rounds from seed %d", crashes, rounds, seed)
+    return crashes
+
+
+async def _undisturbed(story: CrashStory) -> list[int]:
+    """How many calls each action takes when nothing happens: the moments at which a crash is possible."""
+    lengths: list[int] = []
+    for action in story.actions:
+        await action()
+        fuse = Fuse()
+        await _run(story, fuse)
+        await story.check()
+        lengths.append(fuse.count)
+    await story.close()
+    return lengths
+
+
+async def _crash_once(story: CrashStory, fuse: Fuse, trace: list[str]) -> bool:
+    await _run(story, fuse)
+    name = f"call {fuse.count}"
+    trace.append(f"{name} ({fuse.place})" if fuse.is_blown else f"none, done at {name}")
+    return fuse.is_blown
+
+
+async def _run(story: CrashStory, fuse: Fuse) -> None:
+    """Run a worker until the fuse blows or the world is as wished; then it is gone without a word."""
+    worker = story.worker(Fragile(story.store, fuse), Fragile(story.engine, fuse))  # type: ignore[arg-type]
+    running = asyncio.create_task(worker.run())
+
+    async def is_over() -> bool:
+        return fuse.is_blown or await story.is_converged()
+
+    try:
+        await story.clock.run_until(is_over, within=story.seconds)
+    finally:
+        had_crashed, fuse.is_blown = fuse.is_blown, True  # from here on nothing it does has an effect
+        running.cancel()
+        await asyncio.wait({running})
+        fuse.is_blown = had_crashed
+        if not running.cancelled():
+            running.exception()  # it is the crash; asked for, so that asyncio does not report it

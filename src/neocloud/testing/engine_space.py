@@ -1,0 +1,121 @@
+"""One namespace of an engine under test, with short ways to make and ask things."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from neocloud.engines.base import (
+    Engine,
+    EngineError,
+    ExecResult,
+    KubernetesObject,
+    ObservedPod,
+    Reference,
+)
+
+PATIENCE_SECONDS = 15.0
+IDLE = ["sleep", "3600"]
+_POLL_SECONDS = 0.02
+_numbers = itertools.count(1)
+
+Seen = TypeVar("Seen")
+
+
+async def eventually(look: Callable[[], Awaitable[Seen]], wanted: Callable[[Seen], bool]) -> Seen:
+    """What `look` gives, as soon as it is wanted; fails with the last sight if it never is."""
+    seen = await look()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not wanted(seen):
+                await asyncio.sleep(_POLL_SECONDS)
+                seen = await look()
+    except TimeoutError:
+        pytest.fail(f"after {PATIENCE_SECONDS:.0f} s it is still: {seen}")
+    return seen
+
+
+class Space:
+    """One namespace to test in, with short ways to make and ask things."""
+
+    def __init__(self, engine: Engine, image: str) -> None:
+        self.engine = engine
+        self.image = image
+        self.name = f"conformance-{next(_numbers)}"
+
+    def manifest(self, kind: str, name: str, **fields: Any) -> KubernetesObject:
+        metadata = {"name": name, "namespace": self.name}
+        return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields}
+
+    def namespace(self) -> KubernetesObject:
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}
+
+    def pod(
+        self,
+        name: str,
+        command: list[str] | None = None,
+        *,
+        container: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> KubernetesObject:
+        main = {
+            "name": "main",
+            "image": self.image,
+            "command": command or IDLE,
+            **(container or {}),
+        }
+        body = {"terminationGracePeriodSeconds": 1, "containers": [main], **spec}
+        manifest = self.manifest("Pod", name, spec=body)
+        manifest["metadata"]["labels"] = dict(labels or {})
+        return manifest
+
+    def claim(self, name: str) -> KubernetesObject:
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        return self.manifest("PersistentVolumeClaim", name, spec=spec)
+
+    def reference(self, kind: str, name: str) -> Reference:
+        return Reference(kind, self.name, name)
+
+    async def apply(self, *manifests: KubernetesObject) -> None:
+        await self.engine.apply(manifests)
+
+    async def remove(self, kind: str, name: str) -> None:
+        await self.engine.remove([self.reference(kind, name)])
+
+    async def seen(self, name: str) -> ObservedPod | None:
+        return (await self.engine.observe(self.name)).pod(name)
+
+    async def until(self, name: str, wanted: Callable[[ObservedPod], bool]) -> ObservedPod:
+        pod = await eventually(lambda: self.seen(name), lambda pod: pod is not None and wanted(pod))
+        assert pod is not None
+        return pod
+
+    async def run(self, pod: str, *command: str, stdin: bytes = b"", **options: Any) -> ExecResult:
+        return await self.engine.exec(self.reference("Pod", pod), command, stdin=stdin, **options)
+
+    async def read(self, pod: str, path: str) -> bytes:
+        return (await self.run(pod, "cat", path)).stdout
+
+    async def lines(self, pod: str, **options: Any) -> list[str]:
+        return [line async for line in self.engine.logs(self.reference("Pod", pod), **options)]
+
+    async def kill(self, pod: str) -> None:
+        """End the pod's first process from inside; the engine may see the command end with it."""
+        with contextlib.suppress(EngineError):
+            await self.run(pod, "kill", "-TERM", "1")
+
+    async def reaches(self, pod: str, address: str) -> bool:
+        result = await self.run(pod, "nc", "-w", "1", address, "8080", stdin=b"GET / HTTP/1.0\r\n\r\n")
+        return result.exit_code == 0
+
+
+def mounted(volume: Mapping[str, Any], path: str, **mount: Any) -> dict[str, Any]:
+    """Arguments for `Space.pod` that mount one volume."""
+    return {
+        "volumes": [{"name": "files", **volume}],
+        "container": {"volumeMounts": [{"name": "files", "mountPath": path, **mount}]},
+    }

@@ -1,0 +1,71 @@
+"""A real engine in a folder of its own, and a look at the machine before and after."""
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from neocloud.engines.podman import PodmanEngine
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.mounts import mounts_below
+
+BUSYBOX = Path("/bin/busybox")
+PROGRAMS = (
+    *("sh", "cat", "tee", "touch", "echo", "true", "false", "sleep", "kill", "httpd", "nc", "ip", "id"),
+    *("ls", "mount", "head", "wc", "env", "ps", "df", "stat"),
+)
+
+
+class PodmanBench:
+    """What the conformance suite needs, made of one home folder."""
+
+    image = "busybox"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.engine = PodmanEngine(home)
+
+    def reopened(self) -> PodmanEngine:
+        return PodmanEngine(self.home)
+
+
+@pytest.fixture(scope="module")
+def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root file system of one static program."""
+    root = tmp_path_factory.mktemp("root")
+    for folder in ("bin", "etc", "dev", "proc", "sys", "tmp", "run"):
+        (root / folder).mkdir()
+    shutil.copy(BUSYBOX, root / "bin" / "busybox")
+    for program in PROGRAMS:
+        (root / "bin" / program).symlink_to("busybox")
+    (root / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n")
+    return root
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> AsyncIterator[PodmanBench]:
+    bench = PodmanBench(tmp_path_factory.mktemp("home"))
+    try:
+        await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
+        yield bench
+    finally:
+        await PodmanEngine(bench.home).destroy()
+        await bench.engine.close()
+    assert traces_of(bench.engine.layout) == set()
+    assert [path for path in bench.home.iterdir() if path.name != "images"] == []
+
+
+def traces_of(layout: Layout) -> set[str]:
+    """What on this machine carries the mark of this engine; others may be at work beside it."""
+    rules = subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True)
+    marks = (layout.interface_prefix, layout.table, layout.network(""))
+    found = {line.strip() for line in rules.stdout.splitlines() if any(mark in line for mark in marks)}
+    interfaces = Path("/sys/class/net")
+    found |= {str(path) for path in interfaces.iterdir() if path.name.startswith(layout.interface_prefix)}
+    found |= {str(path) for path in Path("/sys/fs/cgroup").glob(f"**{layout.cgroup}")}
+    found |= {str(point) for point in [*mounts_below(layout.home), *mounts_below(layout.run)]}
+    folders = (layout.run, layout.podman, layout.engine, layout.volumes)
+    return found | {str(folder) for folder in folders if folder.exists()}

@@ -1,0 +1,254 @@
+"""Addresses, rules, hosts files, events, observations: the parts that touch nothing."""
+
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase, Reference
+from neocloud.engines.podman.accelerators import parse_accelerators
+from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
+from neocloud.engines.podman.events import SeenEvents, pod_event
+from neocloud.engines.podman.firewall import render_table
+from neocloud.engines.podman.frames import FrameDecoder, LineJoiner
+from neocloud.engines.podman.hostsfile import render_hosts, write_in_place
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.netavark import is_unused
+from neocloud.engines.podman.observation import observed_pod, phase_of
+from neocloud.engines.podman.probes import Verdict
+from neocloud.engines.podman.projections import Projections
+
+LAYOUT = Layout.of(Path("/var/lib/neocloud"))
+
+
+def network(prefix: int = 24) -> NamespaceNetwork:
+    return NamespaceNetwork(IPv4Network(f"10.89.7.0/{prefix}"), "nc000000-7")
+
+
+def test_addresses_are_the_lowest_free_and_stay_with_their_name() -> None:
+    net = network()
+    assert [str(net.allocate(pod)) for pod in ("a", "b", "a")] == ["10.89.7.2", "10.89.7.3", "10.89.7.2"]
+    net.release("a")
+    assert str(net.allocate("c")) == "10.89.7.4"
+    restored = NamespaceNetwork.from_record(net.record())
+    assert str(restored.allocate("a")) == "10.89.7.2"
+
+
+def test_oldest_released_address_is_given_away_when_none_is_left() -> None:
+    net = network(29)
+    for pod in "abcde":
+        net.allocate(pod)
+    with pytest.raises(EngineError, match="All 5 addresses"):
+        net.allocate("f")
+    net.release("b")
+    net.release("a")
+    assert net.allocate("f") == IPv4Address("10.89.7.3")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans())))
+def test_no_two_pods_ever_share_an_address(steps: list[tuple[str, bool]]) -> None:
+    net, present = network(29), dict[str, IPv4Address]()
+    for pod, add in steps:
+        if add and len(present) < 5:
+            present[pod] = net.allocate(pod)
+        elif not add and pod in present:
+            net.release(pod)
+            del present[pod]
+        assert len(set(present.values())) == len(present)
+
+
+def test_subnets_in_use_are_passed_over() -> None:
+    pool = IPv4Network("10.89.0.0/22")
+    taken = [IPv4Network("10.89.2.128/25"), IPv4Network("10.89.0.0/23")]
+    assert [number for number, _ in candidate_subnets(pool, taken, start=2)] == [3]
+
+
+def test_rules_deny_between_namespaces_and_to_the_machine() -> None:
+    bridges = [("ncx-2", IPv4Network("10.89.2.0/24")), ("ncx-1", IPv4Network("10.89.1.0/24"))]
+    rules = [line.strip() for line in render_table(LAYOUT, bridges).splitlines()]
+    forward = rules[rules.index("chain forward {") : rules.index("chain input {")]
+    assert 'iifname "ncx-1" ip saddr != 10.89.1.0/24 drop' in forward
+    own, others = 'iifname "ncx-1" oifname "ncx-1" accept', 'meta oifkind "bridge" counter drop'
+    assert forward.index(own) < next(i for i, rule in enumerate(forward) if others in rule)
+    assert any("169.254.0.0/16 counter drop" in rule for rule in forward)
+    assert forward[-2:] == ["counter drop", "}"]
+    assert rules[-4:] == ["ct state established,related accept", "counter drop", "}", "}"]
+
+
+def test_hosts_file_names_pods_by_hostname_and_by_their_services() -> None:
+    def pod(name: str, **spec: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name, "labels": {"role": "db"}}, "spec": spec}
+
+    service = {"metadata": {"name": "database"}, "spec": {"selector": {"role": "db"}}}
+    text = render_hosts(
+        [
+            (IPv4Address("10.0.0.10"), pod("b.c", subdomain="nodes")),
+            (IPv4Address("10.0.0.9"), pod("a", hostname="first")),
+        ],
+        [service, {"metadata": {"name": "all"}, "spec": {}}],
+    )
+    assert text.splitlines()[2:] == ["10.0.0.9 first database", "10.0.0.10 b-c b-c.nodes database"]
+
+
+def test_hosts_file_changes_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    write_in_place(path, "a long first text\n")
+    with path.open() as held:
+        write_in_place(path, "short\n")
+        assert held.read() == "short\n"
+
+
+def test_projected_files_follow_their_object(tmp_path: Path) -> None:
+    secrets = Projections(tmp_path, "Secret")
+    secrets.put("space", "login", {"token": b"old", "user": b"me"})
+    whole = secrets.view("space", {"secretName": "login", "defaultMode": 0o400})
+    part = secrets.view("space", {"secretName": "login", "items": [{"key": "token", "path": "sub/t"}]})
+    assert (whole / "token").stat().st_mode & 0o777 == 0o400
+    secrets.put("space", "login", {"token": b"new"})
+    assert [path.name for path in whole.iterdir()] == ["token"]
+    assert (whole / "token").read_bytes() == (part / "sub" / "t").read_bytes() == b"new"
+
+
+def test_missing_objects_are_named_unless_optional(tmp_path: Path) -> None:
+    maps = Projections(tmp_path, "ConfigMap")
+    with pytest.raises(EngineError, match="ConfigMap absent"):
+        maps.view("space", {"name": "absent"})
+    assert list(maps.view("space", {"name": "absent", "optional": True}).iterdir()) == []
+    with pytest.raises(EngineError, match="no key 'k'"):
+        maps.view("space", {"name": "absent", "items": [{"key": "k", "path": "k"}]})
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40))), st.integers(1, 9))
+def test_frames_are_put_together_however_they_were_cut(pieces: list[tuple[int, bytes]], cut: int) -> None:
+    wire = b"".join(bytes([s, 0, 0, 0]) + len(p).to_bytes(4, "big") + p for s, p in pieces)
+    decoder = FrameDecoder()
+    seen = [piece for at in range(0, len(wire), cut) for piece in decoder.feed(wire[at : at + cut])]
+    assert seen == pieces
+
+
+def test_lines_of_two_streams_do_not_mix() -> None:
+    joiner = LineJoiner()
+    lines = [line for s, p in [(1, b"on"), (2, b"err\n"), (1, b"e\ntw")] for line in joiner.feed(s, p)]
+    assert [*lines, *joiner.rest()] == ["err", "one", "tw"]
+
+
+def row(state: str, code: int = 0, name: str = "main") -> dict[str, Any]:
+    return {"State": state, "ExitCode": code, "StartedAt": 5, "Labels": {"neocloud.container": name}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "policy", "phase"),
+    [
+        ([row("running")], "Always", PodPhase.RUNNING),
+        ([row("created")], "Never", PodPhase.PENDING),
+        ([row("exited")], "Never", PodPhase.SUCCEEDED),
+        ([row("exited", 3)], "Never", PodPhase.FAILED),
+        ([row("exited", 3)], "OnFailure", PodPhase.PENDING),
+        ([row("exited")], "OnFailure", PodPhase.SUCCEEDED),
+        ([row("exited")], "Always", PodPhase.PENDING),
+        ([row("running"), row("exited", 3)], "Never", PodPhase.RUNNING),
+        ([row("exited"), row("exited", 3)], "Never", PodPhase.FAILED),
+        ([row("exited"), row("created")], "Never", PodPhase.PENDING),
+    ],
+)
+def test_phase_follows_states_and_policy(rows: list[dict[str, Any]], policy: str, phase: PodPhase) -> None:
+    assert phase_of(rows, len(rows), policy)[0] is phase
+
+
+def test_half_made_pod_is_pending_and_never_ready() -> None:
+    manifest = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "main"}, {"name": "side"}]}}
+    reference = Reference("Pod", "space", "one")
+    rows = [row("running", name="_"), row("running")]
+    seen = observed_pod(reference, rows, manifest, ip=None, ready=True, restart_count=0)
+    assert seen.phase is PodPhase.PENDING and not seen.ready
+
+
+def event(action: str, nanoseconds: int = 10**9, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    attributes = {"neocloud.namespace": "space", "neocloud.pod": "one", **(labels or {})}
+    actor = {"ID": "x", "Attributes": attributes}
+    return {"Type": "container", "Action": action, "Actor": actor, "timeNano": nanoseconds}
+
+
+def test_death_carries_its_exit_code() -> None:
+    raw = event("died", labels={"neocloud.container": "main", "containerExitCode": "137"})
+    found = pod_event(raw)
+    assert found and (found.kind, found.exit_code) == (EventKind.POD_DIED, 137)
+    assert found.at == datetime.fromtimestamp(1, UTC)
+
+
+def test_sandbox_is_news_only_when_it_goes() -> None:
+    labels = {"neocloud.container": "_", "neocloud.network": "owner"}
+    assert pod_event(event("start", labels=labels)) is None
+    assert pod_event(event("died", labels=labels)) is None
+    removed = pod_event(event("remove", labels=labels))
+    assert removed and removed.kind is EventKind.POD_REMOVED
+    assert pod_event(event("remove", labels={"neocloud.container": "main"})) is None
+
+
+def test_events_read_again_are_not_told_again() -> None:
+    seen = SeenEvents(since=1.0)
+    assert not seen.is_new(event("start", 5 * 10**8))
+    assert seen.is_new(event("start", 2 * 10**9))
+    assert not seen.is_new(event("start", 2 * 10**9))
+    assert seen.is_new(event("died", 2 * 10**9))
+
+
+def test_readiness_counts_only_since_the_last_start() -> None:
+    verdict = Verdict(threshold=3, last_success=100.0)
+    assert verdict.is_ready(datetime.fromtimestamp(99, UTC))
+    assert not verdict.is_ready(datetime.fromtimestamp(101, UTC))
+    assert not verdict.is_ready(None)
+    verdict.failures = 3
+    assert not verdict.is_ready(datetime.fromtimestamp(99, UTC))
+
+
+def test_gpus_are_read_from_the_driver_tool() -> None:
+    text = "0, NVIDIA H100 80GB HBM3, 81559\n1, NVIDIA L40S, 46068\nNo devices were found\n"
+    assert parse_accelerators(text) == (
+        Accelerator("nvidia", "NVIDIA H100 80GB HBM3", 81559, 0),
+        Accelerator("nvidia", "NVIDIA L40S", 46068, 1),
+    )
+
+
+def chain(name: str, **fields: Any) -> dict[str, Any]:
+    return {"chain": {"name": name, **fields}}
+
+
+def jump(chain: str, target: str) -> dict[str, Any]:
+    return {"rule": {"chain": chain, "expr": [{"jump": {"target": target}}]}}
+
+
+BASE = [chain("OUTPUT", hook="output", policy="accept"), chain("NETAVARK-HOSTPORT-DNAT")]
+JUMP = jump("OUTPUT", "NETAVARK-HOSTPORT-DNAT")
+
+
+@pytest.mark.parametrize(
+    ("entries", "unused"),
+    [
+        ([*BASE, JUMP], True),
+        ([*BASE, JUMP, chain("NETAVARK-25FB2A99519D4")], False),
+        ([*BASE, JUMP, chain("DOCKER")], False),
+        ([*BASE, JUMP, jump("OUTPUT", "DOCKER")], False),
+        ([chain("FORWARD", hook="forward", policy="drop")], False),
+        ([*BASE, {"rule": {"chain": "OUTPUT", "expr": [{"accept": None}]}}], False),
+    ],
+)
+def test_only_tables_that_serve_nobody_are_taken_away(entries: list[dict[str, Any]], unused: bool) -> None:
+    assert is_unused(entries) is unused
+
+
+def test_two_homes_share_no_name() -> None:
+    other = Layout.of(Path("/srv/neocloud"))
+    for name in ("interface_prefix", "table", "cgroup", "run"):
+        assert getattr(LAYOUT, name) != getattr(other, name)
+    assert LAYOUT.network("space") != other.network("space")
+
+
+@pytest.mark.parametrize("name", ["with:colon", "with,comma", 'with"quote'])
+def test_home_that_mounts_cannot_carry_is_refused(name: str) -> None:
+    with pytest.raises(EngineError, match="choose another folder"):
+        Layout.of(Path("/tmp") / name)

@@ -1,0 +1,143 @@
+"""What all engines take and refuse, before they touch anything."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neocloud.engines.base import EngineError
+from neocloud.engines.manifests import (
+    check_name,
+    file_contents,
+    fingerprint,
+    in_order,
+    quantity,
+)
+from neocloud.engines.pod_references import environment_objects, required_objects
+from neocloud.engines.validation import checked
+
+
+def manifest(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": "one", "namespace": "space"}, **fields}
+
+
+def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    main = {"name": "main", "image": "busybox", **(container or {})}
+    return manifest("Pod", spec={"containers": [main], **spec})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2", "2"), ("500m", "0.5"), ("1.5", "1.5"), ("4Gi", str(4 * 2**30)), ("3k", "3000"), ("1T", "1e12")],
+)
+def test_quantities_are_read_exactly(text: str, value: str) -> None:
+    assert quantity(text, "cpu") == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e3", "4 Gi", "4gb", "many", None, "NaN", "1" * 5 + "X"])
+def test_absurd_quantities_are_named(text: object) -> None:
+    with pytest.raises(EngineError, match="cpu is"):
+        quantity(text, "cpu")
+
+
+@given(st.text())
+def test_accepted_names_never_leave_their_folder(name: str) -> None:
+    try:
+        check_name(name, "name")
+    except EngineError:
+        return
+    assert "/" not in name and ".." not in name and name.strip() == name and name.isascii()
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a/b", "a..b", "x" * 254, 5, None, "a\n"])
+def test_unusable_names_are_refused(name: object) -> None:
+    with pytest.raises(EngineError, match="not valid"):
+        check_name(name, "Pod name")
+
+
+def test_objects_are_applied_namespace_first_and_pod_last() -> None:
+    kinds = ["Pod", "Secret", "PersistentVolumeClaim", "Namespace"]
+    ordered = in_order([manifest(kind) for kind in kinds])
+    assert [each["kind"] for each in ordered] == ["Namespace", "Secret", "PersistentVolumeClaim", "Pod"]
+
+
+def test_fingerprint_knows_content_and_not_order() -> None:
+    assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint({"b": [1, 2], "a": 1})
+    assert fingerprint({"a": 1, "b": [1, 2]}) != fingerprint({"a": 1, "b": [2, 1]})
+
+
+def test_secret_data_is_decoded_and_plain_data_wins() -> None:
+    secret = manifest("Secret", data={"a": "AAEC", "b": "AAEC"}, stringData={"b": "text"})
+    assert file_contents(secret) == {"a": b"\x00\x01\x02", "b": b"text"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        manifest("Secret", data={"a": "no base64!"}),
+        manifest("Secret", data={"a": 5}),
+        manifest("ConfigMap", data={"a": 5}),
+        manifest("ConfigMap", data={"../a": "x"}),
+        manifest("ConfigMap", data={"..": "x"}),
+        manifest("NetworkPolicy", spec={"podSelector": {"matchLabels": {"a": "b"}}}),
+        manifest("NetworkPolicy", spec={"podSelector": {}, "ingress": []}),
+        pod(restartPolicy="Sometimes"),
+        pod(terminationGracePeriodSeconds=-1),
+        pod(hostPID=True),
+        pod(initContainers=[]),
+        pod({"image": "two words"}),
+        pod({"lifecycle": {}}),
+        pod({"ports": [{"containerPort": 0}]}),
+        pod({"ports": [{"containerPort": 80, "hostPort": 70000}]}),
+        pod({"resources": {"limits": {"cpu": "-1"}}}),
+        pod({"resources": {"limits": {"cpu": "0"}}}),
+        pod({"resources": {"limits": {"amd.com/gpu": 1}}}),
+        pod({"volumeMounts": [{"name": "absent", "mountPath": "/x"}]}),
+        pod({"readinessProbe": {"httpGet": {"port": 80}}}),
+        pod({"readinessProbe": {"exec": {"command": []}}}),
+        pod({"env": [{"name": "A=B", "value": "x"}]}),
+        pod({"securityContext": {"procMount": "Unmasked"}}),
+        pod(volumes=[{"name": "v", "nfs": {}}]),
+        pod(volumes=[{"name": "v", "hostPath": {"path": "relative"}}]),
+        pod(volumes=[{"name": "v", "emptyDir": {"medium": "HugePages"}}]),
+        pod(volumes=[{"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": "../p"}]}}]),
+    ],
+    ids=str,
+)
+def test_what_no_engine_can_do_is_refused_with_a_reason(broken: dict[str, Any]) -> None:
+    with pytest.raises(EngineError) as caught:
+        checked([broken])
+    assert len(str(caught.value)) > 20 and "Traceback" not in str(caught.value)
+
+
+def test_same_object_twice_is_refused() -> None:
+    with pytest.raises(EngineError, match="twice"):
+        checked([manifest("ConfigMap"), manifest("ConfigMap")])
+
+
+def test_policy_that_allows_the_own_namespace_is_taken() -> None:
+    ingress = [{"from": [{"podSelector": {}}]}]
+    policy = manifest("NetworkPolicy", spec={"podSelector": {}, "ingress": ingress, "egress": [{}]})
+    assert checked([policy]) == [policy]
+
+
+def test_fields_for_a_fleet_scheduler_are_let_through() -> None:
+    assert checked([pod(tolerations=[{"operator": "Exists"}], nodeSelector={"a": "b"})])
+
+
+def test_pod_needs_what_it_mounts_and_reads_unless_optional() -> None:
+    needy = pod(
+        {
+            "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+            "envFrom": [{"configMapRef": {"name": "c"}}],
+        },
+        volumes=[
+            {"name": "v", "persistentVolumeClaim": {"claimName": "p"}},
+            {"name": "w", "secret": {"secretName": "o", "optional": True}},
+        ],
+    )
+    needed = {(reference.kind, reference.name) for reference in required_objects(needy)}
+    assert needed == {("Secret", "s"), ("ConfigMap", "c"), ("PersistentVolumeClaim", "p")}
+    assert environment_objects(needy, "Secret") == {"s"}
