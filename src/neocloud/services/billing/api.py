@@ -1,0 +1,141 @@
+"""What a caller may do: see what a project or tenant used, and what it costs.
+
+Both are computed from the resources' history on each call and never stored, so a bill cannot disagree with
+what happened.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import HistoryEntry, Transaction
+from neocloud.core.usage import Meter, UsageRecord
+from neocloud.services.billing.resources import (
+    METERS,
+    PRICES,
+    ListUsageResponse,
+    Report,
+    ReportLine,
+    UsageRecordMessage,
+)
+from neocloud.services.billing.rules.price_list import default_price_list
+from neocloud.services.billing.rules.rating import Line, rate, total
+from neocloud.services.iam.resources import CONTAINER, is_tenant
+
+
+@dataclass(frozen=True)
+class Window:
+    start: datetime
+    end: datetime
+
+
+async def list_usage(call: Call, request: Any) -> Any:
+    window = _window(request, call.dependencies.clock.now())
+    records = await _usage(call, request.parent_id, window)
+    return ListUsageResponse(
+        items=[_usage_message(record) for record in records], start=window.start, end=window.end
+    )
+
+
+async def get_report(call: Call, request: Any) -> Any:
+    window = _window(request, call.dependencies.clock.now())
+    prices = call.dependencies.extras.get(PRICES) or default_price_list()
+    lines = rate(await _usage(call, request.parent_id, window), prices)
+    return Report(
+        lines=[_line_message(line) for line in lines],
+        total_cost=f"{total(lines):f}",
+        currency=prices.currency,
+        start=window.start,
+        end=window.end,
+    )
+
+
+def _window(request: Any, now: datetime) -> Window:
+    """From the start of the month until now, unless told otherwise; nothing of the future."""
+    now = now.replace(microsecond=0)
+    month = now.replace(day=1, hour=0, minute=0, second=0)
+    start = contract.to_datetime(request.start) if request.HasField("start") else month
+    end = contract.to_datetime(request.end) if request.HasField("end") else now
+    if request.HasField("start") and request.HasField("end") and end < start:
+        raise contract.bad_field("end", "lies before start; swap them")
+    end = min(end.replace(microsecond=0), now)
+    return Window(min(start.replace(microsecond=0), end), end)
+
+
+async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRecord]:
+    meters: Sequence[Meter] = call.dependencies.extras[METERS]
+    histories = await call.dependencies.store.read(lambda tx: _histories(tx, parent_id, meters, window.end))
+    found = [
+        record
+        for history in histories
+        for meter in meters
+        if history[0].kind in meter.kinds
+        for record in meter(history, window.start, window.end)
+    ]
+    return sorted(found, key=lambda record: (record.start, record.resource_id, record.sku))
+
+
+def _histories(
+    tx: Transaction, parent_id: str, meters: Sequence[Meter], until: datetime
+) -> Sequence[Sequence[HistoryEntry]]:
+    """The history of each metered resource in a project, or in all projects of a tenant."""
+    parent = tx.get(parent_id)
+    if parent is None or parent.kind != CONTAINER:
+        raise contract.bad_field("parent_id", "must be the id of a project or a tenant")
+    projects = [parent_id]
+    if is_tenant(parent):
+        projects = [row.id for row in tx.list(CONTAINER, parent_id=parent_id)[0]]
+    kinds = [kind for meter in meters for kind in meter.kinds]
+    found: dict[str, list[HistoryEntry]] = defaultdict(list)
+    for project_id in projects:
+        for entry in tx.history(kinds=kinds, parent_id=project_id, until=until):
+            found[entry.resource_id].append(entry)
+    return list(found.values())
+
+
+def _usage_message(record: UsageRecord) -> Any:
+    return UsageRecordMessage(
+        resource_id=record.resource_id,
+        resource_kind=record.resource_kind,
+        resource_name=record.resource_name,
+        sku=record.sku,
+        units=record.units,
+        start=record.start,
+        end=record.end,
+        seconds=record.seconds,
+    )
+
+
+def _line_message(line: Line) -> Any:
+    return ReportLine(
+        resource_id=line.resource_id,
+        resource_kind=line.resource_kind,
+        resource_name=line.resource_name,
+        day=line.day.isoformat(),
+        sku=line.sku,
+        quantity=f"{line.quantity:f}",
+        unit=line.unit,
+        unit_price="" if line.unit_price is None else f"{line.unit_price:f}",
+        cost="" if line.cost is None else f"{line.cost:f}",
+        is_unpriced=line.cost is None,
+    )
+
+
+METHODS = (
+    Method(
+        "neocloud.billing.v1.UsageService/ListUsage",
+        list_usage,
+        "billing.usage.list",
+        target=lambda request: request.parent_id,
+    ),
+    Method(
+        "neocloud.billing.v1.UsageService/GetReport",
+        get_report,
+        "billing.reports.get",
+        target=lambda request: request.parent_id,
+    ),
+)

@@ -1,0 +1,13 @@
+"""Which messages this brick answers with, and the names under which the application hands it its parts."""
+
+from neocloud.core import contract
+
+ListUsageResponse = contract.message("neocloud.billing.v1.ListUsageResponse")
+UsageRecordMessage = contract.message("neocloud.billing.v1.UsageRecord")
+Report = contract.message("neocloud.billing.v1.Report")
+ReportLine = contract.message("neocloud.billing.v1.ReportLine")
+
+METERS = "billing.meters"
+"""Key in Dependencies.extras: the meters of all bricks."""
+PRICES = "billing.prices"
+"""Key in Dependencies.extras: the PriceList to charge by; the one that comes along when it is missing."""

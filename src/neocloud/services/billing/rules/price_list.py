@@ -1,0 +1,163 @@
+"""The price list: what one unit of a SKU costs on a day. Read and checked as a whole, then only asked.
+
+Money is Decimal from the file on; a price written as a float is refused rather than guessed at.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from neocloud.services.compute.resources import Preset
+
+HOURS_PER_MONTH = 730
+_HOUR = 3600
+
+
+class PriceListError(Exception):
+    """The file cannot be used; the message says where it is wrong and what would be right."""
+
+
+class Unit(Enum):
+    """What a price is per; the value is how many unit-seconds of usage make one."""
+
+    GPU_HOUR = ("gpu-hour", _HOUR)
+    VCPU_HOUR = ("vcpu-hour", _HOUR)
+    GIB_HOUR = ("gib-hour", _HOUR)
+    GIB_MONTH = ("gib-month", HOURS_PER_MONTH * _HOUR)
+
+    def __init__(self, label: str, seconds: int) -> None:
+        self.label = label
+        self.seconds = seconds
+
+
+@dataclass(frozen=True)
+class Price:
+    """Holds from the start of a day to the start of another (UTC); no end means for good."""
+
+    amount: Decimal
+    from_day: date
+    until_day: date | None
+
+    def holds_on(self, day: date) -> bool:
+        return self.from_day <= day and (self.until_day is None or day < self.until_day)
+
+
+@dataclass(frozen=True)
+class Sku:
+    name: str
+    unit: Unit
+    prices: tuple[Price, ...]
+
+    def price_on(self, day: date) -> Decimal | None:
+        return next((price.amount for price in self.prices if price.holds_on(day)), None)
+
+
+@dataclass(frozen=True)
+class PriceList:
+    currency: str
+    skus: Mapping[str, Sku]
+
+    def node_rate(self, preset: Preset, day: date) -> Decimal:
+        """What a node of this shape costs an hour, unrounded. Raises LookupError when a part has no price."""
+        total = Decimal(0)
+        for name, units in preset.skus().items():
+            sku = self.skus.get(name)
+            amount = sku.price_on(day) if sku else None
+            if amount is None:
+                raise LookupError(f"The price list has no price for {name} on {day}; add one.")
+            total += units * amount
+        return total
+
+
+@cache
+def default_price_list() -> PriceList:
+    text = files("neocloud.services.billing").joinpath("prices.yaml").read_text(encoding="utf-8")
+    return parse_price_list(text, "prices.yaml")
+
+
+def load_price_list(path: Path | None) -> PriceList:
+    """The price list in a file, or the one that comes along. Raises PriceListError."""
+    if path is None:
+        return default_price_list()
+    try:
+        return parse_price_list(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PriceListError(f"Cannot read the price list {path}: {error}. Check --price-file.") from error
+
+
+def parse_price_list(text: str, source: str) -> PriceList:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PriceListError(f"{source} is no YAML: {error}") from error
+    if not isinstance(content, Mapping) or not isinstance(content.get("skus"), Mapping):
+        raise PriceListError(f"{source} needs `currency` and `skus`; start from a copy of prices.yaml.")
+    try:
+        skus = {str(name): _sku(str(name), entry) for name, entry in content["skus"].items()}
+        return PriceList(currency=_currency(content.get("currency")), skus=skus)
+    except PriceListError as error:
+        raise PriceListError(f"{source}: {error}") from error
+
+
+def _currency(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 3 and value.isupper():
+        return value
+    raise PriceListError("currency must be three capital letters, such as USD")
+
+
+def _sku(name: str, entry: Any) -> Sku:
+    units = {unit.label: unit for unit in Unit}
+    if not isinstance(entry, Mapping) or entry.get("unit") not in units:
+        raise PriceListError(f"{name}: unit must be one of {', '.join(units)}")
+    rows = entry.get("prices")
+    if not isinstance(rows, list) or not rows:
+        raise PriceListError(f"{name}: prices must be a list of from and price")
+    return Sku(name, units[entry["unit"]], tuple(_prices(name, rows)))
+
+
+def _prices(name: str, rows: Sequence[Any]) -> Sequence[Price]:
+    found: list[Price] = []
+    for index, row in enumerate(rows):
+        following = rows[index + 1] if index + 1 < len(rows) else {}
+        if not isinstance(row, Mapping) or not isinstance(following, Mapping):
+            raise PriceListError(f"{name}: each price needs from and price")
+        price = Price(
+            amount=_amount(name, row.get("price")),
+            from_day=_day(name, row.get("from")),
+            until_day=_until(name, row.get("until"), following.get("from")),
+        )
+        if price.until_day is not None and price.until_day <= price.from_day:
+            raise PriceListError(f"{name}: prices must be in order of from, and end after they begin")
+        found.append(price)
+    return found
+
+
+def _until(name: str, own: Any, next_from: Any) -> date | None:
+    ends = [_day(name, value) for value in (own, next_from) if value is not None]
+    if len(ends) == 2 and ends[0] > ends[1]:
+        raise PriceListError(f"{name}: a price lasts until {ends[0]} though the next begins on {ends[1]}")
+    return min(ends, default=None)
+
+
+def _amount(name: str, value: Any) -> Decimal:
+    try:
+        amount = Decimal(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    except InvalidOperation:
+        amount = None
+    if amount is None or not amount.is_finite() or amount < 0:
+        raise PriceListError(f'{name}: price must be a quoted decimal number such as "0.0032", not {value!r}')
+    return amount
+
+
+def _day(name: str, value: Any) -> date:
+    if type(value) is date:
+        return value
+    raise PriceListError(f"{name}: a day must be written as 2026-01-31, not {value!r}")

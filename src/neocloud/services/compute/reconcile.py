@@ -1,0 +1,111 @@
+"""How a filesystem becomes a volume of the engine, and how it goes.
+
+A volume that was there and is gone is an error, never made anew: an empty volume in its place would hide that
+data was lost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
+from neocloud.services.compute.render import FilesystemView, removal, render
+from neocloud.services.compute.resources import (
+    BLOCK_SIZE_BYTES,
+    FILESYSTEM,
+    FilesystemReason,
+    FilesystemSpec,
+    FilesystemState,
+    FilesystemStatus,
+    size_bytes,
+)
+
+LOOK_AGAIN_SECONDS = 60.0
+ENGINE_RETRY_SECONDS = 2.0
+
+
+@dataclass
+class FilesystemScope:
+    view: FilesystemView
+    observation: Observation
+    was_made: bool
+    """The volume was there once."""
+    is_deleting: bool
+
+    @property
+    def has_claim(self) -> bool:
+        return self.view.claim in self.observation.others
+
+    @property
+    def lacks_namespace(self) -> bool:
+        """It lies in its owner's namespace, of which the engine knows nothing."""
+        return not self.view.has_own_namespace and self.observation == Observation()
+
+
+class FilesystemReconciler:
+    kind = FILESYSTEM
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def scope(self, context: Context) -> FilesystemScope:
+        row = context.resource
+        spec = FilesystemSpec.FromString(row.spec)
+        view = FilesystemView(row.id, size_bytes(spec), row.labels, row.owner_id)
+        return FilesystemScope(
+            view=view,
+            observation=await self._engine.observe(view.namespace),
+            was_made=row.observed_version > 0,
+            is_deleting=row.deleted_at is not None,
+        )
+
+    def steps(self, scope: FilesystemScope) -> Sequence[Step]:
+        return (Step("Make the volume", self._ensure_volume),)
+
+    def delete_steps(self, scope: FilesystemScope) -> Sequence[Step]:
+        return (Step("Remove the volume", self._remove_volume),)
+
+    def status(self, scope: FilesystemScope, outcome: Outcome) -> Settled:
+        state = _state(scope, outcome)
+        is_ready = state == FilesystemState.READY
+        status: Any = FilesystemStatus(
+            state=FilesystemStatus.State.Value(state),
+            state_description=str(outcome.failed) if outcome.failed else outcome.waiting,
+            size_bytes=scope.view.size_bytes,
+            block_size_bytes=BLOCK_SIZE_BYTES,
+            reconciling=not is_ready and state != FilesystemState.ERROR,
+        )
+        return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+
+    async def _ensure_volume(self, scope: FilesystemScope) -> None:
+        if scope.was_made and not scope.has_claim:
+            raise Failed(
+                FilesystemReason.VOLUME_LOST,
+                f"The volume {scope.view.claim.name} is gone from the engine. Restore it from a copy, or"
+                " delete the filesystem and make a new one.",
+            )
+        if scope.lacks_namespace:
+            raise RetryLater(f"Namespace {scope.view.namespace} of its owner is not there yet")
+        try:
+            await self._engine.apply(render(scope.view))
+        except EngineUnavailable as error:
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        except EngineError as error:
+            raise Failed(FilesystemReason.ENGINE_REFUSED, str(error)) from error
+
+    async def _remove_volume(self, scope: FilesystemScope) -> None:
+        try:
+            await self._engine.remove(removal(scope.view))
+        except EngineError as error:
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+
+
+def _state(scope: FilesystemScope, outcome: Outcome) -> FilesystemState:
+    if scope.is_deleting:
+        return FilesystemState.DELETING
+    if outcome.failed:
+        return FilesystemState.ERROR
+    if outcome.is_done:
+        return FilesystemState.READY
+    return FilesystemState.UPDATING if scope.was_made else FilesystemState.CREATING

@@ -1,0 +1,57 @@
+"""Nouns of compute and pure lookups that other bricks may use: platforms, presets, capacity, filesystems."""
+
+from neocloud.services.compute.resources.capacity import Demand, check_capacity, shortages
+from neocloud.services.compute.resources.catalogue import (
+    Platform,
+    Preset,
+    platforms,
+    preset,
+    preset_violations,
+)
+from neocloud.services.compute.resources.filesystem import (
+    BLOCK_SIZE_BYTES,
+    FILESYSTEM,
+    FILESYSTEM_ID_PREFIX,
+    GIB,
+    NAMESPACE_LABEL,
+    RESERVED_LABEL_PREFIX,
+    ROOT_FILESYSTEM_LABEL,
+    Filesystem,
+    FilesystemReason,
+    FilesystemSpec,
+    FilesystemState,
+    FilesystemStatus,
+    FilesystemType,
+    claim_name,
+    claim_namespace,
+    filesystem_spec,
+    size_bytes,
+)
+
+__all__ = [
+    "BLOCK_SIZE_BYTES",
+    "FILESYSTEM",
+    "FILESYSTEM_ID_PREFIX",
+    "GIB",
+    "NAMESPACE_LABEL",
+    "RESERVED_LABEL_PREFIX",
+    "ROOT_FILESYSTEM_LABEL",
+    "Demand",
+    "Filesystem",
+    "FilesystemReason",
+    "FilesystemSpec",
+    "FilesystemState",
+    "FilesystemStatus",
+    "FilesystemType",
+    "Platform",
+    "Preset",
+    "check_capacity",
+    "claim_name",
+    "claim_namespace",
+    "filesystem_spec",
+    "platforms",
+    "preset",
+    "preset_violations",
+    "shortages",
+    "size_bytes",
+]

@@ -1,0 +1,52 @@
+"""What is legal for a filesystem: its size, its type, its labels, and when it may go."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.compute.resources import (
+    BLOCK_SIZE_BYTES,
+    GIB,
+    RESERVED_LABEL_PREFIX,
+    FilesystemType,
+    size_bytes,
+)
+
+MAX_SIZE_BYTES = 1024 * 1024 * GIB
+SERVED_TYPES = ("NETWORK_SSD",)
+
+
+class FilesystemRules(Rules):
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        yield from _size_violations(new.spec, old.spec if old else None)
+        yield from _label_violations(new.metadata.labels, old.metadata.labels if old else {})
+        if FilesystemType.Name(new.spec.type) not in SERVED_TYPES:
+            yield Violation("spec.type", f"is not offered here; there are: {', '.join(SERVED_TYPES)}")
+        if new.spec.block_size_bytes not in (0, BLOCK_SIZE_BYTES):
+            yield Violation("spec.block_size_bytes", f"must be {BLOCK_SIZE_BYTES}, or left out")
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        if resource.spec.forbid_deletion:
+            raise contract.bad_state(
+                resource.metadata.id,
+                f'Filesystem "{resource.metadata.name}" is protected against deletion. '
+                "Set spec.forbid_deletion to false first.",
+            )
+
+
+def _size_violations(new: Any, old: Any | None) -> Iterable[Violation]:
+    size, unit = size_bytes(new), new.WhichOneof("size") or "size_gibibytes"
+    if not 0 < size <= MAX_SIZE_BYTES:
+        yield Violation(f"spec.{unit}", f"must be more than 0 and at most {MAX_SIZE_BYTES // GIB} GiB")
+    elif old is not None and size < size_bytes(old):
+        yield Violation(f"spec.{unit}", f"a filesystem cannot shrink; it has {size_bytes(old)} bytes")
+
+
+def _label_violations(new: Any, old: Any) -> Iterable[Violation]:
+    """Labels with our prefix steer where a volume lies; only bricks set them, on what they own."""
+    for key in {*new, *old}:
+        if key.startswith(RESERVED_LABEL_PREFIX) and new.get(key) != old.get(key):
+            yield Violation(
+                f'metadata.labels["{key}"]', f"{RESERVED_LABEL_PREFIX} labels are set by the cloud"
+            )

@@ -1,0 +1,23 @@
+"""Tenants, as far as the published API has them: get one, list those the caller belongs to."""
+
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Call
+from neocloud.services.iam.resources import is_tenant
+
+ListTenantsResponse = contract.message("nebius.iam.v1.ListTenantsResponse")
+
+
+async def get(call: Call, request: Any) -> Any:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or not is_tenant(row):
+        raise contract.not_found("tenant", request.id)
+    return wire.resource_message(row)
+
+
+async def list_tenants(call: Call, request: Any) -> Any:
+    """A service account belongs to exactly one tenant, so there is never a second page."""
+    tenant_id = call.subject.tenant_id if call.subject else ""
+    row = await call.dependencies.store.read(lambda tx: tx.get(tenant_id))
+    return ListTenantsResponse(items=[wire.resource_message(row)] if row else [])

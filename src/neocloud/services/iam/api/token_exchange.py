@@ -1,0 +1,145 @@
+"""Token exchange (RFC 8693): a token signed with a service account's key in, an access token out.
+
+The subject token says who signed it: `kid` is the id of the public key, `iss` and `sub` are the service
+account. It must be short-lived. Which algorithm it may use is a property of the key, never of the token.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import jwt
+
+from neocloud.core import contract
+from neocloud.core.service import Call
+from neocloud.core.store.protocol import Transaction
+from neocloud.services.iam.access.authenticate import find_account
+from neocloud.services.iam.access.tokens import (
+    ACCESS_TOKEN_LIFETIME,
+    UNCHECKED_TIMES,
+    AccessClaims,
+    ensure_signing_key,
+    find_signing_key,
+    sign_access_token,
+)
+from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeySpec
+from neocloud.services.iam.rules.public_key import read_public_key
+
+CreateTokenResponse = contract.message("nebius.iam.v1.CreateTokenResponse")
+
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
+JWT_TYPE = "urn:ietf:params:oauth:token-type:jwt"
+ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
+AUDIENCES = frozenset({"token-service.iam.new.nebiuscloud.net", "neocloud"})
+"""A subject token may name nobody it is for, or one of these; the first is what the published SDKs send."""
+
+CLOCK_LEEWAY = timedelta(seconds=30)
+MAX_SUBJECT_TOKEN_LIFETIME = timedelta(hours=1)
+MAX_SUBJECT_TOKEN_CHARS = 8192
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A subject token as read, before anything of it is believed."""
+
+    key_id: str
+    account_id: str
+
+
+async def exchange(call: Call, request: Any) -> Any:
+    _check_form(request)
+    now = call.dependencies.clock.now()
+    claimed = _read_unverified(request.subject_token)
+    store = call.dependencies.store
+    key_row = await store.read(lambda tx: tx.get(claimed.key_id))
+    if key_row is None or key_row.kind != AUTH_PUBLIC_KEY:
+        raise _not_proven(claimed)
+    _verify(request.subject_token, AuthPublicKeySpec.FromString(key_row.spec).data, claimed, now)
+    claims = AccessClaims(claimed.account_id, claimed.key_id, now + ACCESS_TOKEN_LIFETIME)
+    account = await store.read(lambda tx: find_account(tx, claims))
+    if account is None or (account.key_expires_at and account.key_expires_at <= now):
+        raise _not_proven(claimed)
+    signing_key = await store.read(find_signing_key) or await store.write(_ensure)
+    return CreateTokenResponse(
+        access_token=sign_access_token(claims, now, signing_key),
+        issued_token_type=ACCESS_TOKEN_TYPE,
+        token_type="Bearer",
+        expires_in=int(ACCESS_TOKEN_LIFETIME.total_seconds()),
+    )
+
+
+def _ensure(tx: Transaction) -> Any:
+    return ensure_signing_key(tx)
+
+
+def _check_form(request: Any) -> None:
+    expected = {
+        "grant_type": (GRANT_TYPE,),
+        "subject_token_type": (JWT_TYPE,),
+        "requested_token_type": ("", ACCESS_TOKEN_TYPE),
+        "actor_token": ("",),
+    }
+    for field, allowed in expected.items():
+        if getattr(request, field) not in allowed:
+            wanted = f'must be "{allowed[-1]}"' if allowed[-1] else "is not served here; leave it out"
+            raise contract.bad_field(field, wanted)
+    if not request.subject_token or len(request.subject_token) > MAX_SUBJECT_TOKEN_CHARS:
+        raise contract.bad_field("subject_token", "must be a JWT signed with a service account's key")
+
+
+def _read_unverified(token: str) -> Claims:
+    try:
+        key_id = jwt.get_unverified_header(token).get("kid")
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except jwt.InvalidTokenError as error:
+        raise contract.bad_field(
+            "subject_token", "is no JWT: three parts of base64 with dots between"
+        ) from error
+    account_id = claims.get("sub")
+    if not isinstance(key_id, str) or not isinstance(account_id, str) or claims.get("iss") != account_id:
+        raise contract.bad_field(
+            "subject_token",
+            'needs the public key id as header "kid" and the service account id as both "iss" and "sub"',
+        )
+    return Claims(key_id, account_id)
+
+
+def _verify(token: str, pem: str, claimed: Claims, now: datetime) -> None:
+    key = read_public_key(pem)
+    options: Any = {"require": ["exp"], **UNCHECKED_TIMES}
+    try:
+        claims = jwt.decode(token, key.key, algorithms=[key.algorithm], options=options)
+    except jwt.InvalidTokenError as error:
+        raise _not_proven(claimed) from error
+    audience = claims.get("aud", [])
+    if audience and not AUDIENCES & set([audience] if isinstance(audience, str) else audience):
+        raise contract.unauthenticated(f"The subject token is meant for {audience!r}, not for this cloud.")
+    _check_times(claims, now)
+
+
+def _check_times(claims: dict[str, Any], now: datetime) -> None:
+    try:
+        expires = float(claims["exp"]) - now.timestamp()
+        issued_ago = now.timestamp() - float(claims.get("iat", now.timestamp()))
+        valid_in = float(claims.get("nbf", now.timestamp())) - now.timestamp()
+    except (TypeError, ValueError) as error:
+        raise contract.bad_field("subject_token", "has times that are no numbers") from error
+    leeway = CLOCK_LEEWAY.total_seconds()
+    if expires <= -leeway:
+        raise contract.unauthenticated("The subject token has expired. Sign a new one; one minute is enough.")
+    if expires > MAX_SUBJECT_TOKEN_LIFETIME.total_seconds() + leeway:
+        raise contract.unauthenticated(
+            "The subject token is valid for more than an hour. Sign a shorter one."
+        )
+    if issued_ago < -leeway or valid_in > leeway:
+        raise contract.unauthenticated(
+            "The subject token is from the future. Set the clock of the machine that signed it."
+        )
+
+
+def _not_proven(claimed: Claims) -> contract.ApiError:
+    """One text for every reason, so that nobody learns which keys and accounts there are."""
+    return contract.unauthenticated(
+        f"The subject token is not signed by an active key {claimed.key_id!r} of service account"
+        f" {claimed.account_id!r}. Check the credentials file; the key may have been deleted."
+    )

@@ -1,0 +1,118 @@
+"""The first tenant of a cloud: made once, found again on every start.
+
+Makes a tenant with its groups, a default project, and a service account for whoever runs the cloud. The
+private key leaves this function and is kept nowhere: when the credentials file is lost, a new key takes its
+place.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from neocloud.core.clock import Clock
+from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.services.iam.access.tokens import ensure_signing_key
+from neocloud.services.iam.first_rows import FirstRows, add_operator_key, ensure_first_rows, find_first_rows
+from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeySpec, State
+from neocloud.services.iam.rules.accounts import DEFAULT_REGION
+
+RSA_BITS = 2048
+CREDENTIALS = "subject-credentials"
+Credentials = Mapping[str, Mapping[str, str]]
+"""The published SDKs' credentials file: {"subject-credentials": {alg, private-key, kid, iss, sub}}."""
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    tenant_id: str
+    project_id: str
+    service_account_id: str
+    credentials: Credentials
+
+    def __repr__(self) -> str:
+        return f"Bootstrap({self.tenant_id}, {self.project_id}, {self.service_account_id})"
+
+
+def make_rsa_key() -> RSAPrivateKey:
+    return generate_private_key(public_exponent=65537, key_size=RSA_BITS)
+
+
+async def bootstrap(
+    store: Store,
+    clock: Clock,
+    *,
+    tenant_name: str = "innovation-bank",
+    region: str = DEFAULT_REGION,
+    held_credentials: Mapping[str, Any] | None = None,
+    make_key: Callable[[], RSAPrivateKey] = make_rsa_key,
+) -> Bootstrap:
+    """Repeatable. `held_credentials` are returned as they are when they still open this tenant."""
+    held = await store.read(lambda tx: _still_valid(tx, tenant_name, region, held_credentials))
+    if held is not None:
+        return held
+    private_key = await asyncio.to_thread(make_key)
+
+    def make(tx: Transaction) -> Bootstrap:
+        ensure_signing_key(tx)
+        rows = ensure_first_rows(tx, tenant_name, region, clock.now())
+        key = add_operator_key(tx, rows, _public_pem(private_key), clock.now())
+        return _result(rows, _credentials(private_key, key))
+
+    return await store.write(make)
+
+
+def _still_valid(
+    tx: Transaction, tenant_name: str, region: str, held: Mapping[str, Any] | None
+) -> Bootstrap | None:
+    rows = find_first_rows(tx, tenant_name, region)
+    subject = held.get(CREDENTIALS) if held else None
+    if rows is None or not isinstance(subject, Mapping):
+        return None
+    key = tx.get(str(subject.get("kid", "")))
+    if key is None or key.kind != AUTH_PUBLIC_KEY or key.state != State.ACTIVE:
+        return None
+    if not key.owner_id == rows.service_account.id == subject.get("iss") == subject.get("sub"):
+        return None
+    if AuthPublicKeySpec.FromString(key.spec).data != _public_half(str(subject.get("private-key", ""))):
+        return None
+    return _result(rows, {CREDENTIALS: {name: str(value) for name, value in subject.items()}})
+
+
+def _result(rows: FirstRows, credentials: Credentials) -> Bootstrap:
+    return Bootstrap(rows.tenant.id, rows.project.id, rows.service_account.id, credentials)
+
+
+def _credentials(private_key: RSAPrivateKey, key: Resource) -> Credentials:
+    pem = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return {
+        CREDENTIALS: {
+            "type": "JWT",
+            "alg": "RS256",
+            "private-key": pem.decode(),
+            "kid": key.id,
+            "iss": key.owner_id,
+            "sub": key.owner_id,
+        }
+    }
+
+
+def _public_pem(private_key: Any) -> str:
+    pem = private_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return pem.decode()
+
+
+def _public_half(private_pem: str) -> str | None:
+    try:
+        return _public_pem(load_pem_private_key(private_pem.encode(), password=None))
+    except (ValueError, TypeError):
+        return None

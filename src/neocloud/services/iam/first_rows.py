@@ -1,0 +1,123 @@
+"""The rows a new tenant starts with: groups with their permits, a default project, the operator's account."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam import resources as iam
+from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ServiceAccountRules, active_container
+from neocloud.services.iam.rules.permits import GroupMembershipRules, GroupRules
+
+OPERATOR_NAME = "operator"
+OPERATOR_GROUP = "admins"
+OPERATOR_KEY_DESCRIPTION = "Made by neo up"
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    tenant: Resource
+    project: Resource
+    service_account: Resource
+
+
+def project_name(region: str) -> str:
+    """The first word matters: clients look for a project that is called default-something."""
+    return f"default-{region}"
+
+
+def find_first_rows(tx: Transaction, tenant_name: str, region: str) -> FirstRows | None:
+    tenant = tx.find(iam.CONTAINER, "", tenant_name)
+    project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
+    account = tx.find(iam.SERVICE_ACCOUNT, project.id, OPERATOR_NAME) if project else None
+    return FirstRows(tenant, project, account) if tenant and project and account else None
+
+
+def ensure_first_rows(tx: Transaction, tenant_name: str, region: str, now: datetime) -> FirstRows:
+    tenant = tx.find(iam.CONTAINER, "", tenant_name) or _container(tx, "", tenant_name, region, now)
+    groups = {name: _group(tx, tenant, name, role, now) for name, role in iam.FIRST_GROUPS.items()}
+    name = project_name(region)
+    project = tx.find(iam.CONTAINER, tenant.id, name) or _container(tx, tenant.id, name, region, now)
+    account = tx.find(iam.SERVICE_ACCOUNT, project.id, OPERATOR_NAME)
+    if account is None:
+        account = _operator(tx, project, groups[OPERATOR_GROUP], now)
+    return FirstRows(tenant, project, account)
+
+
+def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: datetime) -> Resource:
+    """A new key for the operator; earlier ones made here go, since nobody holds their private half now."""
+    for row in tx.owned(rows.service_account.id):
+        if row.kind == iam.AUTH_PUBLIC_KEY and _description(row) == OPERATOR_KEY_DESCRIPTION:
+            tx.delete(row.id)
+    key = iam.AuthPublicKey()
+    key.spec.account.service_account.id = rows.service_account.id
+    key.spec.description = OPERATOR_KEY_DESCRIPTION
+    key.spec.data = public_pem
+    AuthPublicKeyRules().defaults(key)
+    prefix, owner_id = iam.AUTH_PUBLIC_KEY_ID_PREFIX, rows.service_account.id
+    return _insert(tx, now, key, prefix, rows.project.id, owner_id=owner_id, state=iam.State.ACTIVE)
+
+
+def _description(key: Resource) -> str:
+    return iam.AuthPublicKeySpec.FromString(key.spec).description
+
+
+def _container(tx: Transaction, parent_id: str, name: str, region: str, now: datetime) -> Resource:
+    container = iam.Container(status=active_container(region))
+    container.spec.region = region
+    prefix = iam.PROJECT_ID_PREFIX if parent_id else iam.TENANT_ID_PREFIX
+    return _insert(tx, now, container, prefix, parent_id, name=name, state=iam.State.ACTIVE)
+
+
+def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetime) -> Resource:
+    found = tx.find(iam.GROUP, tenant.id, name)
+    if found is not None:
+        return found
+    group = iam.Group()
+    GroupRules().defaults(group)
+    row = _insert(tx, now, group, iam.GROUP_ID_PREFIX, tenant.id, name=name, state=iam.State.ACTIVE)
+    permit = iam.AccessPermit()
+    permit.spec.resource_id = tenant.id
+    permit.spec.role = role
+    _insert(tx, now, permit, iam.ACCESS_PERMIT_ID_PREFIX, row.id, owner_id=row.id)
+    return row
+
+
+def _operator(tx: Transaction, project: Resource, group: Resource, now: datetime) -> Resource:
+    account = iam.ServiceAccount()
+    account.spec.description = "Whoever runs this cloud"
+    ServiceAccountRules().defaults(account)
+    row = _insert(tx, now, account, iam.SERVICE_ACCOUNT_ID_PREFIX, project.id, name=OPERATOR_NAME)
+    membership = iam.GroupMembership()
+    membership.spec.member_id = row.id
+    GroupMembershipRules().defaults(membership)
+    _insert(tx, now, membership, iam.GROUP_MEMBERSHIP_ID_PREFIX, group.id, owner_id=row.id)
+    return row
+
+
+def _insert(
+    tx: Transaction,
+    now: datetime,
+    message: Any,
+    id_prefix: str,
+    parent_id: str,
+    *,
+    name: str = "",
+    owner_id: str = "",
+    state: str = "",
+) -> Resource:
+    row = Resource(
+        id=contract.new_id(id_prefix),
+        kind=message.DESCRIPTOR.full_name,
+        parent_id=parent_id,
+        name=name,
+        created_at=now,
+        updated_at=now,
+        spec=message.spec.SerializeToString(),
+        status=message.status.SerializeToString(),
+        state=state,
+        owner_id=owner_id,
+    )
+    tx.insert(row)
+    return row

@@ -1,0 +1,78 @@
+"""Which nouns this brick has, the groups every tenant starts with, and how to find a resource's tenant.
+
+Tenant and Project are one message in the published API, `Container`: a row without a parent is a tenant, a
+row with one is a project.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import Resource
+
+CONTAINER = "nebius.iam.v1.Container"
+SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
+AUTH_PUBLIC_KEY = "nebius.iam.v1.AuthPublicKey"
+GROUP = "nebius.iam.v1.Group"
+GROUP_MEMBERSHIP = "nebius.iam.v1.GroupMembership"
+ACCESS_PERMIT = "nebius.iam.v1.AccessPermit"
+
+Container = contract.message(CONTAINER)
+ContainerSpec = contract.message("nebius.iam.v1.ContainerSpec")
+ContainerStatus = contract.message("nebius.iam.v1.ContainerStatus")
+ServiceAccount = contract.message(SERVICE_ACCOUNT)
+ServiceAccountSpec = contract.message("nebius.iam.v1.ServiceAccountSpec")
+AuthPublicKey = contract.message(AUTH_PUBLIC_KEY)
+AuthPublicKeySpec = contract.message("nebius.iam.v1.AuthPublicKeySpec")
+AuthPublicKeyStatus = contract.message("nebius.iam.v1.AuthPublicKeyStatus")
+Group = contract.message(GROUP)
+GroupMembership = contract.message(GROUP_MEMBERSHIP)
+GroupMembershipSpec = contract.message("nebius.iam.v1.GroupMembershipSpec")
+AccessPermit = contract.message(ACCESS_PERMIT)
+AccessPermitSpec = contract.message("nebius.iam.v1.AccessPermitSpec")
+
+TENANT_ID_PREFIX = "tenant"
+PROJECT_ID_PREFIX = "project"
+SERVICE_ACCOUNT_ID_PREFIX = "serviceaccount"
+AUTH_PUBLIC_KEY_ID_PREFIX = "publickey"
+GROUP_ID_PREFIX = "group"
+GROUP_MEMBERSHIP_ID_PREFIX = "groupmembership"
+ACCESS_PERMIT_ID_PREFIX = "accesspermit"
+
+FIRST_GROUPS = {"admins": "admin", "editors": "editor", "viewers": "viewer"}
+"""Groups every tenant starts with, and the role each has on the whole tenant."""
+
+SECRETS_ID = "iam"
+"""The store keeps this brick's own secrets under this id."""
+SIGNING_KEY_SECRET = "access-token-signing-key"
+
+
+class State(StrEnum):
+    """The states this brick's resources can be in."""
+
+    ACTIVE = "ACTIVE"
+    INACTIVE = "INACTIVE"
+
+
+def is_tenant(row: Resource) -> bool:
+    return row.kind == CONTAINER and not row.parent_id
+
+
+def is_project(row: Resource) -> bool:
+    return row.kind == CONTAINER and bool(row.parent_id)
+
+
+def lineage(resource_id: str, get: Callable[[str], Resource | None]) -> Iterator[Resource]:
+    """The resource, its parent, its parent's parent and so on; nothing when it does not exist."""
+    row = get(resource_id) if resource_id else None
+    while row is not None:
+        yield row
+        row = get(row.parent_id) if row.parent_id else None
+
+
+def tenant_of(resource_id: str, get: Callable[[str], Resource | None]) -> str | None:
+    """The id of the tenant that the resource belongs to, or None when it does not exist."""
+    for row in lineage(resource_id, get):
+        if is_tenant(row):
+            return row.id
+    return None

@@ -1,0 +1,104 @@
+"""What is legal for projects, service accounts and their keys."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.iam.resources import (
+    PROJECT_ID_PREFIX,
+    SERVICE_ACCOUNT,
+    ContainerStatus,
+    State,
+    is_project,
+    is_tenant,
+)
+from neocloud.services.iam.rules.public_key import PublicKey, PublicKeyError, read_public_key
+
+ContainerState = contract.enum("nebius.iam.v1.State")
+SuspensionState = contract.enum("nebius.iam.v1.SuspensionState")
+KeyState = contract.enum("nebius.iam.v1.AuthPublicKeyStatus.State")
+
+DEFAULT_REGION = "eu-north1"
+
+
+def active_container(region: str) -> Any:
+    return ContainerStatus(
+        container_state=ContainerState.Value("ACTIVE"),
+        suspension_state=SuspensionState.Value("NONE"),
+        region=region,
+    )
+
+
+class ProjectRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        if not resource.spec.region:
+            resource.spec.region = DEFAULT_REGION
+        resource.status.CopyFrom(active_container(resource.spec.region))
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is None:
+            parent = world.get(new.metadata.parent_id)
+            if parent is None or not is_tenant(parent):
+                yield Violation("metadata.parent_id", "a project lies in a tenant; give an id tenant-...")
+            if not new.metadata.name:
+                yield Violation("metadata.name", "a project needs a name")
+        elif not new.metadata.id.startswith(f"{PROJECT_ID_PREFIX}-"):
+            yield Violation("metadata.id", "is a tenant, and tenants cannot be changed here")
+        elif old.spec.region != new.spec.region:
+            yield Violation(
+                "spec.region", f'a project stays in its region "{old.spec.region}"; make another project'
+            )
+
+
+class ServiceAccountRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        resource.status.active = True
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is None and not _lies_in_project(new, world):
+            yield Violation(
+                "metadata.parent_id", "a service account lies in a project; give an id project-..."
+            )
+
+
+class AuthPublicKeyRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        status = resource.status
+        if not status.state:
+            status.state = KeyState.Value(State.ACTIVE)
+        key = _read(resource.spec.data)
+        if isinstance(key, PublicKey):
+            status.fingerprint, status.algorithm, status.key_size = key.fingerprint, key.algorithm, key.bits
+
+    def owner_id(self, resource: Any) -> str:
+        return resource.spec.account.service_account.id
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is not None:
+            return
+        key = _read(new.spec.data)
+        if isinstance(key, PublicKeyError):
+            yield Violation("spec.data", str(key))
+        account_id = new.spec.account.service_account.id
+        account = world.get(account_id) if account_id else None
+        if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != new.metadata.parent_id:
+            yield Violation(
+                "spec.account.service_account.id", f'"{account_id}" is no service account of this project'
+            )
+        if new.spec.HasField("expires_at") and contract.to_datetime(new.spec.expires_at) <= world.now:
+            yield Violation(
+                "spec.expires_at", "lies in the past; give a later time, or none to keep it for good"
+            )
+
+
+def _read(pem: str) -> PublicKey | PublicKeyError:
+    try:
+        return read_public_key(pem)
+    except PublicKeyError as error:
+        return error
+
+
+def _lies_in_project(new: Any, world: World) -> bool:
+    parent = world.get(new.metadata.parent_id)
+    return parent is not None and is_project(parent)

@@ -1,0 +1,34 @@
+"""Which roles a subject holds where: from its group memberships to the permits of those groups."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neocloud.core.store.protocol import Resource
+from neocloud.services.iam.resources import ACCESS_PERMIT, AccessPermitSpec, GroupMembershipSpec
+from neocloud.services.iam.rules.roles import allows
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One role on one resource and everything inside it."""
+
+    resource_id: str
+    role: str
+
+
+def member_id(membership: Resource) -> str:
+    return GroupMembershipSpec.FromString(membership.spec).member_id
+
+
+def group_grants(children: Iterable[Resource]) -> Iterable[Grant]:
+    """What a group's permits give, out of the group's child rows."""
+    for row in children:
+        if row.kind == ACCESS_PERMIT:
+            spec = AccessPermitSpec.FromString(row.spec)
+            yield Grant(spec.resource_id, spec.role)
+
+
+def is_granted(grants: Iterable[Grant], permission: str, lineage_ids: Iterable[str]) -> bool:
+    """Whether a grant on the resource or anything it lies in holds the permission."""
+    ids = frozenset(lineage_ids)
+    return any(grant.resource_id in ids and allows(grant.role, permission) for grant in grants)

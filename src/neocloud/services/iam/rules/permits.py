@@ -1,0 +1,98 @@
+"""What is legal for groups, memberships and permits. Nobody can give a right they do not have."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Subject, Violation, World
+from neocloud.services.iam.resources import (
+    ACCESS_PERMIT,
+    GROUP,
+    GROUP_MEMBERSHIP,
+    SERVICE_ACCOUNT,
+    is_tenant,
+    lineage,
+    tenant_of,
+)
+from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted, member_id
+from neocloud.services.iam.rules.roles import ROLES
+
+GroupState = contract.enum("nebius.iam.v1.GroupStatus.State")
+CREATE_PERMIT = "iam.accessPermits.create"
+
+
+class GroupRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        resource.status.state = GroupState.Value("ACTIVE")
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is not None:
+            return
+        parent = world.get(new.metadata.parent_id)
+        if parent is None or not is_tenant(parent):
+            yield Violation("metadata.parent_id", "a group lies in a tenant; give an id tenant-...")
+        if not new.metadata.name:
+            yield Violation("metadata.name", "a group needs a name")
+
+
+class GroupMembershipRules(Rules):
+    def owner_id(self, resource: Any) -> str:
+        return resource.spec.member_id
+
+    def defaults(self, resource: Any) -> None:
+        resource.status.service_account_status.active = True
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is not None:
+            return
+        group = _group(new, world)
+        if group is None:
+            yield Violation("metadata.parent_id", "a membership lies in a group; give an id group-...")
+            return
+        member = world.get(new.spec.member_id) if new.spec.member_id else None
+        is_account = member is not None and member.kind == SERVICE_ACCOUNT
+        if not is_account or tenant_of(new.spec.member_id, world.get) != group.parent_id:
+            yield Violation(
+                "spec.member_id", f'"{new.spec.member_id}" is no service account of the group\'s tenant'
+            )
+        if any(member_id(row) == new.spec.member_id for row in world.list(GROUP_MEMBERSHIP, group.id)):
+            raise contract.already_exists("group membership", new.spec.member_id, group.id)
+
+
+class AccessPermitRules(Rules):
+    def owner_id(self, resource: Any) -> str:
+        return resource.metadata.parent_id
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is not None:
+            return
+        group = _group(new, world)
+        if group is None:
+            yield Violation("metadata.parent_id", "a permit lies in its group; give an id group-...")
+            return
+        if new.spec.role not in ROLES:
+            known = ", ".join(sorted(ROLES))
+            yield Violation("spec.role", f'"{new.spec.role}" is no role; one of: {known}')
+        target = [row.id for row in lineage(new.spec.resource_id, world.get)]
+        if not target or target[-1] != group.parent_id:
+            yield Violation(
+                "spec.resource_id", f'"{new.spec.resource_id}" is no resource of the group\'s tenant'
+            )
+        elif world.subject and not is_granted(_grants(world.subject, world), CREATE_PERMIT, target):
+            raise contract.permission_denied(
+                CREATE_PERMIT,
+                new.spec.resource_id,
+                f'Only who may give rights on "{new.spec.resource_id}" can make a permit for it.'
+                " Ask an admin of the tenant.",
+            )
+
+
+def _group(new: Any, world: World) -> Any | None:
+    parent = world.get(new.metadata.parent_id)
+    return parent if parent is not None and parent.kind == GROUP else None
+
+
+def _grants(subject: Subject, world: World) -> Iterable[Grant]:
+    for row in world.list(GROUP_MEMBERSHIP):
+        if member_id(row) == subject.id:
+            yield from group_grants(world.list(ACCESS_PERMIT, row.parent_id))

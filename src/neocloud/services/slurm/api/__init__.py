@@ -1,0 +1,43 @@
+"""What a caller may do with a cluster: verbs, and the permission each needs."""
+
+from neocloud.core.service import Kind, Method
+from neocloud.services.slurm.api import check, jobs
+from neocloud.services.slurm.resources import CLUSTER, CLUSTER_ID_PREFIX, State
+from neocloud.services.slurm.rules import ClusterRules
+
+_JOBS = "neocloud.slurm.v1.JobService"
+
+
+def _cluster_id(request) -> str:
+    return request.cluster_id
+
+
+KINDS = (
+    Kind(
+        message=CLUSTER,
+        rpc="neocloud.slurm.v1.ClusterService",
+        id_prefix=CLUSTER_ID_PREFIX,
+        permission="slurm.clusters",
+        parent_kinds=("nebius.iam.v1.Container",),
+        rules=ClusterRules(),
+        initial_state=State.CREATING,
+        deleting_state=State.DELETING,
+        stopped_state=State.STOPPED,
+        is_reconciled=True,
+    ),
+)
+
+METHODS = (
+    Method(
+        "neocloud.slurm.v1.ClusterService/Check",
+        check.check,
+        "slurm.clusters.check",
+        target=lambda request: request.id,
+        is_change=True,
+    ),
+    Method(f"{_JOBS}/Submit", jobs.submit, "slurm.jobs.create", _cluster_id, is_change=True),
+    Method(f"{_JOBS}/Get", jobs.get, "slurm.jobs.get", _cluster_id),
+    Method(f"{_JOBS}/List", jobs.list_jobs, "slurm.jobs.list", _cluster_id),
+    Method(f"{_JOBS}/Cancel", jobs.cancel, "slurm.jobs.cancel", _cluster_id, is_change=True),
+    Method(f"{_JOBS}/ReadLog", jobs.read_log, "slurm.jobs.get", _cluster_id),
+)

@@ -1,0 +1,46 @@
+"""What is charged: nodes of a cluster by preset, for the whole seconds they were provided.
+
+A cluster costs from the moment it is ready until its deletion is asked for. Controller, accounting and login
+nodes are free. The shared root is a compute Filesystem of its own and metered there.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from neocloud.core.store.protocol import HistoryEntry
+from neocloud.core.usage import UsageRecord, intervals
+from neocloud.services.compute.resources import preset
+from neocloud.services.slurm.resources import CLUSTER, ClusterSpec, State
+
+CHARGED_STATES = frozenset({State.READY, State.UPDATING})
+
+
+class ClusterMeter:
+    kinds: tuple[str, ...] = (CLUSTER,)
+
+    def __call__(
+        self, history: Sequence[HistoryEntry], start: datetime, end: datetime
+    ) -> Iterable[UsageRecord]:
+        for stretch in intervals(history, start, end):
+            if stretch.entry.state not in CHARGED_STATES:
+                continue
+            for sku, units in demand(ClusterSpec.FromString(stretch.entry.spec)).items():
+                yield UsageRecord(
+                    resource_id=stretch.entry.resource_id,
+                    resource_kind=stretch.entry.kind,
+                    resource_name=stretch.entry.name,
+                    parent_id=stretch.entry.parent_id,
+                    sku=sku,
+                    units=units,
+                    start=stretch.start,
+                    end=stretch.end,
+                )
+
+
+def demand(spec) -> dict[str, int]:
+    """SKU to units of all node sets together, e.g. {"cpu-d3.vcpu": 16, "cpu-d3.ram": 64}."""
+    total: dict[str, int] = {}
+    for node_set in spec.node_sets:
+        for sku, units in preset(node_set.platform, node_set.preset).skus().items():
+            total[sku] = total.get(sku, 0) + units * node_set.count
+    return {sku: units for sku, units in total.items() if units}

@@ -1,0 +1,53 @@
+"""How the control plane gets at a running cluster: its REST service and its login node.
+
+Nothing is cached between calls: pods may move, so the address is looked up each time.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from neocloud.core.store.protocol import Store
+from neocloud.engines.base import Engine, ExecResult, Reference
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
+from neocloud.services.slurm.render import CONTROLLER_POD, JAIL_PATH, LOGIN_POD
+from neocloud.services.slurm.resources import Secret, namespace
+
+SlurmFactory = Callable[[str, bytes], SlurmApi]
+"""Opens the REST service at an address with the cluster's JWT key."""
+
+SLURM_FACTORY = "slurm.factory"
+"""Key in Dependencies.extras under which another SlurmFactory may be handed in."""
+
+
+class SlurmAccess:
+    """Opens connections to clusters of one engine."""
+
+    def __init__(self, engine: Engine, store: Store, factory: SlurmFactory = SlurmRest) -> None:
+        self._engine = engine
+        self._store = store
+        self._factory = factory
+
+    @asynccontextmanager
+    async def api(self, cluster_id: str) -> AsyncIterator[SlurmApi]:
+        """The cluster's REST service. Raises SlurmUnreachable while the controller is not there."""
+        observation = await self._engine.observe(namespace(cluster_id))
+        controller = observation.pod(CONTROLLER_POD)
+        if controller is None or not controller.ip:
+            raise SlurmUnreachable("the controller does not run yet")
+        key = await self._store.read(lambda tx: tx.secret(cluster_id, Secret.JWT_KEY))
+        if key is None:
+            raise SlurmUnreachable("the cluster has no keys yet")
+        slurm = self._factory(controller.ip, key)
+        try:
+            yield slurm
+        finally:
+            await slurm.close()
+
+    async def run_in_login_shell(
+        self, cluster_id: str, command: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60.0
+    ) -> ExecResult:
+        """Run as root on the first login node, with the shared root as "/"."""
+        pod = Reference("Pod", namespace(cluster_id), LOGIN_POD)
+        return await self._engine.exec(
+            pod, ["chroot", JAIL_PATH, *command], stdin=stdin, timeout_seconds=timeout_seconds
+        )

@@ -1,0 +1,192 @@
+"""A Slurm cluster from wish to fact: shared root, pods, nodes in Slurm, and back.
+
+The order matters in one place: what was lost is told to Slurm before pods are made anew, so that jobs are
+requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+
+from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.service import Dependencies
+from neocloud.engines.base import Engine, Reference
+from neocloud.services.compute.resources import (
+    FILESYSTEM,
+    NAMESPACE_LABEL,
+    ROOT_FILESYSTEM_LABEL,
+    claim_name,
+    filesystem_spec,
+)
+from neocloud.services.slurm.reconcile import workers
+from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
+from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest, SlurmUnreachable
+from neocloud.services.slurm.reconcile.status import cluster_status
+from neocloud.services.slurm.render import (
+    ACCOUNTING_POD,
+    CONTROLLER_POD,
+    configuration_version,
+    namespace,
+    render,
+)
+from neocloud.services.slurm.resources import CLUSTER, SHARED_ROOT_IMAGE
+
+POLL_SECONDS = 0.1
+"""How soon to look again at something that takes a second or two, such as a daemon that starts."""
+LOGIN_PORT = "login.port"
+"""Stored beside the secrets: the port chosen for a cluster whose spec leaves it open."""
+FIRST_LOGIN_PORT = 2222
+LAST_LOGIN_PORT = 2999
+
+
+class ClusterReconciler:
+    kind = CLUSTER
+
+    def __init__(self, engine: Engine, access: SlurmAccess, image: Callable[[], str]) -> None:
+        self._engine = engine
+        self._access = access
+        self._image = image
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "ClusterReconciler":
+        factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
+        access = SlurmAccess(dependencies.engine, dependencies.store, factory)
+        return cls(dependencies.engine, access, dependencies.settings.slurm_image)
+
+    async def scope(self, context: Context) -> Scope:
+        return await read_scope(context, self._engine)
+
+    def steps(self, scope: Scope) -> Sequence[Step]:
+        return (
+            Step("Report lost workers", self._report_lost_workers),
+            Step("Create the shared root", self._create_shared_root),
+            Step("Start the pods", self._start_pods),
+            Step("Wait for accounting", self._wait_for_accounting),
+            Step("Wait for the controller", self._wait_for_controller),
+            Step("Load the configuration", self._load_configuration),
+            Step("Wait for the login node", self._wait_for_login),
+            Step("Retire surplus workers", self._retire_workers),
+            Step("Wait for the workers", self._wait_for_workers),
+            Step("Restart requeued jobs", self._restart_requeued_jobs),
+        )
+
+    def delete_steps(self, scope: Scope) -> Sequence[Step]:
+        return (
+            Step("Stop the pods", self._stop_pods),
+            Step("Delete the shared root", self._delete_shared_root),
+            Step("Remove the network", self._remove_namespace),
+        )
+
+    def status(self, scope: Scope, outcome: Outcome) -> Settled:
+        return cluster_status(scope, outcome)
+
+    async def _report_lost_workers(self, scope: Scope) -> None:
+        lost = scope.lost_workers()
+        if not lost:
+            return
+        scope.is_recovering = True
+        try:
+            async with self._access.api(scope.cluster_id) as slurm:
+                await workers.report_lost(slurm, lost)
+        except SlurmUnreachable:
+            # The controller is lost as well. Left to itself it would miss the jobs after minutes only.
+            scope.untold = frozenset(lost)
+
+    async def _create_shared_root(self, scope: Scope) -> None:
+        await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
+        metadata = scope.cluster.metadata
+        filesystem = await scope.context.ensure_child(
+            FILESYSTEM,
+            name=f"{metadata.name}-shared-root",
+            parent_id=metadata.parent_id,
+            spec=filesystem_spec(scope.cluster.spec.shared_root.size_gibibytes),
+            labels={NAMESPACE_LABEL: scope.namespace, ROOT_FILESYSTEM_LABEL: SHARED_ROOT_IMAGE},
+        )
+        scope.shared_root_id = filesystem.id
+        if filesystem.state != "READY":
+            raise RetryLater(f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=POLL_SECONDS)
+
+    async def _start_pods(self, scope: Scope) -> None:
+        if not scope.login_port:
+            # Kept before the pod exists: another port after a crash would make another pod.
+            free = str(_free_port()).encode()
+            kept = await scope.context.secret(LOGIN_PORT, lambda: free)
+            scope.cluster.status.login.port = int(kept)
+        claim = claim_name(scope.shared_root_id)
+        scope.view = await cluster_view(scope, self._image(), claim, scope.login_port)
+        await self._engine.apply(render(scope.view))
+        scope.observation = await self._engine.observe(scope.namespace)
+
+    async def _wait_for_accounting(self, scope: Scope) -> None:
+        _require_ready(scope, ACCOUNTING_POD)
+
+    async def _wait_for_controller(self, scope: Scope) -> None:
+        _require_ready(scope, CONTROLLER_POD)
+        try:
+            async with self._access.api(scope.cluster_id) as slurm:
+                scope.slurm_version = await slurm.version()
+                scope.nodes = {node.name: node for node in await slurm.nodes()}
+        except SlurmUnreachable as error:
+            raise RetryLater(str(error), delay_seconds=POLL_SECONDS) from error
+
+    async def _load_configuration(self, scope: Scope) -> None:
+        """Daemons read files when they start; a change after that needs telling."""
+        assert scope.view is not None
+        version = configuration_version(scope.view)
+        if scope.cluster.status.configuration_version not in ("", version):
+            async with self._access.api(scope.cluster_id) as slurm:
+                await slurm.reconfigure()
+        scope.configuration_version = version
+
+    async def _wait_for_login(self, scope: Scope) -> None:
+        assert scope.view is not None
+        for name in scope.view.login_names():
+            _require_ready(scope, name)
+
+    async def _retire_workers(self, scope: Scope) -> None:
+        async with self._access.api(scope.cluster_id) as slurm:
+            await workers.retire(slurm, self._engine, scope)
+
+    async def _wait_for_workers(self, scope: Scope) -> None:
+        async with self._access.api(scope.cluster_id) as slurm:
+            await workers.bring_back(slurm, scope)
+        waiting = workers.missing(scope)
+        if waiting:
+            raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=POLL_SECONDS)
+
+    async def _restart_requeued_jobs(self, scope: Scope) -> None:
+        async with self._access.api(scope.cluster_id) as slurm:
+            if await workers.restart_requeued_jobs(slurm, scope.context.now):
+                scope.is_recovering = True
+
+    async def _stop_pods(self, scope: Scope) -> None:
+        await self._engine.remove([pod.reference for pod in scope.observation.pods])
+
+    async def _delete_shared_root(self, scope: Scope) -> None:
+        if not await scope.context.delete_owned():
+            raise RetryLater("the shared root is being deleted", delay_seconds=POLL_SECONDS)
+
+    async def _remove_namespace(self, scope: Scope) -> None:
+        await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
+
+
+def _require_ready(scope: Scope, pod_name: str) -> None:
+    pod = scope.observation.pod(pod_name)
+    if pod is None or not pod.ready:
+        reason = pod.message if pod and pod.message else "starting"
+        raise RetryLater(f"{pod_name}: {reason}", delay_seconds=POLL_SECONDS)
+
+
+def _free_port() -> int:
+    """A port of the host's loopback address that nobody listens on."""
+    for port in range(FIRST_LOGIN_PORT, LAST_LOGIN_PORT + 1):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RetryLater(
+        f"no port from {FIRST_LOGIN_PORT} to {LAST_LOGIN_PORT} is free for ssh; free one", delay_seconds=10
+    )

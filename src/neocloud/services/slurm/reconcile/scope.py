@@ -1,0 +1,106 @@
+"""What one pass over a cluster knows: the wish, what the engine shows, and what Slurm says.
+
+Built new in every pass, so that no step acts on what an earlier pass believed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.reconcile.steps import Context
+from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.services.compute.resources import preset
+from neocloud.services.slurm.reconcile.keys import cluster_secrets
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmNode
+from neocloud.services.slurm.render import ClusterView, NodeSetView
+from neocloud.services.slurm.resources import namespace, worker_names
+
+
+@dataclass
+class Scope:
+    context: Context
+    cluster: Any
+    """The Cluster message as stored."""
+    observation: Observation
+    view: ClusterView | None = None
+    """Set by the first step; None while keys and shared root are not there yet."""
+    nodes: dict[str, SlurmNode] = field(default_factory=dict)
+    """What Slurm last said in this pass, by name."""
+    slurm_version: str = ""
+    configuration_version: str = ""
+    is_recovering: bool = False
+    """A lost node or a job sent back to the queue was seen: look again soon."""
+    shared_root_id: str = ""
+    untold: frozenset[str] = frozenset()
+    """Lost workers that Slurm could not be told of, because it did not answer: told in a later pass."""
+
+    @property
+    def cluster_id(self) -> str:
+        return self.cluster.metadata.id
+
+    @property
+    def namespace(self) -> str:
+        return namespace(self.cluster_id)
+
+    @property
+    def workers(self) -> dict[str, str]:
+        """Wanted worker names to their node sets."""
+        return worker_names(self.cluster.spec)
+
+    @property
+    def login_port(self) -> int:
+        return self.cluster.spec.login.port or self.cluster.status.login.port
+
+    def lost_workers(self) -> dict[str, str]:
+        """Wanted workers that ran in the last pass and do not run, or run anew, now; with the reason."""
+        lost: dict[str, str] = {}
+        for known in self.cluster.status.nodes:
+            if known.name not in self.workers or not known.HasField("started_at"):
+                continue
+            pod = self.observation.pod(known.name)
+            if pod is None or pod.phase is not PodPhase.RUNNING:
+                lost[known.name] = "its pod is gone"
+            elif pod.started_at and pod.started_at > contract.to_datetime(known.started_at):
+                lost[known.name] = "its pod was restarted"
+        return lost
+
+    def surplus_pods(self, role_label: str, worker_role: str) -> list[ObservedPod]:
+        """Worker pods that the spec no longer asks for, highest index first."""
+        surplus = [
+            pod
+            for pod in self.observation.pods
+            if pod.labels.get(role_label) == worker_role and pod.reference.name not in self.workers
+        ]
+        return sorted(surplus, key=lambda pod: pod.reference.name, reverse=True)
+
+
+async def read_scope(context: Context, engine: Engine) -> Scope:
+    cluster = wire.resource_message(context.resource)
+    observation = await engine.observe(namespace(cluster.metadata.id))
+    return Scope(context, cluster, observation)
+
+
+async def cluster_view(scope: Scope, image: str, shared_root_claim: str, login_port: int) -> ClusterView:
+    """The picture that rendering works from."""
+    return ClusterView(
+        name=scope.cluster.metadata.name,
+        namespace=scope.namespace,
+        image=image,
+        node_sets=tuple(_node_set_view(node_set) for node_set in scope.cluster.spec.node_sets),
+        secrets=await cluster_secrets(scope.context),
+        authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
+        shared_root_claim=shared_root_claim,
+        ssh_host_port=login_port,
+    )
+
+
+def _node_set_view(node_set: Any) -> NodeSetView:
+    shape = preset(node_set.platform, node_set.preset)
+    return NodeSetView(
+        name=node_set.name,
+        count=node_set.count,
+        cpus=shape.vcpu,
+        memory_mib=shape.memory_mib,
+        gpus=shape.gpus,
+        gpu_type=shape.gpu_type,
+    )

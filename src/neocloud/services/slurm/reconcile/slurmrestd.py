@@ -1,0 +1,281 @@
+"""Slurm's own REST service, as the few verbs the brick needs.
+
+slurmrestd listens on the cluster's network only and trusts HS256 tokens signed with the cluster's JWT
+key. Its answers carry errors in the payload, sometimes under status 200: the payload is looked at.
+Nothing here retries: the reconcile loop does.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import httpx
+import jwt
+
+API_VERSION = "v0.0.42"
+PORT = 6820
+TOKEN_SECONDS = 300
+
+_UNKNOWN_JOB_ERRORS = {2017, 9003}
+"""ESLURM_INVALID_JOB_ID and slurmdbd's "nothing found"."""
+
+
+class SlurmError(Exception):
+    """Slurm refused; the message is Slurm's own."""
+
+
+class SlurmUnreachable(SlurmError):
+    """slurmrestd or slurmctld does not answer (yet)."""
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    name: str
+    states: frozenset[str]
+    """Slurm's words: IDLE, ALLOCATED, DOWN, DRAIN, NOT_RESPONDING, ..."""
+    reason: str
+    address: str
+    slurmd_started_at: datetime
+    allocated_cpus: int
+
+    @property
+    def is_available(self) -> bool:
+        """Registered and able to run jobs."""
+        bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL", "POWERED_DOWN"}
+        return not (self.states & bad)
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self.is_available and "DRAIN" not in self.states
+
+    @property
+    def is_busy(self) -> bool:
+        """A job still holds CPUs here or is being cleaned up."""
+        return self.allocated_cpus > 0 or "COMPLETING" in self.states
+
+    @property
+    def state_text(self) -> str:
+        return "+".join(sorted(self.states))
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    id: int
+    name: str
+    user: str
+    state: str
+    reason: str
+    nodes: tuple[str, ...]
+    submitted_at: datetime | None
+    eligible_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    exit_code: int
+    output_path: str
+    restarts: int
+    partition: str
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"}
+
+
+class SlurmApi(Protocol):
+    """What the brick asks of a running Slurm; `SlurmRest` is the real one."""
+
+    async def version(self) -> str: ...
+
+    async def nodes(self) -> Sequence[SlurmNode]: ...
+
+    async def set_node_state(self, name: str, state: str, reason: str) -> None: ...
+
+    async def delete_node(self, name: str) -> None: ...
+
+    async def jobs(self) -> Sequence[SlurmJob]:
+        """Jobs the controller remembers: all that wait or run, and those that ended minutes ago."""
+        ...
+
+    async def finished_job(self, job_id: int) -> SlurmJob | None:
+        """A job from the accounting database."""
+        ...
+
+    async def finished_jobs(self) -> Sequence[SlurmJob]: ...
+
+    async def cancel_job(self, job_id: int) -> None: ...
+
+    async def start_job_now(self, job_id: int) -> None:
+        """Take away a pending job's begin time."""
+        ...
+
+    async def reconfigure(self) -> None:
+        """Have all daemons read the configuration again; jobs go on."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SlurmRest:
+    """SlurmApi over HTTP."""
+
+    def __init__(self, address: str, key: bytes, *, timeout_seconds: float = 5.0) -> None:
+        self._key = key
+        self._client = httpx.AsyncClient(
+            base_url=f"http://{address}:{PORT}", timeout=timeout_seconds, trust_env=False
+        )
+
+    async def version(self) -> str:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/ping/")
+        pings = answer.get("pings") or [{}]
+        if pings[0].get("pinged") != "UP":
+            raise SlurmUnreachable("slurmctld does not answer its REST service yet")
+        slurm = answer["meta"]["slurm"]
+        return slurm["release"]
+
+    async def nodes(self) -> Sequence[SlurmNode]:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/nodes/")
+        return [_node(row) for row in answer.get("nodes", [])]
+
+    async def set_node_state(self, name: str, state: str, reason: str) -> None:
+        await self._call("POST", f"/slurm/{API_VERSION}/node/{name}", {"state": [state], "reason": reason})
+
+    async def delete_node(self, name: str) -> None:
+        await self._call("DELETE", f"/slurm/{API_VERSION}/node/{name}")
+
+    async def jobs(self) -> Sequence[SlurmJob]:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/jobs/")
+        return [_job(row) for row in answer.get("jobs", [])]
+
+    async def finished_job(self, job_id: int) -> SlurmJob | None:
+        answer = await self._call("GET", f"/slurmdb/{API_VERSION}/job/{job_id}", tolerate=_UNKNOWN_JOB_ERRORS)
+        rows = answer.get("jobs") or []
+        return _finished_job(rows[-1]) if rows else None
+
+    async def finished_jobs(self) -> Sequence[SlurmJob]:
+        answer = await self._call("GET", f"/slurmdb/{API_VERSION}/jobs/", tolerate=_UNKNOWN_JOB_ERRORS)
+        return [_finished_job(row) for row in answer.get("jobs", [])]
+
+    async def cancel_job(self, job_id: int) -> None:
+        await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
+
+    async def start_job_now(self, job_id: int) -> None:
+        begin = {"set": True, "infinite": False, "number": int(time.time())}
+        await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
+
+    async def reconfigure(self) -> None:
+        await self._call("GET", f"/slurm/{API_VERSION}/reconfigure/")
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _call(
+        self,
+        verb: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        tolerate: set[int] | None = None,
+    ) -> dict[str, Any]:
+        headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": self._token()}
+        try:
+            response = await self._client.request(verb, path, json=body, headers=headers)
+        except httpx.TransportError as error:
+            raise SlurmUnreachable(f"slurmrestd does not answer: {error or type(error).__name__}") from error
+        if response.status_code == 401:
+            raise SlurmError("slurmrestd refused the cluster's token")
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise SlurmUnreachable(f"slurmrestd answered {response.status_code} without JSON") from error
+        errors = answer.get("errors") or []
+        if errors and errors[0].get("error_number") not in (tolerate or ()):
+            raise _error(errors[0])
+        return answer
+
+    def _token(self) -> str:
+        now = int(time.time())
+        claims = {"sun": "root", "iat": now, "exp": now + TOKEN_SECONDS}
+        return jwt.encode(claims, self._key, algorithm="HS256")
+
+
+def _error(row: Mapping[str, Any]) -> SlurmError:
+    text = ": ".join(part for part in (row.get("error"), row.get("description")) if part)
+    message = text or f"error {row.get('error_number')}"
+    unreachable = "Unable to contact" in message or "Connection refused" in message
+    return SlurmUnreachable(message) if unreachable else SlurmError(message)
+
+
+def _node(row: Mapping[str, Any]) -> SlurmNode:
+    return SlurmNode(
+        name=row["name"],
+        states=frozenset(row.get("state") or ()),
+        reason=row.get("reason") or "",
+        address=row.get("address") or "",
+        slurmd_started_at=datetime.fromtimestamp(_number(row.get("slurmd_start_time")), UTC),
+        allocated_cpus=int(row.get("alloc_cpus") or 0),
+    )
+
+
+def _job(row: Mapping[str, Any]) -> SlurmJob:
+    resources = row.get("job_resources") or {}
+    return SlurmJob(
+        id=row["job_id"],
+        name=row.get("name") or "",
+        user=row.get("user_name") or "",
+        state=(row.get("job_state") or ["UNKNOWN"])[0],
+        reason=row.get("state_reason") or "",
+        nodes=_node_names(resources.get("nodes")),
+        submitted_at=_moment(row.get("submit_time")),
+        eligible_at=_moment(row.get("eligible_time")),
+        started_at=_moment(row.get("start_time")),
+        finished_at=_moment(row.get("end_time")),
+        exit_code=_number((row.get("exit_code") or {}).get("return_code")),
+        output_path=_expanded_path(row),
+        restarts=int(row.get("restart_cnt") or 0),
+        partition=row.get("partition") or "",
+    )
+
+
+def _finished_job(row: Mapping[str, Any]) -> SlurmJob:
+    times = row.get("time") or {}
+    state = row.get("state") or {}
+    return SlurmJob(
+        id=row["job_id"],
+        name=row.get("name") or "",
+        user=row.get("user") or "",
+        state=(state.get("current") or ["UNKNOWN"])[0],
+        reason=state.get("reason") or "",
+        nodes=tuple(filter(None, [row.get("nodes")])),
+        submitted_at=_moment(times.get("submission")),
+        eligible_at=_moment(times.get("eligible")),
+        started_at=_moment(times.get("start")),
+        finished_at=_moment(times.get("end")),
+        exit_code=_number((row.get("exit_code") or {}).get("return_code")),
+        output_path=row.get("stdout_expanded") or row.get("stdout") or "",
+        restarts=int(row.get("restart_cnt") or 0),
+        partition=row.get("partition") or "",
+    )
+
+
+def _expanded_path(row: Mapping[str, Any]) -> str:
+    return row.get("stdout_expanded") or row.get("standard_output") or ""
+
+
+def _node_names(nodes: Any) -> tuple[str, ...]:
+    if isinstance(nodes, Mapping):
+        allocation = nodes.get("allocation") or []
+        return tuple(row["name"] for row in allocation if "name" in row)
+    return ()
+
+
+def _number(value: Any) -> int:
+    """Slurm writes optional numbers as {"set": bool, "infinite": bool, "number": n}."""
+    if isinstance(value, Mapping):
+        return int(value.get("number") or 0) if value.get("set") else 0
+    return int(value or 0)
+
+
+def _moment(value: Any) -> datetime | None:
+    seconds = _number(value)
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None

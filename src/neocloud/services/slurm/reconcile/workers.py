@@ -1,0 +1,99 @@
+"""Workers as Slurm sees them: report the lost, bring back the found, retire the surplus.
+
+Every node state set here carries a reason that starts with REASON_PREFIX, and only nodes with such a reason
+are ever resumed: what an administrator drained stays drained.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from neocloud.core.reconcile.steps import RetryLater
+from neocloud.engines.base import Engine
+from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmJob, SlurmNode
+from neocloud.services.slurm.render import ROLE_LABEL, WORKER_ROLE
+
+REASON_PREFIX = "[neocloud] "
+LOST_REASON = REASON_PREFIX + "lost: "
+RETIRED_REASON = REASON_PREFIX + "retired: the node set was made smaller"
+REQUEUE_DELAY = timedelta(seconds=20)
+"""Slurm holds a requeued job back for cred_expire seconds; a later begin time is the user's own wish."""
+RETIRE_POLL_SECONDS = 1.0
+
+
+async def report_lost(slurm: SlurmApi, lost: Mapping[str, str]) -> None:
+    """Set lost nodes DOWN: Slurm requeues their jobs at once instead of after SlurmdTimeout."""
+    known = {node.name: node for node in await slurm.nodes()}
+    for name, reason in lost.items():
+        if name in known:
+            await slurm.set_node_state(name, "DOWN", _drain_reason(known[name]) or LOST_REASON + reason)
+
+
+def _drain_reason(node: SlurmNode) -> str:
+    """Why somebody else drained this node; "" when nobody did."""
+    is_theirs = "DRAIN" in node.states and not node.reason.startswith(REASON_PREFIX)
+    return node.reason if is_theirs else ""
+
+
+async def bring_back(slurm: SlurmApi, scope: Scope) -> None:
+    """Resume nodes that we set DOWN and whose slurmd has registered again since."""
+    scope.nodes = {node.name: node for node in await slurm.nodes()}
+    for name in scope.workers:
+        node = scope.nodes.get(name)
+        if node and node.reason.startswith((LOST_REASON, RETIRED_REASON)) and _has_registered(scope, node):
+            await slurm.set_node_state(name, "RESUME", "")
+            scope.is_recovering = True
+
+
+def _has_registered(scope: Scope, node: SlurmNode) -> bool:
+    """Slurm knows the slurmd of the pod that runs now, not one from before."""
+    pod = scope.observation.pod(node.name)
+    if pod is None or pod.started_at is None:
+        return False
+    # Slurm's start times are whole seconds, cut off.
+    return node.slurmd_started_at >= pod.started_at.replace(microsecond=0)
+
+
+def missing(scope: Scope) -> list[str]:
+    """Wanted workers that cannot run jobs yet. A node that is merely drained is there."""
+    return [name for name in scope.workers if name not in scope.nodes or not scope.nodes[name].is_available]
+
+
+async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
+    """Drain surplus workers, wait for their jobs, remove pod and node record (SLURM-11)."""
+    surplus = {pod.reference.name: pod for pod in scope.surplus_pods(ROLE_LABEL, WORKER_ROLE)}
+    stale = [name for name in scope.nodes if name not in scope.workers and name not in surplus]
+    busy: list[str] = []
+    for name, pod in surplus.items():
+        node = scope.nodes.get(name)
+        if node and "DRAIN" not in node.states:
+            await slurm.set_node_state(name, "DRAIN", RETIRED_REASON)
+        if node and node.is_busy:
+            busy.append(name)
+            continue
+        await engine.remove([pod.reference])
+        if node:
+            await slurm.delete_node(name)
+    for name in stale:
+        await slurm.delete_node(name)
+    if busy:
+        raise RetryLater(
+            f"{', '.join(busy)}: draining, a job still runs (cancel it to go on)",
+            delay_seconds=RETIRE_POLL_SECONDS,
+        )
+
+
+async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
+    """Let jobs of lost nodes start at once; True while one is still on its way back to the queue."""
+    jobs = await slurm.jobs()
+    for job in jobs:
+        if _is_held_back(job, now):
+            await slurm.start_job_now(job.id)
+    return any(job.state in {"COMPLETING", "REQUEUED"} for job in jobs)
+
+
+def _is_held_back(job: SlurmJob, now: datetime) -> bool:
+    """Back in the queue after losing its node, and not allowed to start for a few seconds."""
+    if job.state != "PENDING" or not job.restarts or job.eligible_at is None:
+        return False
+    return now < job.eligible_at <= now + REQUEUE_DELAY

@@ -1,0 +1,176 @@
+"""The text of Slurm's configuration files.
+
+Only the controller and the accounting daemon read these from disk. Workers and login nodes have none: they
+fetch the controller's copy ("configless"). The settings and why each is needed are told in docs/rfd/0002 and
+in the comments below; anything not named here is Slurm's default.
+"""
+
+import hashlib
+import json
+
+from neocloud.services.slurm.render.view import (
+    ACCOUNTING_POD,
+    CONTROLLER_POD,
+    DEFAULT_PARTITION,
+    ClusterView,
+    NodeSetView,
+)
+
+MAX_NODES = 1024
+
+AUTHENTICATION = """\
+AuthType=auth/slurm
+AuthInfo=use_client_ids,cred_expire=15
+AuthAltTypes=auth/jwt
+AuthAltParameters=jwt_key=/etc/slurm/jwt.key
+"""
+
+# cred_expire, SlurmdTimeout, ReturnToService: a lost node's job runs elsewhere after seconds, and the node
+# is used again as soon as it is back.
+# sched_interval: a job that waits for a time, not for an event, starts then and not up to a minute later.
+# proctrack/linuxproc and OverMemoryKill: work in any container, whatever cgroups the host has.
+# config_overrides: a worker is as large as its preset says, not as the machine it happens to run on.
+SLURM_CONF = """\
+ClusterName={name}
+SlurmctldHost={controller}
+SlurmUser=slurm
+{authentication}CredType=cred/slurm
+PluginDir=/opt/slurm/plugins
+SlurmctldParameters=enable_configless
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/run/slurmctld/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+
+ReturnToService=2
+SlurmdTimeout=20
+MessageTimeout=10
+BatchStartTimeout=15
+TCPTimeout=3
+KillWait=5
+JobRequeue=1
+SchedulerParameters=sched_interval=5,bf_interval=5
+MpiDefault=none
+
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherParams=OverMemoryKill
+JobAcctGatherFrequency=2
+SlurmdParameters=config_overrides
+
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU={default_memory}
+GresTypes=gpu
+AccountingStorageTRES=gres/gpu
+
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost={accounting}
+AccountingStorageEnforce=associations,limits,qos
+PriorityType=priority/multifactor
+
+Prolog=/usr/local/lib/neocloud/bind-jail
+HealthCheckProgram=/usr/local/lib/neocloud/check-node
+HealthCheckInterval=30
+HealthCheckNodeState=ANY
+
+MaxNodeCount={max_nodes}
+PartitionName={partition} Nodes=ALL Default=YES
+"""
+
+SLURMDBD_CONF = """\
+{authentication}DbdHost={accounting}
+SlurmUser=slurm
+PidFile=/run/slurmdbd/slurmdbd.pid
+PluginDir=/opt/slurm/plugins
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm
+"""
+
+DATABASE_INIT_SQL = """\
+CREATE DATABASE IF NOT EXISTS slurm;
+CREATE USER IF NOT EXISTS slurm@'127.0.0.1';
+ALTER USER slurm@'127.0.0.1' IDENTIFIED BY '{password}';
+GRANT ALL ON slurm.* TO slurm@'127.0.0.1';
+"""
+
+
+def slurm_conf(view: ClusterView) -> str:
+    text = SLURM_CONF.format(
+        name=view.name,
+        controller=CONTROLLER_POD,
+        accounting=ACCOUNTING_POD,
+        authentication=AUTHENTICATION,
+        default_memory=default_memory_per_cpu(view.node_sets),
+        max_nodes=MAX_NODES,
+        partition=DEFAULT_PARTITION,
+    )
+    return text + "".join(_partition_of(node_set) for node_set in view.node_sets)
+
+
+def default_memory_per_cpu(node_sets: tuple[NodeSetView, ...]) -> int:
+    """What a job gets for each CPU when it does not say: an even share of the leanest node, in MiB."""
+    shares = [node_set.memory_mib // node_set.cpus for node_set in node_sets]
+    return min(shares, default=1024)
+
+
+def _partition_of(node_set: NodeSetView) -> str:
+    if node_set.name == DEFAULT_PARTITION:
+        return ""
+    return (
+        f"NodeSet={node_set.name} Feature={node_set.name}\n"
+        f"PartitionName={node_set.name} Nodes={node_set.name}\n"
+    )
+
+
+def gres_conf(view: ClusterView) -> str:
+    """The devices are slots that a worker's entrypoint fills with whatever GPUs it was given.
+
+    All nodes that a set could ever have are named, so that changing a count changes no configuration.
+    """
+    return "".join(
+        f"NodeName={node_set.name}-[0-{MAX_NODES - 1}] Name=gpu"
+        f" Type={node_set.gpu_type} File={_gpu_slots(node_set.gpus)}\n"
+        for node_set in view.node_sets
+        if node_set.gpus
+    )
+
+
+def _gpu_slots(gpus: int) -> str:
+    return "/dev/gpu0" if gpus == 1 else f"/dev/gpu[0-{gpus - 1}]"
+
+
+def node_conf(node_set: NodeSetView) -> str:
+    """How a worker describes itself when it registers (`slurmd -Z --conf`)."""
+    gres = f" Gres=gpu:{node_set.gpu_type}:{node_set.gpus}" if node_set.gpus else ""
+    return f"CPUs={node_set.cpus} RealMemory={node_set.memory_mib}{gres} Feature={node_set.name}"
+
+
+def configuration_files(view: ClusterView) -> dict[str, str]:
+    return {
+        "slurm.conf": slurm_conf(view),
+        "gres.conf": gres_conf(view),
+        "cgroup.conf": "CgroupPlugin=disabled\n",
+        "plugstack.conf": "required /opt/slurm/plugins/spank_jail.so\n",
+    }
+
+
+def accounting_files(view: ClusterView) -> dict[str, str]:
+    """These hold the database password: they belong in a Secret."""
+    password = view.secrets.database_password
+    return {
+        "slurmdbd.conf": SLURMDBD_CONF.format(
+            authentication=AUTHENTICATION, accounting=ACCOUNTING_POD, password=password
+        ),
+        "init.sql": DATABASE_INIT_SQL.format(password=password),
+    }
+
+
+def configuration_version(view: ClusterView) -> str:
+    """The same for the same files, and only then."""
+    text = json.dumps(configuration_files(view), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

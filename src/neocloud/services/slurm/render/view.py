@@ -1,0 +1,77 @@
+"""What rendering needs to know of a Slurm cluster: a plain picture, free of stores and contracts.
+
+The reconciler fills this in from the Cluster resource, its platform and preset, and the secrets it keeps.
+Nothing here reads or writes anything.
+"""
+
+from dataclasses import dataclass
+
+DEFAULT_PARTITION = "main"
+REST_PORT = 6820
+SSH_PORT = 22
+
+CLUSTER_LABEL = "neocloud.dev/cluster"
+ROLE_LABEL = "neocloud.dev/role"
+NODE_SET_LABEL = "neocloud.dev/node-set"
+
+WORKER_ROLE = "worker"
+
+JAIL_PATH = "/jail"
+"""Where the daemons' containers mount the shared root."""
+
+LOGIN_POD = "login-0"
+CONTROLLER_POD = "controller-0"
+ACCOUNTING_POD = "accounting-0"
+
+
+@dataclass(frozen=True)
+class NodeSetView:
+    """Workers of one shape. They are called `<name>-0` up to `<name>-<count - 1>`."""
+
+    name: str
+    count: int
+    cpus: int
+    memory_mib: int
+    gpus: int = 0
+    gpu_type: str = ""
+    """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"."""
+
+    def pod_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{index}" for index in range(self.count))
+
+
+@dataclass(frozen=True)
+class ClusterSecrets:
+    """Made once for a cluster and kept as long as it lives."""
+
+    slurm_key: bytes
+    jwt_key: bytes
+    database_password: str
+    ssh_host_key: str
+    """OpenSSH private key (ed25519); the same after a login pod is made anew."""
+
+    def __repr__(self) -> str:
+        return "ClusterSecrets(...)"
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    name: str
+    """Slurm's ClusterName: lower-case letters, digits and dashes."""
+    namespace: str
+    image: str
+    node_sets: tuple[NodeSetView, ...]
+    secrets: ClusterSecrets
+    authorized_keys: tuple[str, ...]
+    """Public keys that may log in as root."""
+    shared_root_claim: str
+    """The PersistentVolumeClaim, made by somebody else, that jobs see as "/"."""
+    login_count: int = 1
+    ssh_host_port: int | None = None
+    """Port on the host's loopback for login-0; login-1 gets the next one, and so on."""
+
+    def login_names(self) -> tuple[str, ...]:
+        return tuple(f"login-{index}" for index in range(self.login_count))
+
+    def worker_names(self) -> tuple[str, ...]:
+        return tuple(name for node_set in self.node_sets for name in node_set.pod_names())

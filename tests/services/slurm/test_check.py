@@ -1,0 +1,74 @@
+"""What readiness figures mean (SLURM-17, SLURM-18, HEALTH-12)."""
+
+import pytest
+
+from neocloud.services.compute.resources import preset
+from neocloud.services.slurm.api.check import (
+    FAIL,
+    NOT_RUN,
+    PASS,
+    all_reduce_findings,
+    gpu_finding,
+    probe_findings,
+)
+
+HEALTHY = {
+    "cpus": 1.0,
+    "memory_mib": 4096,
+    "gpus": None,
+    "write_mib_per_second": 400.0,
+    "read_mib_per_second": 900.0,
+}
+
+
+def verdicts(probe, skew: float = 0.0) -> dict[str, str]:
+    findings = probe_findings("worker-0", preset("cpu-local", "1vcpu-4gb"), probe, skew)
+    return {finding.check: finding.verdict for finding in findings}
+
+
+def test_a_healthy_node_passes_and_its_gpus_are_not_run():
+    found = verdicts(HEALTHY)
+    assert found.pop("gpu") == NOT_RUN
+    assert set(found.values()) == {PASS}
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "check"),
+    [
+        ("cpus", 0.5, "cpu"),
+        ("memory_mib", 3000, "memory"),
+        ("write_mib_per_second", 3.0, "shared root write"),
+        ("read_mib_per_second", 3.0, "shared root read"),
+    ],
+)
+def test_each_figure_below_its_threshold_fails_its_own_check_only(figure, value, check):
+    found = verdicts({**HEALTHY, figure: value})
+    assert found[check] == FAIL
+    assert [name for name, verdict in found.items() if verdict == FAIL] == [check]
+
+
+def test_a_clock_that_is_off_fails():
+    assert verdicts(HEALTHY, skew=3.0)["clock skew"] == FAIL
+
+
+def test_missing_gpus_fail_where_the_preset_has_some():
+    wanted = preset("gpu-l40s-d", "2gpu-64vcpu-384gb")
+    assert gpu_finding("worker-0", wanted, None).verdict == FAIL
+    assert gpu_finding("worker-0", wanted, ["NVIDIA L40S"]).verdict == FAIL
+    assert gpu_finding("worker-0", wanted, ["NVIDIA L40S"] * 2).verdict == PASS
+
+
+def report(bandwidth: float, *, right: bool = True) -> dict:
+    rows = [
+        {"size_mib": size, "right": right, "bus_mib_per_second": bandwidth, "milliseconds": 1.0}
+        for size in (1, 16, 128)
+    ]
+    return {"backend": "gloo", "ranks": 2, "results": rows}
+
+
+def test_only_the_largest_all_reduce_is_judged_for_speed():
+    assert [finding.verdict for finding in all_reduce_findings(report(1.0))] == [PASS, PASS, FAIL]
+
+
+def test_a_wrong_sum_fails_at_any_size():
+    assert {finding.verdict for finding in all_reduce_findings(report(9e9, right=False))} == {FAIL}

@@ -1,0 +1,68 @@
+"""Node-hours come from the cluster's history, in whole seconds (FORM-01)."""
+
+from datetime import UTC, datetime, timedelta
+
+from neocloud.core.store.protocol import HistoryEntry
+from neocloud.services.slurm.meter import ClusterMeter
+from neocloud.services.slurm.resources import CLUSTER, ClusterSpec, State
+
+START = datetime(2026, 11, 1, 12, tzinfo=UTC)
+END = START + timedelta(days=1)
+
+
+def entry(minutes: float, state: State, count: int, *, is_deleted: bool = False) -> HistoryEntry:
+    spec = ClusterSpec()
+    spec.node_sets.add(name="worker", platform="cpu-local", preset="1vcpu-4gb", count=count)
+    return HistoryEntry(
+        resource_id="slurmcluster-e00bank",
+        kind=CLUSTER,
+        parent_id="project-e00one",
+        name="bank",
+        at=START + timedelta(minutes=minutes),
+        state=state,
+        resource_version=1,
+        spec=spec.SerializeToString(),
+        is_deleted=is_deleted,
+    )
+
+
+def unit_seconds(history, start=START, end=END) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for record in ClusterMeter()(history, start, end):
+        total[record.sku] = total.get(record.sku, 0) + record.unit_seconds
+    return total
+
+
+def test_a_cluster_costs_nothing_until_it_is_ready():
+    history = [entry(0, State.CREATING, 2), entry(10, State.READY, 2), entry(20, State.DELETING, 2)]
+    assert unit_seconds(history) == {"cpu-local.vcpu": 2 * 600, "cpu-local.ram": 8 * 600}
+
+
+def test_a_deleted_cluster_stops_costing():
+    history = [
+        entry(0, State.READY, 1),
+        entry(10, State.DELETING, 1),
+        entry(11, State.DELETING, 1, is_deleted=True),
+    ]
+    assert unit_seconds(history)["cpu-local.vcpu"] == 600
+
+
+def test_a_cluster_of_a_stopped_cloud_costs_nothing():
+    history = [entry(0, State.READY, 1), entry(10, State.STOPPED, 1), entry(50, State.READY, 1)]
+    assert unit_seconds(history, START, START + timedelta(hours=1))["cpu-local.vcpu"] == 1200
+
+
+def test_a_smaller_node_set_costs_less_from_then_on():
+    history = [entry(0, State.READY, 2), entry(30, State.UPDATING, 1), entry(60, State.DELETING, 1)]
+    assert unit_seconds(history)["cpu-local.vcpu"] == 2 * 1800 + 1 * 1800
+
+
+def test_a_cluster_without_workers_costs_nothing():
+    assert unit_seconds([entry(0, State.READY, 0)]) == {}
+
+
+def test_parts_of_a_day_add_up_to_the_day():
+    history = [entry(0, State.READY, 2), entry(100, State.DELETING, 2)]
+    middle = START + timedelta(minutes=37)
+    first, second = unit_seconds(history, START, middle), unit_seconds(history, middle, END)
+    assert first["cpu-local.vcpu"] + second["cpu-local.vcpu"] == unit_seconds(history)["cpu-local.vcpu"]

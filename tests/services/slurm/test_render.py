@@ -1,0 +1,210 @@
+"""A cluster as Kubernetes objects (SLURM-02, SLURM-04, SLURM-05, SLURM-07, SLURM-17, SLURM-22)."""
+
+import base64
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from neocloud.services.slurm.render import (
+    ClusterSecrets,
+    ClusterView,
+    NodeSetView,
+    configuration_version,
+    foundation,
+    pods,
+    render,
+)
+from neocloud.services.slurm.render.configuration import gres_conf, node_conf, slurm_conf
+
+SNAPSHOT = Path(__file__).parent / "snapshots" / "cluster.yaml"
+WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"
+
+VIEW = ClusterView(
+    name="bank",
+    namespace="slurm-bank",
+    image="localhost/neocloud/slurm:0123456789ab",
+    node_sets=(
+        NodeSetView("worker", count=2, cpus=4, memory_mib=16384),
+        NodeSetView("gpu", count=1, cpus=16, memory_mib=65536, gpus=2, gpu_type="l40s"),
+    ),
+    secrets=ClusterSecrets(b"slurm key", b"jwt key", "database password", "host key"),
+    authorized_keys=("ssh-ed25519 AAAA one@bank", "ssh-ed25519 BBBB two@bank\n"),
+    shared_root_claim="shared-root",
+    ssh_host_port=2222,
+)
+
+
+def pod(name: str, view: ClusterView = VIEW) -> dict:
+    return next(pod for pod in pods(view) if pod["metadata"]["name"] == name)
+
+
+def settings(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if re.match(r"^\w+=", line))
+
+
+def test_the_objects_are_those_of_the_snapshot():
+    rendered = yaml.safe_dump_all(render(VIEW), sort_keys=False, width=110)
+    if os.environ.get(WRITE):
+        SNAPSHOT.write_text(rendered)
+    assert rendered == SNAPSHOT.read_text(), f"meant? {WRITE}=1 pytest {__file__}, then look at the diff"
+
+
+def test_a_pod_comes_after_everything_it_mounts():
+    """SLURM-20: applying the list in order never starts a pod that lacks a volume."""
+    known: set[tuple[str, str]] = {("persistentVolumeClaim", VIEW.shared_root_claim)}
+    kinds = {
+        "ConfigMap": "configMap",
+        "Secret": "secret",
+        "PersistentVolumeClaim": "persistentVolumeClaim",
+    }
+    for item in render(VIEW):
+        if item["kind"] in kinds:
+            known.add((kinds[item["kind"]], item["metadata"]["name"]))
+        for volume in item.get("spec", {}).get("volumes", []):
+            source = next(key for key in volume if key != "name")
+            if source != "emptyDir":
+                named = volume[source]
+                name = named.get("name") or named.get("secretName") or named.get("claimName")
+                assert (source, name) in known
+
+
+def test_every_mount_names_a_volume_of_its_pod():
+    for item in pods(VIEW):
+        volumes = {volume["name"] for volume in item["spec"]["volumes"]}
+        for container in item["spec"]["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+def test_pods_are_named_as_slurm_users_know_them():
+    """FT-11: `login-0`, `worker-[0-1]`."""
+    names = [item["metadata"]["name"] for item in pods(VIEW)]
+    assert names == ["accounting-0", "controller-0", "login-0", "worker-0", "worker-1", "gpu-0"]
+    assert all(item["spec"]["hostname"] == item["metadata"]["name"] for item in pods(VIEW))
+
+
+def test_no_pod_is_privileged():
+    """SLURM-07: SYS_ADMIN to lay mounts, no access to the machine's devices."""
+    for item in pods(VIEW):
+        for container in item["spec"]["containers"]:
+            context = container.get("securityContext", {})
+            assert not context.get("privileged")
+            added = set(context.get("capabilities", {}).get("add", []))
+            allowed = {"login": {"SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"}, "worker": {"SYS_ADMIN", "NET_RAW"}}
+            assert added <= allowed.get(container["name"], set())
+
+
+def test_only_workers_and_login_nodes_may_write_the_shared_root():
+    for item in pods(VIEW):
+        for container in item["spec"]["containers"]:
+            for mount in container["volumeMounts"]:
+                if mount["name"] == "shared-root":
+                    assert mount.get("readOnly", False) == (container["name"] in ("controller", "rest"))
+
+
+def test_the_token_key_stays_with_the_daemons():
+    for name in ("login-0", "worker-0", "gpu-0"):
+        assert "jwt-key" not in {volume["name"] for volume in pod(name)["spec"]["volumes"]}
+
+
+def test_only_the_login_node_is_reachable_from_the_machine_and_only_on_loopback():
+    published = {
+        item["metadata"]["name"]: (port["hostIP"], port["hostPort"])
+        for item in pods(VIEW)
+        for container in item["spec"]["containers"]
+        for port in container["ports"]
+        if "hostPort" in port
+    }
+    assert published == {"login-0": ("127.0.0.1", 2222)}
+
+
+def test_more_login_nodes_get_the_next_ports():
+    """SLURM-03."""
+    second = pod("login-1", replace(VIEW, login_count=2))
+    assert second["spec"]["containers"][0]["ports"][0]["hostPort"] == 2223
+
+
+def test_without_a_port_nothing_is_published():
+    container = pod("login-0", replace(VIEW, ssh_host_port=None))["spec"]["containers"][0]
+    assert container["ports"] == [{"containerPort": 22}]
+
+
+def test_jobs_may_use_all_the_memory_of_the_preset():
+    limits = pod("worker-0")["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "4", "memory": f"{16384 + 256}Mi"}
+    assert "RealMemory=16384" in node_conf(VIEW.node_sets[0])
+
+
+def test_gpus_are_asked_of_the_engine_and_told_to_slurm_with_their_type():
+    """SJOB-02: `--gres=gpu:l40s:2`."""
+    gpu_set = VIEW.node_sets[1]
+    limits = pod("gpu-0")["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "2"
+    assert "Gres=gpu:l40s:2" in node_conf(gpu_set)
+    assert gres_conf(VIEW) == "NodeName=gpu-[0-1023] Name=gpu Type=l40s File=/dev/gpu[0-1]\n"
+
+
+def test_one_gpu_is_no_range():
+    single = replace(VIEW, node_sets=(replace(VIEW.node_sets[1], gpus=1),))
+    assert gres_conf(single).rstrip().endswith("File=/dev/gpu0")
+
+
+def test_counts_change_no_configuration():
+    """SLURM-10: workers come and go without a reload."""
+    larger = replace(VIEW, node_sets=tuple(replace(each, count=9) for each in VIEW.node_sets))
+    assert configuration_version(larger) == configuration_version(VIEW)
+
+
+def test_a_further_node_set_changes_the_configuration():
+    further = replace(VIEW, node_sets=(*VIEW.node_sets, NodeSetView("big", 1, 32, 131072)))
+    assert configuration_version(further) != configuration_version(VIEW)
+    assert "PartitionName=big Nodes=big" in slurm_conf(further)
+
+
+def test_a_node_set_named_like_the_default_partition_gets_no_second_one():
+    only = replace(VIEW, node_sets=(NodeSetView("main", 1, 4, 8192),))
+    assert slurm_conf(only).count("PartitionName=main ") == 1
+
+
+def test_jobs_without_a_memory_request_fit_the_leanest_node_on_every_cpu():
+    assert settings(slurm_conf(VIEW))["DefMemPerCPU"] == str(min(16384 // 4, 65536 // 16))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("AccountingStorageEnforce", "associations,limits,qos"),  # SLURM-22
+        ("HealthCheckProgram", "/usr/local/lib/neocloud/check-node"),  # SLURM-17
+        ("JobRequeue", "1"),
+        ("ReturnToService", "2"),
+        ("PluginDir", "/opt/slurm/plugins"),
+    ],
+)
+def test_slurm_is_told(setting, value):
+    assert settings(slurm_conf(VIEW))[setting] == value
+
+
+def test_the_database_password_is_in_secrets_only():
+    plain = yaml.safe_dump_all(item for item in render(VIEW) if item["kind"] != "Secret")
+    assert VIEW.secrets.database_password not in plain
+    assert VIEW.secrets.database_password not in repr(VIEW)
+
+
+def test_secrets_keep_every_byte():
+    key = bytes(range(256)) * 4
+    view = replace(VIEW, secrets=replace(VIEW.secrets, slurm_key=key))
+    secret = next(item for item in foundation(view) if item["metadata"]["name"] == "slurm-key")
+    assert base64.b64decode(secret["data"]["slurm.key"]) == key
+
+
+def test_login_keys_are_one_per_line():
+    keys = next(item for item in foundation(VIEW) if item["metadata"]["name"] == "login-keys")
+    assert keys["data"]["root"] == "ssh-ed25519 AAAA one@bank\nssh-ed25519 BBBB two@bank\n"
+
+
+def test_other_namespaces_are_kept_out():
+    policy = next(item for item in foundation(VIEW) if item["kind"] == "NetworkPolicy")
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]

@@ -1,0 +1,105 @@
+"""What a cluster may look like (SLURM-02, SLURM-10)."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from neocloud.core.contract import ApiError, Code
+from neocloud.core.store.protocol import Resource
+from neocloud.services.slurm.resources import CLUSTER, Cluster
+from neocloud.services.slurm.rules import ClusterRules
+
+RULES = ClusterRules()
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def fields(violations) -> list[str]:
+    return [violation.field for violation in violations]
+
+
+def row_of(cluster, *, cluster_id: str, name: str) -> Resource:
+    return Resource(
+        cluster_id, CLUSTER, "project-e00one", name, NOW, NOW, spec=cluster.spec.SerializeToString()
+    )
+
+
+def test_a_plain_cluster_is_legal(cluster, world):
+    assert not list(RULES.violations(cluster, None, world))
+
+
+def test_the_shared_root_has_a_default_size(cluster):
+    RULES.defaults(cluster)
+    assert cluster.spec.shared_root.size_gibibytes == 64
+
+
+def test_an_unknown_platform_is_named_with_the_known_ones(cluster, world):
+    cluster.spec.node_sets[0].platform = "cpu-of-dreams"
+    (violation,) = RULES.violations(cluster, None, world)
+    assert violation.field == "spec.node_sets[0].platform"
+    assert "cpu-local" in violation.message
+
+
+def test_an_unknown_preset_is_named_with_the_known_ones(cluster, world):
+    cluster.spec.node_sets[0].preset = "9vcpu-1gb"
+    (violation,) = RULES.violations(cluster, None, world)
+    assert violation.field == "spec.node_sets[0].preset"
+    assert "1vcpu-4gb" in violation.message
+
+
+def test_two_node_sets_of_one_name_are_refused(cluster, world):
+    cluster.spec.node_sets.add(name="worker", platform="cpu-local", preset="1vcpu-4gb", count=1)
+    assert fields(RULES.violations(cluster, None, world)) == ["spec.node_sets[1].name"]
+
+
+@pytest.mark.parametrize("name", ["controller", "login", "accounting"])
+def test_names_of_the_clusters_own_pods_are_reserved(cluster, world, name):
+    cluster.spec.node_sets[0].name = name
+    assert fields(RULES.violations(cluster, None, world)) == ["spec.node_sets[0].name"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hello", "ssh-ed25519 AAAA", "-----BEGIN OPENSSH PRIVATE KEY-----", "ssh-rsa AAAA\nssh-rsa BBBB"],
+)
+def test_what_is_no_ssh_key_is_refused(cluster, world, text):
+    cluster.spec.login.ssh_public_keys.append(text)
+    (violation,) = RULES.violations(cluster, None, world)
+    assert violation.field == "spec.login.ssh_public_keys[1]"
+    assert ".pub" in violation.message
+
+
+def test_a_private_key_is_never_repeated_in_the_message(cluster, world):
+    cluster.spec.login.ssh_public_keys.append("-----BEGIN OPENSSH PRIVATE KEY-----hush")
+    (violation,) = RULES.violations(cluster, None, world)
+    assert "hush" not in violation.message
+
+
+def test_the_shared_root_does_not_shrink(cluster, world):
+    old = Cluster.FromString(cluster.SerializeToString())
+    old.spec.shared_root.size_gibibytes = 100
+    cluster.spec.shared_root.size_gibibytes = 99
+    assert fields(RULES.violations(cluster, old, world)) == ["spec.shared_root.size_gibibytes"]
+
+
+def test_a_login_port_serves_one_cluster(cluster, world):
+    cluster.spec.login.port = 2222
+    world.rows.append(row_of(cluster, cluster_id="slurmcluster-e00other", name="other"))
+    cluster.spec.node_sets[0].count = 1
+    (violation,) = RULES.violations(cluster, None, world)
+    assert violation.field == "spec.login.port"
+    assert '"other"' in violation.message
+
+
+def test_more_nodes_than_the_machine_holds_are_refused_with_the_arithmetic(cluster, world):
+    cluster.spec.node_sets[0].count = 17
+    with pytest.raises(ApiError) as refusal:
+        list(RULES.violations(cluster, None, world))
+    assert refusal.value.code == Code.RESOURCE_EXHAUSTED
+    assert "17 x" in refusal.value.message and "64 GiB are there" in refusal.value.message
+
+
+def test_nodes_of_other_clusters_count_against_the_machine(cluster, world):
+    world.rows.append(row_of(cluster, cluster_id="slurmcluster-e00other", name="other"))
+    cluster.spec.node_sets[0].count = 15
+    with pytest.raises(ApiError):
+        list(RULES.violations(cluster, None, world))
