@@ -1,0 +1,1 @@
+"""`neo`, the command line. It speaks to the cloud only through `neocloud.client`."""

@@ -1,0 +1,1 @@
+"""One module per command of `neo`, loaded when the command is used."""

@@ -1,0 +1,74 @@
+"""`neo config`: the profiles this user has, and which one is current."""
+
+from dataclasses import asdict, replace
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.target import profile_of
+from neocloud.client.profiles import config_file, read_profiles, write_profiles
+
+app = command_group("Profiles: which cloud, as whom, in which project.\n\nExample:\n\n  neo config profiles")
+
+
+@app.command()
+def profiles(output: OutputOption = Format.TABLE) -> None:
+    """List the profiles; the current one has a star.
+
+    Examples:
+
+      neo config profiles
+      neo --profile other slurm cluster list      # use another one for one command
+    """
+    found = read_profiles(config_file())
+    rows = [{**asdict(profile), "is_current": name == found.current} for name, profile in found.items.items()]
+    view = table(
+        ["", "NAME", "ENDPOINT", "PROJECT", "STATE FOLDER"],
+        (
+            ("*" if row["is_current"] else " ", row["name"], row["endpoint"], row["project_id"], row["home"])
+            for row in rows
+        ),
+    )
+    show(output, rows, view, empty="There is no profile yet. `neo up` or `neo login` makes one.")
+
+
+@app.command()
+def use(name: Annotated[str, typer.Argument(help="Name of the profile.")]) -> None:
+    """Make a profile the current one.
+
+    Example:
+
+      neo config use default
+    """
+    write_profiles(read_profiles(config_file()).using(name), config_file())
+    typer.echo(f"{name} is the current profile now.")
+
+
+@app.command()
+def set_project(
+    context: typer.Context, project_id: Annotated[str, typer.Argument(help="Id of the project.")]
+) -> None:
+    """Choose the project that commands work in.
+
+    Example:
+
+      neo config set-project project-e00risk
+    """
+    profile = replace(profile_of(context), project_id=project_id)
+    write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
+    typer.echo(f"Profile {profile.name} works in {project_id} now.")
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="Name of the profile.")]) -> None:
+    """Forget a profile. The cloud and its credentials file stay as they are.
+
+    Example:
+
+      neo config remove old
+    """
+    known = read_profiles(config_file())
+    write_profiles(known.without(known.get(name).name), config_file())
+    typer.echo(f"Profile {name} is forgotten.")

@@ -1,0 +1,102 @@
+"""`neo destroy`: remove containers, networks, images, mounts and every file."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.home import Home
+from neocloud.cli.machine.server_process import run_server_verb, stop_server
+from neocloud.cli.output import say
+from neocloud.cli.progress import stage
+from neocloud.cli.target import home_of
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file, read_profiles, write_profiles
+
+app = command_group()
+
+
+@app.command()
+def destroy(
+    context: typer.Context,
+    home: Annotated[
+        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove the cloud and every trace of it: containers, networks, images, mounts, files, its profile.
+
+    All data in it is lost, also what jobs wrote to shared file systems. Debian packages stay.
+
+    Examples:
+
+      neo destroy
+      neo destroy --home ~/cloud --yes
+    """
+    place = Home(home_of(context, home))
+    if not place.is_ours():
+        say(f"There is no cloud in {place.path}; nothing to remove.")
+        _forget_profile(place.path)
+        return
+    if not yes and not typer.confirm(f"Remove the cloud in {place.path} with all its data?", err=True):
+        raise typer.Abort
+    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+        with stage("Stop the server"):
+            stop_server(place)
+        with stage("Remove containers, networks and images"):
+            run_server_verb(place, place.options(), "--destroy-workloads")
+        with stage("Remove files"):
+            _remove_files(place.path)
+    _forget_profile(place.path)
+    typer.echo(f"Neocloud is gone from this machine; {place.path} is removed.")
+
+
+def _remove_files(folder: Path) -> None:
+    mounts = mounts_below(folder)
+    if mounts:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{mounts[0]} is still mounted, and removing files through a mount could hit something else",
+            f"Unmount it (`umount {mounts[0]}`) and run `neo destroy` again",
+        )
+    try:
+        if folder.is_mount():  # a disk of its own: it is emptied and stays
+            _empty(folder)
+        else:
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise ClientError(
+            "PERMISSION_DENIED", f"{error.filename} cannot be removed: {error.strerror}", "Run as root"
+        ) from error
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def mounts_below(folder: Path, mount_table: Path = Path("/proc/self/mountinfo")) -> list[str]:
+    """Mount points inside `folder`, deepest first."""
+    lines = mount_table.read_text().splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    prefix = f"{folder.resolve()}/"
+    return sorted((point for point in points if point.startswith(prefix)), key=len, reverse=True)
+
+
+def _forget_profile(folder: Path) -> None:
+    """Drop the folder's profile; with the last profile go the files outside the folder too."""
+    profiles = read_profiles(config_file())
+    profile = profiles.of_home(folder)
+    if profile is not None:
+        profiles = profiles.without(profile.name)
+        write_profiles(profiles, config_file())
+    if not profiles.items:
+        shutil.rmtree(platformdirs.user_cache_path("neocloud", appauthor=False), ignore_errors=True)
+        if config_file().parent.is_dir() and not any(config_file().parent.iterdir()):
+            config_file().parent.rmdir()

@@ -1,0 +1,45 @@
+"""`neo down`: stop the server, then everything that runs; keep the state."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.home import Home
+from neocloud.cli.machine.server_process import run_server_verb, stop_server
+from neocloud.cli.output import say
+from neocloud.cli.progress import stage
+from neocloud.cli.target import home_of
+
+app = command_group()
+
+
+@app.command()
+def down(
+    context: typer.Context,
+    home: Annotated[
+        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
+    ] = None,
+) -> None:
+    """Stop the cloud and all that runs in it; keep its state.
+
+    Clusters, file systems and the bill are still there after the next `neo up`. Running jobs are cut off;
+    Slurm requeues them.
+
+    Examples:
+
+      neo down
+      neo down --home ~/cloud
+    """
+    place = Home(home_of(context, home))
+    if not place.is_ours():
+        say(f"There is no cloud in {place.path}; nothing to stop.")
+        return
+    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+        with stage("Stop the server"):
+            was_running = stop_server(place)
+        with stage("Stop what runs in the cloud"):
+            run_server_verb(place, place.options(), "--stop-workloads")
+    typer.echo("Neocloud is stopped." if was_running else "Neocloud was stopped already.")
+    typer.echo(f"Its state is kept in {place.path}. Start it again: neo up. Remove it: neo destroy.")

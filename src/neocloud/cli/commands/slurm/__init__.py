@@ -1,0 +1,16 @@
+"""`neo slurm`: clusters, and the batch jobs in them."""
+
+from neocloud.cli.commands.slurm import cluster, job
+from neocloud.cli.lazy import command_group
+
+app = command_group(
+    """Slurm clusters and their batch jobs.
+
+Examples:
+
+  neo slurm cluster create bank --workers 2
+  neo slurm job submit bank train.sbatch --wait
+"""
+)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(job.app, name="job")

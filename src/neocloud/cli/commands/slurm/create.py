@@ -1,0 +1,83 @@
+"""`neo slurm cluster create`: ask for a cluster and show how it comes to be."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.slurm.keys import default_public_keys, read_public_keys
+from neocloud.cli.commands.slurm.lookup import SERVICE, ProjectOption, look_for_cluster, open_place
+from neocloud.cli.commands.slurm.shapes import choose_shape
+from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show
+from neocloud.cli.progress import duration
+from neocloud.core import contract
+
+WHY_SECONDS = (
+    "(The published figure for this task elsewhere is 20 to 30 minutes. Here it takes\n"
+    "seconds because the machine and its drivers exist already.)"
+)
+
+
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the cluster: lower-case letters, digits, hyphens.")],
+    workers: Annotated[int, typer.Option(help="How many worker nodes.")] = 2,
+    platform: Annotated[str, typer.Option(help="Platform of the workers. Default: one without GPUs.")] = "",
+    preset: Annotated[
+        str, typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest.")
+    ] = "",
+    node_set: Annotated[
+        str, typer.Option(help="Name of the set of workers; nodes are NAME-0, NAME-1.")
+    ] = "worker",
+    shared_root_size: Annotated[int, typer.Option(help="GiB of the shared root; 0: the default.")] = 0,
+    ssh_key: Annotated[
+        list[Path] | None,
+        typer.Option(help="Public key file that may sign in; repeatable. Default: yours in ~/.ssh."),
+    ] = None,
+    login_port: Annotated[int, typer.Option(help="Port of the login node on this machine; 0: any free.")] = 0,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take the cluster of this name if there is one.")
+    ] = False,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Make a cluster and wait until it is READY, with a live view of its steps.
+
+    Interrupting does not stop it: the cloud goes on, and `neo slurm cluster get` shows how far it is.
+
+    Examples:
+
+      neo slurm cluster create bank --workers 2
+      neo slurm cluster create lab --workers 1 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
+      neo slurm cluster create bank --ssh-key team.pub --login-port 2222
+    """
+    place = open_place(context, project)
+    existing = look_for_cluster(place, name) if reuse else None
+    if existing is not None:
+        existing = watch_until_ready(place, existing)
+        report_ready(existing, output, f"Cluster {name} is there already and READY; it is used as it is.")
+        return
+    platform, preset = choose_shape(place, platform, preset)
+    keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
+    spec = {
+        "node_sets": [{"name": node_set, "platform": platform, "preset": preset, "count": workers}],
+        "shared_root": {"size_gibibytes": shared_root_size},
+        "login": {"ssh_public_keys": keys, "port": login_port},
+    }
+    request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
+    operation = place.client.call(f"{SERVICE}/Create", request)
+    view = watch_operation(place, operation, f"Cluster {name}: {workers} workers {preset} on {platform}")
+    cluster = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
+    if not keys:
+        say("Nobody can sign in with ssh: no key was given and ~/.ssh holds none.")
+    report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.\n{WHY_SECONDS}")
+
+
+def report_ready(cluster: Any, output: Format, text: str) -> None:
+    if output is not Format.TABLE:
+        show(output, contract.to_dict(cluster), fields_table(()))
+        return
+    name = cluster.metadata.name
+    typer.echo(text)
+    typer.echo(f"Sign in: neo slurm cluster ssh {name}   Submit: neo slurm job submit {name} SCRIPT")

@@ -1,0 +1,266 @@
+"""`neo slurm job`: batch jobs without ssh. Slurm is the only record of jobs; this asks it."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.slurm.lookup import NameArgument, Place, ProjectOption, find_cluster, open_place
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.progress import duration
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+SERVICE = "neocloud.slurm.v1.JobService"
+ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
+POLL_SECONDS = 0.5
+
+JobArgument = Annotated[int, typer.Argument(help="Number of the job.", min=1)]
+
+app = command_group(
+    """Batch jobs of a cluster, without ssh.
+
+Examples:
+
+  neo slurm job submit bank train.sbatch --wait
+  neo slurm job logs bank 7 --follow
+"""
+)
+
+
+@app.command()
+def submit(
+    context: typer.Context,
+    cluster: NameArgument,
+    script: Annotated[
+        Path, typer.Argument(help="Batch script with its #SBATCH lines; - reads it from stdin.")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the job instead of the script's own.")] = "",
+    chdir: Annotated[str, typer.Option(help="Working directory on the cluster.")] = "",
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable for the job; repeatable.")
+    ] = None,
+    dependency: Annotated[str, typer.Option(help="As Slurm writes it, for example afterok:12.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended; fail when it fails.")
+    ] = False,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Submit a batch script that lies on your own machine.
+
+    Examples:
+
+      neo slurm job submit bank train.sbatch
+      neo slurm job submit bank train.sbatch --wait -- --epochs 3
+      neo slurm job submit bank evaluate.sbatch --dependency afterok:12
+    """
+    place = open_place(context, project)
+    request = {
+        "cluster_id": find_cluster(place, cluster).metadata.id,
+        "script": _read_script(script),
+        "name": name or ("" if str(script) == "-" else script.stem),
+        "working_directory": chdir,
+        "environment": dict(_variable(item) for item in env or ()),
+        "arguments": arguments or [],
+        "dependency": dependency,
+    }
+    job_id = place.client.call(f"{SERVICE}/Submit", request).job_id
+    if output is Format.TABLE:
+        typer.echo(f"Submitted job {job_id}")
+    job = _wait(place, request["cluster_id"], job_id) if wait else None
+    if output is not Format.TABLE:
+        show(output, {"job_id": job_id} if job is None else contract.to_dict(job), fields_table(()))
+    if job is not None and job.state != "COMPLETED":
+        raise ClientError(
+            "ABORTED",
+            f"Job {job_id} ended as {job.state}",
+            f"See its output: neo slurm job logs {cluster} {job_id}",
+        )
+
+
+@app.command("list")
+def list_jobs(
+    context: typer.Context,
+    cluster: NameArgument,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List the jobs of a cluster, those that have ended too.
+
+    Example:
+
+      neo slurm job list bank
+    """
+    place = open_place(context, project)
+    cluster_id = find_cluster(place, cluster).metadata.id
+    jobs = list(place.client.list_all(f"{SERVICE}/List", {"cluster_id": cluster_id}))
+    rows = (
+        (job.id, job.name, job.user, job.state, _elapsed(job), ",".join(job.nodes) or job.reason, _exit(job))
+        for job in jobs
+    )
+    show(
+        output,
+        [contract.to_dict(job) for job in jobs],
+        table(
+            ["ID", "NAME", "USER", "STATE", "TIME", "NODES OR REASON", "EXIT"],
+            rows,
+            right=["ID", "TIME", "EXIT"],
+        ),
+        empty=f"Cluster {cluster} has run no job. Submit one: neo slurm job submit {cluster} SCRIPT",
+    )
+
+
+@app.command()
+def get(
+    context: typer.Context,
+    cluster: NameArgument,
+    job_id: JobArgument,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show one job.
+
+    Example:
+
+      neo slurm job get bank 7
+    """
+    place = open_place(context, project)
+    job = _get(place, find_cluster(place, cluster).metadata.id, job_id)
+    rows = [
+        ("Id", job.id),
+        ("Name", job.name),
+        ("User", job.user),
+        ("State", job.state),
+        ("Reason", job.reason),
+        ("Nodes", ", ".join(job.nodes)),
+        ("Submitted", _time(job, "submitted_at")),
+        ("Started", _time(job, "started_at")),
+        ("Finished", _time(job, "finished_at")),
+        ("Time", _elapsed(job)),
+        ("Exit code", _exit(job)),
+        ("Restarts", job.restarts),
+        ("Output", job.output_path),
+    ]
+    show(output, contract.to_dict(job), fields_table(rows))
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    cluster: NameArgument,
+    job_id: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    project: ProjectOption = "",
+) -> None:
+    """Print a job's output; with --follow as it is written.
+
+    Examples:
+
+      neo slurm job logs bank 7
+      neo slurm job logs bank 7 --follow
+    """
+    place = open_place(context, project)
+    cluster_id = find_cluster(place, cluster).metadata.id
+    state = _StateLine(place, cluster_id, job_id)
+    offset = 0
+    while True:
+        request = {"cluster_id": cluster_id, "job_id": job_id, "offset": offset}
+        piece = place.client.call(f"{SERVICE}/ReadLog", request)
+        sys.stdout.buffer.write(piece.data)
+        sys.stdout.flush()
+        offset = piece.next_offset
+        if piece.is_complete or not (follow or piece.data):
+            return
+        if not piece.data:
+            state.show()
+            time.sleep(POLL_SECONDS)
+
+
+@app.command()
+def cancel(
+    context: typer.Context, cluster: NameArgument, job_id: JobArgument, project: ProjectOption = ""
+) -> None:
+    """Cancel a job that waits or runs.
+
+    Example:
+
+      neo slurm job cancel bank 7
+    """
+    place = open_place(context, project)
+    request = {"cluster_id": find_cluster(place, cluster).metadata.id, "job_id": job_id}
+    place.client.call(f"{SERVICE}/Cancel", request)
+    typer.echo(f"Job {job_id} is cancelled.")
+
+
+class _StateLine:
+    """Says on stderr how a job stands, whenever that changes and nothing of its output is there."""
+
+    def __init__(
+        self, place: Place, cluster_id: str, job_id: int, clock: Callable[[], float] = time.monotonic
+    ):
+        self.place, self.cluster_id, self.job_id, self.clock = place, cluster_id, job_id, clock
+        self.started, self.said = clock(), ""
+
+    def show(self) -> Any:
+        job = _get(self.place, self.cluster_id, self.job_id)
+        text = f"{job.state} ({job.reason})" if job.state == "PENDING" and job.reason else job.state
+        if text != self.said:
+            nodes = f" on {','.join(job.nodes)}" if job.nodes else ""
+            say(f"Job {job.id}: {text}{nodes} after {duration(self.clock() - self.started)}")
+        self.said = text
+        return job
+
+
+def _wait(place: Place, cluster_id: str, job_id: int) -> Any:
+    line = _StateLine(place, cluster_id, job_id)
+    while True:
+        job = line.show()
+        if job.state not in ACTIVE:
+            return job
+        time.sleep(POLL_SECONDS)
+
+
+def _get(place: Place, cluster_id: str, job_id: int) -> Any:
+    return place.client.call(f"{SERVICE}/Get", {"cluster_id": cluster_id, "job_id": job_id})
+
+
+def _read_script(script: Path) -> str:
+    try:
+        return sys.stdin.read() if str(script) == "-" else script.read_text()
+    except OSError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"The script {script} cannot be read: {error.strerror}", "Check its path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ClientError("INVALID_ARGUMENT", f"{script} is no text file", "Give a batch script") from error
+
+
+def _variable(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not equals or not name:
+        raise ClientError("INVALID_ARGUMENT", f"{item!r} is not NAME=VALUE", "For example --env EPOCHS=3")
+    return name, value
+
+
+def _time(job: Any, field: str) -> str:
+    return f"{contract.to_datetime(getattr(job, field)):%Y-%m-%d %H:%M:%S} UTC" if job.HasField(field) else ""
+
+
+def _elapsed(job: Any) -> str:
+    if not job.HasField("started_at"):
+        return ""
+    started = contract.to_datetime(job.started_at).timestamp()
+    ended = contract.to_datetime(job.finished_at).timestamp() if job.HasField("finished_at") else time.time()
+    return duration(max(0.0, ended - started))
+
+
+def _exit(job: Any) -> str:
+    return "" if job.state in ACTIVE else str(job.exit_code)

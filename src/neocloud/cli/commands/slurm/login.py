@@ -1,0 +1,119 @@
+"""Sign in to a cluster with the user's own ssh: the right port, and the host key the cloud vouches for.
+
+The host key comes from the cloud over an authenticated connection, so ssh never has to ask whether to trust
+it.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.slurm.keys import matching_identity
+from neocloud.cli.commands.slurm.lookup import (
+    NameArgument,
+    Place,
+    ProjectOption,
+    find_cluster,
+    open_place,
+    state_of,
+)
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file
+
+IdentityOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--identity", "-i", help="Private key to sign in with. Default: one in ~/.ssh that is let in."
+    ),
+]
+
+
+def ssh(
+    context: typer.Context,
+    name: NameArgument,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Command to run there, after `--`. Default: a shell.", show_default=False),
+    ] = None,
+    identity: IdentityOption = None,
+    project: ProjectOption = "",
+) -> None:
+    """Sign in to the login node, or run one command there.
+
+    Examples:
+
+      neo slurm cluster ssh bank
+      neo slurm cluster ssh bank -- sinfo
+      neo slurm cluster ssh bank -- sbatch --wait train.sbatch
+    """
+    program = shutil.which("ssh")
+    if program is None:
+        raise ClientError(
+            "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
+        )
+    place = open_place(context, project)
+    settings = _settings(place, find_cluster(place, name), identity)
+    options = [part for key, value in settings.items() for part in ("-o", f"{key}={_quoted(value)}")]
+    os.execv(program, ["ssh", *options, settings["HostName"], *(command or ())])
+
+
+def ssh_config(
+    context: typer.Context,
+    name: NameArgument,
+    identity: IdentityOption = None,
+    project: ProjectOption = "",
+) -> None:
+    """Print an OpenSSH configuration for the login node, for ssh, scp, rsync and editors.
+
+    Examples:
+
+      neo slurm cluster ssh-config bank > bank.ssh
+      scp -F bank.ssh train.py bank:
+      neo slurm cluster ssh-config bank >> ~/.ssh/config      # then simply: ssh bank
+    """
+    place = open_place(context, project)
+    cluster = find_cluster(place, name)
+    typer.echo(f"Host {cluster.metadata.name}")
+    for key, value in _settings(place, cluster, identity).items():
+        typer.echo(f"  {key} {_quoted(value)}")
+
+
+def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, str]:
+    endpoint = cluster.status.login
+    if not endpoint.port:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Cluster {cluster.metadata.name} has no login node yet: it is {state_of(cluster)}",
+            f"See what it waits for with `neo slurm cluster get {cluster.metadata.name}`",
+        )
+    settings = {
+        "HostName": endpoint.host,
+        "Port": str(endpoint.port),
+        "User": "root",
+        "UserKnownHostsFile": str(_pin_host_keys(place, cluster)),
+        "StrictHostKeyChecking": "yes",
+    }
+    chosen = identity or matching_identity(cluster.spec.login.ssh_public_keys, Path.home() / ".ssh")
+    if chosen is not None:
+        settings |= {"IdentityFile": str(chosen.absolute()), "IdentitiesOnly": "yes"}
+    return settings
+
+
+def _pin_host_keys(place: Place, cluster: Any) -> Path:
+    """Write the cluster's host keys where ssh finds them: in the state folder, else beside the profiles."""
+    home = Path(place.profile.home) if place.profile.home else None
+    parent = home if home is not None and os.access(home, os.W_OK) else config_file().parent
+    folder = parent / "known_hosts"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / cluster.metadata.id
+    endpoint = cluster.status.login
+    host = endpoint.host if endpoint.port == 22 else f"[{endpoint.host}]:{endpoint.port}"
+    file.write_text("".join(f"{host} {key.strip()}\n" for key in endpoint.host_keys))
+    return file
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if " " in value else value

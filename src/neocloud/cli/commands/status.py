@@ -1,0 +1,147 @@
+"""`neo status`: what runs, where its state lies, what the machine offers, which clusters there are."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.server_process import get_json
+from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table, warn
+from neocloud.cli.progress import duration
+from neocloud.cli.target import home_of, profile_of_home
+from neocloud.client.connection import connect
+from neocloud.client.errors import ClientError
+
+app = command_group()
+
+LIST_CLUSTERS = "neocloud.slurm.v1.ClusterService/List"
+ENFORCEABLE = {
+    "enforces_cpu": "CPU",
+    "enforces_memory": "memory",
+    "enforces_volume_size": "volume size",
+    "isolates_namespaces": "network between clusters",
+}
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    output: OutputOption = Format.TABLE,
+    home: Annotated[
+        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
+    ] = None,
+) -> None:
+    """Show what runs, where its state lies, which engine, which accelerators, and the clusters.
+
+    The exit code is 0 when the cloud runs and 5 when it does not.
+
+    Examples:
+
+      neo status
+      neo status --output json
+    """
+    place = Home(home_of(context, home))
+    server = place.server()
+    report: dict[str, Any] = {"state": "running" if server else "stopped", "home": str(place.path)}
+    if server is not None:
+        report |= _ask(place, server)
+    if output is not Format.TABLE:
+        show(output, report, fields_table(()))
+    elif server is None:
+        _print_stopped(place)
+    else:
+        _print_running(report, place, server)
+    if server is None:
+        raise typer.Exit(5)
+
+
+def _ask(place: Home, server: RunningServer) -> dict[str, Any]:
+    profile = profile_of_home(place.path, "home")
+    with connect(profile) as client:
+        details = get_json(server.http, "/status", client.tokens.token())
+        clusters = list(client.list_all(LIST_CLUSTERS, {"parent_id": profile.project_id}))
+    if not isinstance(details, dict):
+        raise ClientError(
+            "UNAVAILABLE", f"The server at {server.http} does not answer", f"See {place.log_file}"
+        )
+    return {
+        "pid": server.pid,
+        "grpc": server.grpc,
+        "http": server.http,
+        "ready_since": server.ready_since.isoformat(),
+        "tenant_id": profile.tenant_id,
+        "project_id": profile.project_id,
+        **details,
+        "clusters": [_cluster_summary(cluster) for cluster in clusters],
+    }
+
+
+def _cluster_summary(cluster: Any) -> dict[str, Any]:
+    states = cluster.status.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number
+    return {
+        "name": cluster.metadata.name,
+        "id": cluster.metadata.id,
+        "state": states[cluster.status.state].name,
+        "workers": sum(node_set.count for node_set in cluster.spec.node_sets),
+    }
+
+
+def _print_stopped(place: Home) -> None:
+    print_view(fields_table([("State", "stopped"), ("State folder", place.path)]))
+    typer.echo(
+        "Start it with `neo up`." if place.is_ours() else "There is no cloud there. `neo up` starts one."
+    )
+
+
+def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -> None:
+    engine = report.get("engine") or {}
+    elapsed = duration((datetime.now(UTC) - server.ready_since).total_seconds())
+    rows = [
+        ("State", "running"),
+        ("Since", f"{server.ready_since:%Y-%m-%d %H:%M:%S} UTC ({elapsed})"),
+        ("Version", server.version),
+        ("Process", server.pid),
+        ("State folder", place.path),
+        ("Database", report.get("database", "")),
+        ("Log", place.log_file),
+        ("API", f"{server.grpc} (gRPC), {server.http} (JSON)"),
+        ("Project", report["project_id"]),
+        ("Services", ", ".join(report.get("services") or ())),
+    ]
+    print_view(fields_table([*rows, *_engine_rows(engine)]))
+    for warning in engine.get("warnings") or ():
+        warn(warning)
+    typer.echo()
+    clusters = [(item["name"], item["state"], item["workers"], item["id"]) for item in report["clusters"]]
+    if clusters:
+        show(
+            Format.TABLE,
+            None,
+            table(["SLURM CLUSTER", "STATE", "WORKERS", "ID"], clusters, right=["WORKERS"]),
+        )
+    else:
+        typer.echo("No Slurm cluster yet. Make one: neo slurm cluster create NAME --workers 2")
+
+
+def _engine_rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
+    enforced = [word for key, word in ENFORCEABLE.items() if engine.get(key)]
+    missing = [word for key, word in ENFORCEABLE.items() if not engine.get(key)]
+    accelerators = [
+        f"{gpu['vendor']} {gpu['model']} ({_gib(gpu['memory_mib'])})"
+        for gpu in engine.get("accelerators") or ()
+    ]
+    return [
+        ("Machine", f"{engine.get('cpus', 0)} CPUs, {_gib(engine.get('memory_mib', 0))} memory"),
+        ("Accelerators", ", ".join(accelerators) or "none found"),
+        ("Enforced", ", ".join(enforced) or "nothing"),
+        ("Not enforced", ", ".join(missing) or "nothing"),
+        ("Engine", f"{engine.get('engine', 'unknown')} {engine.get('version', '')}".strip()),
+        *((f"  {key.replace('_', ' ')}", value) for key, value in (engine.get("details") or {}).items()),
+    ]
+
+
+def _gib(mebibytes: int) -> str:
+    return f"{mebibytes / 1024:.1f} GiB"

@@ -1,0 +1,119 @@
+"""`neo up`: check the machine, build missing images, start the server, make a profile."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine import images
+from neocloud.cli.machine.home import Home, Options, RunningServer
+from neocloud.cli.machine.requirements import check_machine
+from neocloud.cli.machine.server_process import start_server
+from neocloud.cli.output import fields_table, print_view, say
+from neocloud.cli.progress import stage
+from neocloud.cli.target import home_of, profile_name_for, profile_of_home
+from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
+
+app = command_group()
+
+
+@app.command()
+def up(
+    context: typer.Context,
+    home: Annotated[
+        Path | None,
+        typer.Option(envvar="NEOCLOUD_HOME", help="State folder. Default: /var/lib/neocloud."),
+    ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the gRPC API; 0: any free. Default: 7370.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the JSON API; 0: any free. Default: 7371.")
+    ] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="postgresql://... instead of SQLite in the state folder.")
+    ] = None,
+    price_file: Annotated[
+        Path | None, typer.Option(help="Own price list instead of the one that comes along.")
+    ] = None,
+) -> None:
+    """Start the cloud on this machine.
+
+    Builds the container images if they are not there (some minutes, once), starts the server and makes a
+    profile, so that every other command finds it. Run again, it reuses what is there. Options are kept for
+    the next `neo up`.
+
+    Examples:
+
+      neo up
+      neo up --home /srv/cloud                 # keep the state elsewhere
+      neo up --grpc-port 0 --http-port 0       # any free ports
+    """
+    place = Home(home_of(context, home))
+    place.create()
+    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+        options = _options(place.options(), grpc_port, http_port, database_url, price_file)
+        server = place.server()
+        is_new = server is None
+        if server is None:
+            server = _start(place, options)
+    profile = _make_profile(place)
+    _print_summary(place, server, profile, is_new=is_new)
+
+
+def _options(
+    kept: Options,
+    grpc_port: int | None,
+    http_port: int | None,
+    database_url: str | None,
+    price_file: Path | None,
+) -> Options:
+    return Options(
+        grpc_port=kept.grpc_port if grpc_port is None else grpc_port,
+        http_port=kept.http_port if http_port is None else http_port,
+        database_url=kept.database_url if database_url is None else database_url,
+        price_file=kept.price_file if price_file is None else str(price_file.absolute()),
+    )
+
+
+def _start(place: Home, options: Options) -> RunningServer:
+    check_machine()
+    for name in images.image_names():
+        with stage(f"Image {name}") as show:
+            images.build_image(name, place.path, show)
+    with stage("Start the server"):
+        server = start_server(place, options)
+    # Only what worked is kept: a port that was taken must not be tried again by the next `neo up`.
+    place.keep_options(options)
+    return server
+
+
+def _make_profile(place: Home) -> Profile:
+    profiles = read_profiles(config_file())
+    profile = profile_of_home(place.path, profile_name_for(profiles, place.path))
+    write_profiles(profiles.with_profile(profile), config_file())
+    return profile
+
+
+def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_new: bool) -> None:
+    typer.echo("Neocloud is running." if is_new else "Neocloud is running already; nothing was changed.")
+    print_view(
+        fields_table(
+            [
+                ("  State", place.path),
+                ("  API", f"{server.grpc} (gRPC), http://{server.http.removeprefix('http://')} (JSON)"),
+                ("  Credentials", place.credentials_file),
+                ("  Profile", f"{profile.name} in {_short(config_file())}"),
+            ]
+        )
+    )
+    if is_new:
+        typer.echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
+
+
+def _short(path: Path) -> str:
+    """With ~ for the home directory."""
+    user_home = os.path.expanduser("~")
+    return str(path).replace(user_home, "~", 1) if str(path).startswith(user_home + "/") else str(path)

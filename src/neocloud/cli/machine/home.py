@@ -1,0 +1,169 @@
+"""The state folder of a cloud on this machine, as the command line sees it.
+
+The server owns what is in it. The command line adds three files: `neo.json` (how `neo up` was called, so that
+the next one need not be told again; also the mark that the folder is ours), `neo.lock` and the server's log.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+from neocloud.client.errors import ClientError
+
+SERVER_MODULE = "neocloud.app"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the server is started; kept so that `neo up` after `neo down` brings back the same cloud."""
+
+    grpc_port: int = 7370
+    http_port: int = 7371
+    database_url: str = ""
+    price_file: str = ""
+
+    def arguments(self) -> list[str]:
+        given = ["--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)]
+        if self.database_url:
+            given += ["--database-url", self.database_url]
+        if self.price_file:
+            given += ["--price-file", self.price_file]
+        return given
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """What the server wrote about itself."""
+
+    pid: int
+    grpc: str
+    http: str
+    version: str
+    ready_since: datetime
+
+
+@dataclass(frozen=True)
+class Home:
+    path: Path
+
+    @property
+    def credentials_file(self) -> Path:
+        return self.path / "credentials.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "log" / "server.log"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.path / "known_hosts"
+
+    def is_ours(self) -> bool:
+        return (self.path / "neo.json").exists() or (self.path / "server.lock").exists()
+
+    def create(self) -> None:
+        """Make the folder; refuses one that holds something else, because `neo destroy` empties it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self.is_ours():
+                self._claim()
+            self.log_file.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def _claim(self) -> None:
+        if any(self.path.iterdir()):
+            raise ClientError(
+                "FAILED_PRECONDITION",
+                f"{self.path} already holds other files, and a state folder belongs to Neocloud alone",
+                "Name an empty or a new folder with --home",
+            )
+        self.keep_options(Options())
+
+    def options(self) -> Options:
+        try:
+            document = json.loads((self.path / "neo.json").read_text())
+        except (OSError, ValueError):
+            return Options()
+        known = {item.name for item in fields(Options)}
+        return Options(**{key: value for key, value in document.items() if key in known})
+
+    def keep_options(self, options: Options) -> None:
+        try:
+            (self.path / "neo.json").write_text(json.dumps(asdict(options), indent=2) + "\n")
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def server(self) -> RunningServer | None:
+        """The server that runs on this folder, or None."""
+        try:
+            file = self.path / "server.json"
+            document = json.loads(file.read_text())
+            # The server writes the file when it is ready and never again.
+            ready_since = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            server = RunningServer(
+                int(document["pid"]), document["grpc"], document["http"], document["version"], ready_since
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return server if is_server_process(server.pid) else None
+
+    @contextmanager
+    def locked(self, on_wait: Callable[[], None]) -> Iterator[None]:
+        """One `neo up`, `down` or `destroy` at a time; `on_wait` is called when another one is at work."""
+        lock = self.path / "neo.lock"
+        while True:
+            try:
+                descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise _unusable(self.path, error) from error
+            _take(descriptor, on_wait)
+            if _is_same_file(descriptor, lock):
+                break
+            os.close(descriptor)
+            # The one before us was `neo destroy`: the file we waited for is gone.
+            self.create()
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def is_server_process(pid: int) -> bool:
+    """Whether `pid` is alive and a server of ours, not another process that got its number."""
+    try:
+        return SERVER_MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _take(descriptor: int, on_wait: Callable[[], None]) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        on_wait()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _unusable(path: Path, error: OSError) -> ClientError:
+    if isinstance(error, PermissionError):
+        return ClientError(
+            "PERMISSION_DENIED",
+            f"{path} cannot be written",
+            "Run as root, or name another folder with --home",
+        )
+    return ClientError(
+        "FAILED_PRECONDITION", f"{path} cannot be used: {error.strerror}", "Name another with --home"
+    )

@@ -1,0 +1,132 @@
+"""What commands print: tables for people, JSON and YAML for programs.
+
+Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and no line is
+cut or wrapped, so `grep` and `awk` see whole rows.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, TextIO
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+UNBOUNDED_WIDTH = 10_000
+GAP = 3
+WORDS_BY_STYLE = {
+    "green": "READY RUNNING ACTIVE COMPLETED IDLE MIXED ALLOCATED pass running ok",
+    "red": "ERROR FAILED DOWN TIMEOUT OUT_OF_MEMORY NODE_FAIL fail failed",
+    "yellow": "CREATING UPDATING DELETING PENDING DRAIN DRAINED DRAINING CANCELLED not_run stopped waiting",
+}
+STYLES = {word: style for style, words in WORDS_BY_STYLE.items() for word in words.split()}
+UNBROKEN = {"NAME", "ID", "STATE"}
+"""Columns whose cells are copied as a whole, so they are not wrapped."""
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[
+    Format, typer.Option("--output", "-o", help="table for people; json or yaml for programs.")
+]
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows of text for people. Without headers it is a list of names and values."""
+
+    rows: Sequence[Sequence[str]]
+    headers: Sequence[str] = ()
+    right: frozenset[str] = frozenset()
+    """Headers of columns that hold numbers."""
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> View:
+    return View([[_text(value) for value in row] for row in rows], headers, frozenset(right))
+
+
+def fields_table(pairs: Iterable[tuple[str, Any]]) -> View:
+    """One thing, as name and value per line."""
+    return View([[name, _text(value)] for name, value in pairs])
+
+
+def console(file: TextIO | Any = None) -> Console:
+    """A console that does not cut lines when nobody looks at them."""
+    target = sys.stdout if file is None else file
+    is_terminal = target.isatty()
+    width = None if is_terminal else UNBOUNDED_WIDTH
+    return Console(file=target, width=width, highlight=False, soft_wrap=not is_terminal)
+
+
+def say(text: str = "") -> None:
+    """A line for the person, beside the result."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def warn(text: str) -> None:
+    console(sys.stderr).print(Text(f"Warning: {text}", style="yellow"))
+
+
+def show(output: Format, data: Any, view: View, *, empty: str = "") -> None:
+    """Print `data` as asked for; `view` is its form for people, `empty` what to say when there is nothing."""
+    if output is Format.JSON:
+        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    elif output is Format.YAML:
+        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    elif view.rows:
+        print_view(view)
+    else:
+        say(empty)
+
+
+def print_view(view: View) -> None:
+    screen = console()
+    if screen.is_terminal:
+        screen.print(_styled(view))
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _lines(view)))
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
+def _lines(view: View) -> Iterable[str]:
+    """Plain text with aligned columns and no trailing blanks."""
+    rows = [view.headers, *view.rows] if view.headers else view.rows
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    is_right = [header in view.right for header in view.headers] or [False] * len(widths)
+    for row in rows:
+        cells = zip(row, widths, is_right, strict=True)
+        padded = (cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells)
+        yield (" " * GAP).join(padded).rstrip()
+
+
+def _styled(view: View) -> Table:
+    result = Table(
+        box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=bool(view.headers)
+    )
+    for header in view.headers:
+        justify = "right" if header in view.right else "left"
+        result.add_column(header, justify=justify, overflow="fold", no_wrap=header in UNBROKEN)
+    if not view.headers:
+        result.add_column(style="bold", no_wrap=True)
+        result.add_column(overflow="fold")
+    for row in view.rows:
+        result.add_row(*(_cell(text) for text in row))
+    return result
+
+
+def _cell(text: str) -> Text:
+    """States are coloured by their word."""
+    return Text(text, style=next((STYLES[word] for word in text.split("+") if word in STYLES), ""))

@@ -1,0 +1,124 @@
+"""Progress of things that take longer than a second, on stderr.
+
+On a terminal a line lives while the stage runs and then says how long it took. Elsewhere each stage is a
+plain line when it starts and another when it is done, so that a log shows where time went.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from neocloud.cli.output import console, say
+
+SYMBOLS = {"ok": ("✓", "green"), "failed": ("✗", "red"), "pending": ("·", "dim")}
+REFRESH_PER_SECOND = 10
+
+
+def duration(seconds: float) -> str:
+    """How long, in the form people say it: 0.8 s, 12 s, 3 min 05 s."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+
+
+@contextmanager
+def stage(title: str) -> Iterator[Callable[[str], None]]:
+    """Show that `title` is under way; the value is a function that shows a detail beside it."""
+    started = time.monotonic()
+    screen = console(sys.stderr)
+    if not screen.is_terminal:
+        say(f"{title} ...")
+        yield lambda detail: say(f"  {detail}")
+        say(f"{title}: done in {duration(time.monotonic() - started)}")
+        return
+    line = _StageLine(title, started)
+    with Live(line, console=screen, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+        yield line.show
+    screen.print(Text.assemble(("✓ ", "green"), title, (f"  {duration(time.monotonic() - started)}", "dim")))
+
+
+class _StageLine:
+    def __init__(self, title: str, started: float) -> None:
+        self.title, self.started, self.detail = title, started, ""
+        self.spinner = Spinner("dots")
+
+    def show(self, detail: str) -> None:
+        self.detail = detail
+
+    def __rich__(self) -> RenderableType:
+        elapsed = duration(time.monotonic() - self.started)
+        self.spinner.update(
+            text=Text.assemble(
+                self.title, (f"  {elapsed}  {self.detail}", "dim"), overflow="ellipsis", no_wrap=True
+            )
+        )
+        return self.spinner
+
+
+class StepsView:
+    """A list of named steps that become done one after the other, as a reconciler reports them."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.started = time.monotonic()
+        self.steps: Sequence[Any] = ()
+        self.done_after: dict[str, float] = {}
+        self.spinner = Spinner("dots")
+        self.screen = console(sys.stderr)
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    @contextmanager
+    def shown(self) -> Iterator["StepsView"]:
+        if not self.screen.is_terminal:
+            say(f"{self.title} ...")
+            yield self
+            return
+        with Live(self, console=self.screen, refresh_per_second=REFRESH_PER_SECOND) as live:
+            yield self
+            live.refresh()
+
+    def update(self, steps: Sequence[Any]) -> None:
+        """Take the steps as they are now; each has `name`, `outcome` and `message`."""
+        self.steps = steps
+        for step in steps:
+            if step.outcome == "ok" and step.name not in self.done_after:
+                self.done_after[step.name] = self.elapsed
+                if not self.screen.is_terminal:
+                    say(f"  {duration(self.elapsed):>8}  {step.name}")
+
+    def __rich__(self) -> RenderableType:
+        rows = Table.grid(padding=(0, 1))
+        rows.add_column(width=1)
+        rows.add_column()
+        rows.add_column(justify="right", style="dim")
+        rows.add_column(style="dim", overflow="ellipsis", no_wrap=True)
+        for step in self.steps:
+            done = self.done_after.get(step.name)
+            rows.add_row(
+                self._symbol(step), step.name, "" if done is None else duration(done), _message(step)
+            )
+        heading = Text.assemble((self.title, "bold"), (f"  {duration(self.elapsed)}", "dim"))
+        return Group(heading, rows)
+
+    def _symbol(self, step: Any) -> RenderableType:
+        if step.outcome in SYMBOLS:
+            symbol, style = SYMBOLS[step.outcome]
+            return Text(symbol, style=style)
+        return self.spinner
+
+
+def _message(step: Any) -> str:
+    return "" if step.outcome == "ok" else step.message

@@ -1,0 +1,195 @@
+"""Build the commands of a product: `neo compute filesystem create --name data --size-gibibytes 10`.
+
+Each command is a function made from a noun, a verb and the flags of its request. Typer reads a function's
+signature, so the signature is what is put together here.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption
+from neocloud.cli.resources import verbs
+from neocloud.cli.resources.flags import Flag, flags_of, option
+from neocloud.cli.resources.nouns import PRODUCTS, Noun, Parent, kebab
+
+IDENTITY = ("metadata",)
+HIDDEN_IN_LISTS = {"page_size", "page_token"}
+Body = Callable[..., None]
+
+
+def product_app(product: str, about: str) -> typer.Typer:
+    """The command group of one product."""
+    nouns = PRODUCTS[product]
+    listed = next(noun for noun in reversed(nouns) if _has_plain_list(noun))
+    app = command_group(f"{about}\n\nExample:\n\n  neo {product} {listed.name} list\n")
+    for noun in nouns:
+        group = command_group(f"{noun.about}\n\n{_group_example(product, noun)}")
+        for verb in noun.verbs:
+            if verb != "GetByName" or "Get" not in noun.verbs:
+                _add(group, product, noun, verb)
+        app.add_typer(group, name=noun.name)
+    return app
+
+
+def _has_plain_list(noun: Noun) -> bool:
+    return "List" in noun.verbs and noun.parent is not Parent.GIVEN
+
+
+def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:
+    build = {"Create": _create, "Update": _update, "Get": _get, "GetByName": _get, "Delete": _delete}.get(
+        verb, _other
+    )
+    parameters, body, about, example = build(noun, verb)
+    name = "get" if verb == "GetByName" else kebab(verb)
+
+    def command(**given: Any) -> None:
+        body(noun, verb, given)
+
+    signature = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for key, (annotation, default) in {
+            "context": (typer.Context, inspect.Parameter.empty),
+            **parameters,
+        }.items()
+    ]
+    vars(command)["__signature__"] = inspect.Signature(signature)
+    command.__annotations__ = {key: annotation for key, (annotation, _) in parameters.items()} | {
+        "context": typer.Context
+    }
+    command.__doc__ = f"{about}\n\nExample:\n\n  neo {product} {noun.name} {name} {example}".rstrip()
+    group.command(name)(command)
+
+
+Parameters = dict[str, tuple[Any, Any]]
+Built = tuple[Parameters, Body, str, str]
+
+
+def _create(noun: Noun, verb: str) -> Built:
+    flags = [flag for flag in flags_of(noun.rpc(verb).input.DESCRIPTOR) if flag.path[:1] != IDENTITY]
+    parameters: Parameters = {
+        "name": (Annotated[str, typer.Option(help=f"Name of the new {noun.words}.")], ""),
+        **_parent(noun),
+        **_flag_parameters(flags),
+        **_labels(),
+        **_file("Take the resource from a YAML or JSON file; flags come on top."),
+        **_no_wait(),
+        **_output(),
+    }
+    return parameters, verbs.create(flags), f"Make {noun.one} and wait until it is there.", noun.example
+
+
+def _update(noun: Noun, verb: str) -> Built:
+    flags = [flag for flag in flags_of(noun.rpc(verb).input.DESCRIPTOR) if flag.path[:1] != IDENTITY]
+    parameters: Parameters = {
+        **_target(noun),
+        "name": (Annotated[str, typer.Option(help="New name.")], ""),
+        **_flag_parameters(flags),
+        **_labels(),
+        **_file("Take new values from a YAML or JSON file; what it does not name stays."),
+        **_no_wait(),
+        **_output(),
+    }
+    about = f"Change {noun.one}; what is not named stays as it is."
+    return parameters, verbs.update(flags), about, "ID --label team=risk"
+
+
+def _get(noun: Noun, verb: str) -> Built:
+    if not {"id", "name"} & set(noun.rpc(verb).input.DESCRIPTOR.fields_by_name):
+        return _other(noun, verb)
+    parameters: Parameters = {**_target(noun), **_output()}
+    return parameters, verbs.get, f"Show one {noun.words}.", "NAME" if "GetByName" in noun.verbs else "ID"
+
+
+def _delete(noun: Noun, verb: str) -> Built:
+    yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+    parameters: Parameters = {**_target(noun), "yes": (yes, False), **_no_wait()}
+    return parameters, verbs.delete, f"Delete {noun.one}.", "ID --yes"
+
+
+def _other(noun: Noun, verb: str) -> Built:
+    """Lists, and verbs of the noun's own."""
+    request = noun.rpc(verb).input.DESCRIPTOR
+    flags = [flag for flag in flags_of(request) if flag.path not in (("id",), ("parent_id",))]
+    flags = [flag for flag in flags if flag.path[-1] not in HIDDEN_IN_LISTS]
+    parameters: Parameters = {
+        **(_target(noun) if "id" in request.fields_by_name else {}),
+        **(_parent(noun) if "parent_id" in request.fields_by_name else {}),
+        **_flag_parameters(flags),
+        **_output(),
+    }
+    needs_parent = "parent_id" in request.fields_by_name and noun.parent is Parent.GIVEN
+    example = "ID" if "id" in request.fields_by_name else "--parent-id group-e00risk" if needs_parent else ""
+    if not example and flags and verb != "List" and noun.parent is not Parent.NOTHING:
+        example = _sample(flags[0])
+    words = kebab(verb).replace("-", " ")
+    about = (
+        f"{words.capitalize()}: {noun.about[0].lower()}{noun.about[1:]}"
+        if verb != "List"
+        else f"List: {noun.about}"
+    )
+    return parameters, verbs.call(flags), about, example
+
+
+def _target(noun: Noun) -> Parameters:
+    text = f"Id or name of the {noun.words}." if "GetByName" in noun.verbs else f"Id of the {noun.words}."
+    metavar = "ID|NAME" if "GetByName" in noun.verbs else "ID"
+    parent: Parameters = _parent(noun) if "GetByName" in noun.verbs else {}
+    return {
+        "target": (Annotated[str, typer.Argument(help=text, metavar=metavar)], inspect.Parameter.empty),
+        **parent,
+    }
+
+
+def _parent(noun: Noun) -> Parameters:
+    if noun.parent is Parent.NOTHING:
+        return {}
+    if noun.parent is Parent.GIVEN:
+        return {
+            "parent_id": (
+                Annotated[str, typer.Option(help="Id of what it belongs to.")],
+                inspect.Parameter.empty,
+            )
+        }
+    text = f"Id of the {noun.parent}. Default: the profile's."
+    return {"parent_id": (Annotated[str, typer.Option(help=text, show_default=False)], "")}
+
+
+def _flag_parameters(flags: list[Flag]) -> Parameters:
+    return {flag.parameter: (option(flag), None) for flag in flags}
+
+
+def _labels() -> Parameters:
+    text = "NAME=VALUE; repeatable."
+    return {"label": (Annotated[list[str] | None, typer.Option(help=text, metavar="NAME=VALUE")], None)}
+
+
+def _file(text: str) -> Parameters:
+    return {"file": (Annotated[Path | None, typer.Option("--file", "-f", help=text)], None)}
+
+
+def _no_wait() -> Parameters:
+    return {
+        "no_wait": (Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is done.")], False)
+    }
+
+
+def _output() -> Parameters:
+    return {"output": (OutputOption, Format.TABLE)}
+
+
+def _sample(flag: Flag) -> str:
+    """A plausible use of a flag, for the example."""
+    samples: Mapping[Any, str] = {int | None: "10", bool | None: "", float | None: "0.5"}
+    value = samples.get(flag.annotation, "'{...}'" if flag.is_json else "VALUE")
+    return f"{flag.option} {value}".rstrip()
+
+
+def _group_example(product: str, noun: Noun) -> str:
+    verb = "list" if "List" in noun.verbs else kebab(noun.verbs[0])
+    needs_parent = noun.parent is Parent.GIVEN
+    return f"Example:\n\n  neo {product} {noun.name} {verb}{' --parent-id ID' if needs_parent else ''}"

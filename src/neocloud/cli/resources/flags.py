@@ -1,0 +1,167 @@
+"""Flags from the fields of a message, and back: what was typed becomes a request in the contract's JSON form.
+
+Scalars, enums and lists of scalars are flags of their own, nested messages are flattened with a hyphen
+(`--login-port`), maps are NAME=VALUE, and what is deeper is given as JSON.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+import yaml
+
+from neocloud.cli.resources.nouns import kebab
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+DEEPEST_FLAG = 3
+TEXT_TYPES = {
+    "google.protobuf.Timestamp": "a time such as 2026-12-31T00:00:00Z",
+    "google.protobuf.Duration": "3600s",
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option of a command and the field it fills."""
+
+    path: tuple[str, ...]
+    """Field names from the request's top: ("spec", "size_gibibytes")."""
+    option: str
+    annotation: Any
+    help: str
+    is_json: bool = False
+    is_map: bool = False
+
+    @property
+    def parameter(self) -> str:
+        return "__".join(self.path)
+
+    def value_of(self, given: Any) -> Any:
+        if self.is_map:
+            return dict(_pair(item, self.option) for item in given)
+        if self.is_json:
+            return _parsed(given, self.option)
+        return given
+
+
+def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> list[Flag]:
+    """The flags that fill a message. Fields that only the cloud sets have none, and `spec` needs no word."""
+    found: list[Flag] = []
+    for field in descriptor.fields:
+        if contract.annotations(field).is_output_only:
+            continue
+        here = (*path, field.name)
+        option = f"--{prefix}{kebab(field.name).replace('_', '-')}"
+        if _is_nested(field) and len(here) <= DEEPEST_FLAG:
+            inner = "" if here == ("spec",) else f"{option.removeprefix('--')}-"
+            found += flags_of(field.message_type, here, inner)
+        else:
+            found.append(_flag(field, here, option))
+    return found
+
+
+def fill(request: dict[str, Any], flags: Iterable[Flag], given: Mapping[str, Any]) -> list[str]:
+    """Put what was typed into the request; the paths of those fields."""
+    paths: list[str] = []
+    for flag in flags:
+        value = given.get(flag.parameter)
+        if value is None or value == []:
+            continue
+        target = request
+        for part in flag.path[:-1]:
+            target = target.setdefault(part, {})
+        target[flag.path[-1]] = flag.value_of(value)
+        paths.append(".".join(flag.path))
+    return paths
+
+
+def option(flag: Flag) -> Any:
+    """The annotation Typer reads; a boolean can be set and unset, because false is a value too."""
+    is_switch = flag.annotation == bool | None
+    words = f"{flag.option}/--no-{flag.option.removeprefix('--')}" if is_switch else flag.option
+    return Annotated[flag.annotation, typer.Option(words, help=flag.help, show_default=False)]
+
+
+def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return Flag(path, name, list[str] | None, "NAME=VALUE; repeatable.", is_map=True)
+    if field.message_type is not None and field.message_type.full_name in TEXT_TYPES:
+        return Flag(path, name, str | None, f"{TEXT_TYPES[field.message_type.full_name].capitalize()}.")
+    if field.message_type is not None:
+        return Flag(path, name, str | None, f"{_shape(field)} as JSON.", is_json=True)
+    if field.enum_type is not None:
+        names = tuple(value.name for value in field.enum_type.values if value.number != 0)
+        return Flag(path, name, _many(field, Literal[names]), _alternatives(field))
+    kinds: Mapping[Any, type] = {
+        field.CPPTYPE_BOOL: bool,
+        field.CPPTYPE_STRING: str,
+        field.CPPTYPE_DOUBLE: float,
+        field.CPPTYPE_FLOAT: float,
+    }
+    kind = kinds.get(field.cpp_type, int)
+    return Flag(path, name, _many(field, kind), _alternatives(field))
+
+
+def _alternatives(field: Any) -> str:
+    """Members of a oneof exclude each other; say so."""
+    group = field.containing_oneof
+    if group is None or len(group.fields) < 2:
+        return ""
+    others = [kebab(other.name).replace("_", "-") for other in group.fields if other.name != field.name]
+    return f"Instead of {', '.join(f'--{name}' for name in others)}."
+
+
+def _many(field: Any, kind: Any) -> Any:
+    return list[kind] | None if field.is_repeated else kind | None
+
+
+def _is_nested(field: Any) -> bool:
+    return (
+        field.message_type is not None
+        and not field.is_repeated
+        and field.message_type.full_name not in TEXT_TYPES
+    )
+
+
+def _shape(field: Any) -> str:
+    names = ", ".join(inner.name for inner in field.message_type.fields[:4])
+    return f"{'List of objects' if field.is_repeated else 'An object'} ({names})"
+
+
+def _pair(item: str, name: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not equals or not key:
+        raise ClientError("INVALID_ARGUMENT", f"{item!r} is not NAME=VALUE", f"For example {name} team=risk")
+    return key, value
+
+
+def _parsed(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{name} is no JSON: {error}", "Quote it for the shell with '...'"
+        ) from error
+
+
+def read_manifest(text: str, where: str) -> dict[str, Any]:
+    """A resource as YAML or JSON, in the form that `--output yaml` prints."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{where} is no YAML: {error}", "Correct it and try again"
+        ) from error
+    if not isinstance(document, dict):
+        raise ClientError("INVALID_ARGUMENT", f"{where} holds no resource", "It needs `metadata` and `spec`")
+    return document
+
+
+def paths_in(document: Any, prefix: Sequence[str] = ()) -> list[str]:
+    """The paths of all values in a manifest; lists and maps are one value."""
+    if isinstance(document, dict) and document:
+        return [path for key, value in document.items() for path in paths_in(value, (*prefix, str(key)))]
+    return [".".join(prefix)]

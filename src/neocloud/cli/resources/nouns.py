@@ -1,0 +1,124 @@
+"""Which nouns the command line offers: a table of the contract's services that this cloud serves.
+
+Everything else about a noun (its verbs' flags, its columns) is read from the contract. A test compares this
+table with what the server serves, so neither can drift from the other.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+
+class Parent(StrEnum):
+    """What a noun belongs to, and so what `--parent-id` is when it is not given."""
+
+    NOTHING = "nothing"
+    TENANT = "tenant"
+    PROJECT = "project"
+    GIVEN = "given"
+    """Something that the caller must name."""
+
+
+@dataclass(frozen=True)
+class Noun:
+    service: str
+    parent: Parent
+    verbs: tuple[str, ...]
+    about: str
+    example: str = ""
+    """Flags that a person would give on create."""
+
+    @property
+    def name(self) -> str:
+        """ "nebius.iam.v1.ServiceAccountService" is `service-account`."""
+        return kebab(self.service.rpartition(".")[2].removesuffix("Service"))
+
+    @property
+    def words(self) -> str:
+        """For sentences: "service account"."""
+        return self.name.replace("-", " ")
+
+    @property
+    def one(self) -> str:
+        """With its article: "an access permit"."""
+        return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.words}"
+
+    def rpc(self, verb: str) -> contract.Rpc:
+        return load_method(f"{self.service}/{verb}")
+
+
+CRUD = ("Create", "Get", "GetByName", "List", "Update", "Delete")
+
+PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
+    "iam": (
+        Noun("nebius.iam.v1.ProfileService", Parent.NOTHING, ("Get",), "Who you are signed in as."),
+        Noun("nebius.iam.v1.TenantService", Parent.NOTHING, ("Get", "List"), "Tenants: a company or a team."),
+        Noun(
+            "nebius.iam.v1.ProjectService",
+            Parent.TENANT,
+            ("Create", "Get", "GetByName", "List", "Update"),
+            "Projects: what belongs together in a tenant.",
+            "--name risk",
+        ),
+        Noun(
+            "nebius.iam.v1.ServiceAccountService",
+            Parent.PROJECT,
+            CRUD,
+            "Accounts for programs.",
+            "--name pipeline --description 'Nightly training'",
+        ),
+        Noun(
+            "nebius.iam.v1.AuthPublicKeyService",
+            Parent.PROJECT,
+            ("Create", "Get", "List", "ListByAccount", "Update", "Activate", "Deactivate", "Delete"),
+            "Keys that service accounts sign in with.",
+            '--account-service-account-id serviceaccount-e00abc --data "$(cat key.pub.pem)"',
+        ),
+        Noun("nebius.iam.v1.GroupService", Parent.TENANT, CRUD, "Groups of accounts.", "--name analysts"),
+        Noun(
+            "nebius.iam.v1.GroupMembershipService",
+            Parent.GIVEN,
+            ("Create", "Get", "Delete", "ListMembers", "ListMemberOf"),
+            "Who is in which group.",
+            "--parent-id group-e00abc --member-id serviceaccount-e00abc",
+        ),
+        Noun(
+            "nebius.iam.v1.AccessPermitService",
+            Parent.GIVEN,
+            ("Create", "Get", "List", "Delete"),
+            "What a group may do, and where.",
+            "--parent-id group-e00abc --resource-id project-e00abc --role editor",
+        ),
+    ),
+    "compute": (
+        Noun(
+            "nebius.compute.v1.PlatformService",
+            Parent.PROJECT,
+            ("GetByName", "List"),
+            "Platforms and presets: the shapes a node can have.",
+        ),
+        Noun(
+            "nebius.compute.v1.FilesystemService",
+            Parent.PROJECT,
+            CRUD,
+            "Shared file systems.",
+            "--name data --size-gibibytes 10 --type NETWORK_SSD",
+        ),
+    ),
+}
+
+
+def load_method(path: str) -> contract.Rpc:
+    try:
+        return contract.method(path)
+    except contract.ContractUnavailable as error:
+        raise ClientError("FAILED_PRECONDITION", str(error)) from error
+
+
+def kebab(camel: str) -> str:
+    """ "GetByName" is `get-by-name`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", camel).lower()

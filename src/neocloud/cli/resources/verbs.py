@@ -1,0 +1,198 @@
+"""What the derived commands do: build a request, call, wait, print."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from neocloud.cli.output import Format, say, show
+from neocloud.cli.progress import stage
+from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
+from neocloud.cli.resources.nouns import Noun, Parent
+from neocloud.cli.resources.rows import list_table, single_table
+from neocloud.cli.target import profile_of, project_of
+from neocloud.client.connection import Client, connect, items_field
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.core import contract
+
+Given = Mapping[str, Any]
+WRITABLE_METADATA = ("name", "parent_id", "labels")
+
+
+def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
+    def run(noun: Noun, verb: str, given: Given) -> None:
+        profile, client = _open(given)
+        request = _from_manifest(given["file"])
+        metadata = request.setdefault("metadata", {})
+        metadata["parent_id"] = (
+            given.get("parent_id") or metadata.get("parent_id") or _parent(noun, profile, given)
+        )
+        if given["name"]:
+            metadata["name"] = given["name"]
+        _add_labels(metadata, given["label"])
+        request.setdefault("spec", {})
+        fill(request, flags, given)
+        operation = client.call(noun.rpc(verb).path, request)
+        _finish(noun, client, operation, given, "created")
+
+    return run
+
+
+def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
+    def run(noun: Noun, verb: str, given: Given) -> None:
+        profile, client = _open(given)
+        request = _from_manifest(given["file"])
+        metadata = request.setdefault("metadata", {})
+        metadata.pop("parent_id", None)
+        named = [path for path in paths_in(request) if path.startswith(("spec.", "metadata.labels"))]
+        metadata["id"] = _id_of(noun, client, profile, given)
+        if given["name"]:
+            metadata["name"] = given["name"]
+        named += ["metadata.labels"] if _add_labels(metadata, given["label"]) else []
+        named += fill(request, flags, given)
+        operation = client.call(noun.rpc(verb).path, request, reset_mask=named)
+        _finish(noun, client, operation, given, "changed")
+
+    return run
+
+
+def get(noun: Noun, verb: str, given: Given) -> None:
+    profile, client = _open(given)
+    _print_one(_find(noun, client, profile, given), given["output"])
+
+
+def delete(noun: Noun, verb: str, given: Given) -> None:
+    profile, client = _open(given)
+    resource_id = _id_of(noun, client, profile, given)
+    if not given["yes"] and not typer.confirm(f"Delete {noun.words} {given['target']}?", err=True):
+        raise typer.Abort
+    operation = client.call(noun.rpc(verb).path, {"id": resource_id})
+    if not given["no_wait"]:
+        _wait(client, operation, f"Delete {noun.words} {given['target']}")
+    typer.echo(
+        f"{noun.words.capitalize()} {given['target']} is {'being ' if given['no_wait'] else ''}deleted."
+    )
+
+
+def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
+    """Lists and all other verbs: send the request, print the answer."""
+
+    def run(noun: Noun, verb: str, given: Given) -> None:
+        profile, client = _open(given)
+        rpc = noun.rpc(verb)
+        request: dict[str, Any] = {}
+        if "target" in given:
+            request["id"] = _id_of(noun, client, profile, given)
+        if "parent_id" in given:
+            request["parent_id"] = given["parent_id"] or _parent(noun, profile, given)
+        fill(request, flags, given)
+        if verb.startswith("List"):
+            _print_list(
+                noun, rpc.output.DESCRIPTOR, list(client.list_all(rpc.path, request)), given["output"]
+            )
+            return
+        answer = client.call(rpc.path, request)
+        if answer.DESCRIPTOR.full_name == "nebius.common.v1.Operation":
+            _wait(client, answer, f"{verb} {noun.words}")
+            say("Done.")
+        else:
+            _print_one(answer, given["output"])
+
+    return run
+
+
+def _open(given: Given) -> tuple[Profile, Client]:
+    profile = profile_of(given["context"])
+    client = connect(profile)
+    given["context"].call_on_close(client.close)
+    return profile, client
+
+
+def _from_manifest(file: Path | None) -> dict[str, Any]:
+    """What of a manifest belongs into a request; what only the cloud sets is left out."""
+    if file is None:
+        return {}
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read: {error}", "Check its path") from error
+    document = read_manifest(text, str(file))
+    metadata = document.get("metadata") or {}
+    return {
+        "metadata": {key: metadata[key] for key in WRITABLE_METADATA if key in metadata},
+        "spec": document.get("spec") or {},
+    }
+
+
+def _add_labels(metadata: dict[str, Any], labels: list[str] | None) -> bool:
+    for item in labels or ():
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise ClientError(
+                "INVALID_ARGUMENT", f"{item!r} is not NAME=VALUE", "For example --label team=risk"
+            )
+        metadata.setdefault("labels", {})[key] = value
+    return bool(labels)
+
+
+def _parent(noun: Noun, profile: Profile, given: Given) -> str:
+    if noun.parent is Parent.TENANT:
+        if profile.tenant_id:
+            return profile.tenant_id
+        raise ClientError(
+            "INVALID_ARGUMENT", f"Profile {profile.name!r} names no tenant", "Give its id with --parent-id"
+        )
+    return project_of(profile, given.get("parent_id") or "")
+
+
+def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
+    target = given["target"]
+    if "Get" in noun.verbs and ("GetByName" not in noun.verbs or contract.is_id(target)):
+        return client.call(noun.rpc("Get").path, {"id": target})
+    parent = given.get("parent_id") or _parent(noun, profile, given)
+    try:
+        return client.call(noun.rpc("GetByName").path, {"parent_id": parent, "name": target})
+    except ClientError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        known = [item.metadata.name for item in client.list_all(noun.rpc("List").path, {"parent_id": parent})]
+        step = f"There are: {', '.join(sorted(known))}" if known else "There is none yet"
+        raise ClientError("NOT_FOUND", f"There is no {noun.words} {target!r}", step) from error
+
+
+def _id_of(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
+    if "GetByName" not in noun.verbs or contract.is_id(given["target"]):
+        return given["target"]
+    return _find(noun, client, profile, given).metadata.id
+
+
+def _finish(noun: Noun, client: Client, operation: Any, given: Given, what: str) -> None:
+    """Wait if that was asked for, then show the resource as it is now."""
+    if given["no_wait"]:
+        show(given["output"], contract.to_dict(operation), single_table(contract.to_dict(operation)))
+        return
+    _wait(client, operation, f"{noun.words.capitalize()} is being {what}")
+    say(f"{noun.words.capitalize()} {operation.resource_id} is {what}.")
+    _print_one(client.call(noun.rpc("Get").path, {"id": operation.resource_id}), given["output"])
+
+
+def _wait(client: Client, operation: Any, title: str) -> None:
+    if operation.HasField("status"):
+        client.wait(operation)
+        return
+    with stage(title):
+        client.wait(operation)
+
+
+def _print_one(answer: Any, output: Format) -> None:
+    document = contract.to_dict(answer)
+    show(output, document, single_table(document), empty="It is empty.")
+
+
+def _print_list(noun: Noun, response: Any, items: list[Any], output: Format) -> None:
+    item_type = response.fields_by_name[items_field(response)].message_type
+    view = list_table(item_type, items)
+    show(output, [contract.to_dict(item) for item in items], view, empty="There is none.")

@@ -1,0 +1,86 @@
+"""Which cloud a command talks to: the profile that was chosen, or the state folder that was named."""
+
+import os
+from pathlib import Path
+
+import typer
+
+from neocloud.cli.main import Choice
+from neocloud.client.connection import Client, connect
+from neocloud.client.credentials import read_credentials
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles
+
+DEFAULT_HOME = Path("/var/lib/neocloud")
+
+
+def profile_of(context: typer.Context) -> Profile:
+    """`--profile` first, then `NEOCLOUD_HOME`, then the current profile."""
+    choice: Choice = context.find_object(Choice) or Choice()
+    profiles = read_profiles(config_file())
+    home = os.environ.get("NEOCLOUD_HOME", "")
+    if choice.profile or not home:
+        return profiles.get(choice.profile)
+    return profiles.of_home(Path(home).absolute()) or profile_of_home(Path(home).absolute(), "home")
+
+
+def profile_of_home(home: Path, name: str) -> Profile:
+    """A profile made from what the server wrote into its state folder."""
+    credentials_file = home / "credentials.json"
+    if not credentials_file.exists():
+        raise ClientError(
+            "UNAVAILABLE", f"There is no cloud in {home}", f"Start one with `neo up --home {home}`"
+        )
+    credentials = read_credentials(credentials_file)
+    return Profile(
+        name=name,
+        endpoint=credentials.endpoint,
+        credentials_file=str(credentials_file),
+        tenant_id=credentials.tenant_id,
+        project_id=credentials.project_id,
+        home=str(home),
+    )
+
+
+def profile_name_for(profiles: Profiles, home: Path) -> str:
+    """The name `neo up` gives: the one this folder has, else `default`, else the folder's own."""
+    known = profiles.of_home(home)
+    if known:
+        return known.name
+    candidates = ["default", home.name, *(f"{home.name}-{number}" for number in range(2, 1000))]
+    return next(name for name in candidates if name not in profiles.items)
+
+
+def client_of(context: typer.Context) -> Client:
+    return connect(profile_of(context))
+
+
+def project_of(profile: Profile, given: str = "") -> str:
+    """The project to work in. Raises ClientError when none is known."""
+    if given or profile.project_id:
+        return given or profile.project_id
+    raise ClientError(
+        "INVALID_ARGUMENT",
+        f"Profile {profile.name!r} names no project",
+        "Give --project, or choose one with `neo config set-project ID`; `neo iam project list` shows them",
+    )
+
+
+def home_of(context: typer.Context, given: Path | None = None) -> Path:
+    """The state folder a command about this machine means."""
+    named = given or (Path(os.environ["NEOCLOUD_HOME"]) if os.environ.get("NEOCLOUD_HOME") else None)
+    if named is not None:
+        return named.absolute()
+    choice: Choice = context.find_object(Choice) or Choice()
+    profiles = read_profiles(config_file())
+    if choice.profile:
+        profile = profiles.get(choice.profile)
+        if not profile.home:
+            raise ClientError(
+                "INVALID_ARGUMENT",
+                f"The cloud of profile {profile.name!r} runs on another machine ({profile.endpoint})",
+                "Run this command there",
+            )
+        return Path(profile.home)
+    current = profiles.items.get(profiles.current)
+    return Path(current.home) if current and current.home else DEFAULT_HOME

@@ -1,0 +1,195 @@
+"""One connection to a cloud: call any method of the contract, page through lists, wait for operations.
+
+A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
+fetched and the call repeated once with the same key, so a change never happens twice.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from neocloud.client.credentials import Credentials, read_credentials
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile, token_folder
+from neocloud.client.rpc_errors import code_name, from_rpc_error
+from neocloud.client.tokens import ExchangedToken, TokenSource, cache_file_for
+from neocloud.core import contract
+
+CALL_TIMEOUT_SECONDS = 60.0
+PAGE_SIZE = 200
+GET_OPERATION = "nebius.common.v1.OperationService/Get"
+CHANNEL_OPTIONS = (
+    # The API listens on loopback: a proxy meant for the internet must not see it.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+
+Request = Mapping[str, Any] | Any
+"""A message, or a mapping in the contract's JSON form (either spelling of field names)."""
+
+
+@dataclass
+class Client:
+    channel: grpc.Channel
+    endpoint: str
+    tokens: TokenSource
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def call(
+        self,
+        path: str,
+        request: Request | None = None,
+        *,
+        reset_mask: Sequence[str] = (),
+        timeout_seconds: float = CALL_TIMEOUT_SECONDS,
+    ) -> Any:
+        """Call `package.Service/Method`.
+
+        `reset_mask` names fields to set although their new value is the default.
+        """
+        message = self._message(path, request)
+        metadata = [("x-idempotency-key", str(uuid.uuid4()))]
+        if reset_mask:
+            metadata.append(("x-resetmask", ",".join(reset_mask)))
+        try:
+            return self._send(path, message, metadata, timeout_seconds)
+        except ClientError as error:
+            if error.code != "UNAUTHENTICATED":
+                raise
+        self.tokens.forget()
+        return self._send(path, message, metadata, timeout_seconds)
+
+    def list_all(self, path: str, request: Request | None = None) -> Iterator[Any]:
+        """All items of a paged list, fetched as they are asked for."""
+        message = self._message(path, request)
+        has_pages = "page_token" in message.DESCRIPTOR.fields_by_name
+        if has_pages and not message.page_size:
+            message.page_size = PAGE_SIZE
+        while True:
+            response = self.call(path, message)
+            yield from getattr(response, items_field(response.DESCRIPTOR))
+            if not has_pages or not response.next_page_token:
+                return
+            message.page_token = response.next_page_token
+
+    def wait(
+        self,
+        operation: Any,
+        *,
+        on_progress: Callable[[Any], None] = lambda operation: None,
+        timeout_seconds: float = 3600.0,
+    ) -> Any:
+        """Ask until the operation is finished; raises ClientError when it failed.
+
+        `on_progress` is called each time.
+        """
+        deadline = self.clock() + timeout_seconds
+        delay = 0.05
+        while True:
+            on_progress(operation)
+            if operation.HasField("status"):
+                break
+            if self.clock() > deadline:
+                raise ClientError(
+                    "DEADLINE_EXCEEDED",
+                    f"Operation {operation.id} has not finished in {timeout_seconds:.0f} s",
+                    f"It goes on without you; look at {operation.resource_id} again later",
+                )
+            self.sleep(delay)
+            delay = min(delay * 1.5, 0.5)
+            operation = self.call(GET_OPERATION, {"id": operation.id})
+        if operation.status.code != 0:
+            raise ClientError(code_name(operation.status.code), operation.status.message)
+        return operation
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _message(self, path: str, request: Request | None) -> Any:
+        try:
+            input_class = contract.method(path).input
+        except contract.ContractUnavailable as error:
+            raise ClientError("FAILED_PRECONDITION", str(error)) from error
+        if request is None:
+            return input_class()
+        if isinstance(request, Mapping):
+            try:
+                return contract.from_dict(input_class, dict(request))
+            except contract.ApiError as error:
+                raise ClientError("INVALID_ARGUMENT", error.message) from error
+        return request
+
+    def _send(self, path: str, message: Any, metadata: list[tuple[str, str]], timeout_seconds: float) -> Any:
+        bearer = ("authorization", f"Bearer {self.tokens.token()}")
+        return invoke(self.channel, self.endpoint, path, message, [*metadata, bearer], timeout_seconds)
+
+
+def invoke(
+    channel: grpc.Channel,
+    endpoint: str,
+    path: str,
+    message: Any,
+    metadata: Sequence[tuple[str, str]] = (),
+    timeout_seconds: float = CALL_TIMEOUT_SECONDS,
+) -> Any:
+    """One call, as it is; gRPC's errors become ClientError."""
+    method = contract.method(path)
+    unary = channel.unary_unary(
+        f"/{method.path}",
+        request_serializer=method.input.SerializeToString,
+        response_deserializer=method.output.FromString,
+    )
+    try:
+        return unary(message, metadata=tuple(metadata), timeout=timeout_seconds)
+    except grpc.RpcError as error:
+        raise from_rpc_error(error, endpoint) from error
+
+
+def connect(profile: Profile) -> Client:
+    """Open a connection for a profile. Nothing is sent yet."""
+    credentials = read_credentials(Path(profile.credentials_file))
+    return connect_as(credentials, live_endpoint(profile))
+
+
+def connect_as(credentials: Credentials, endpoint: str) -> Client:
+    channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+
+    def exchange(path: str, message: Any) -> Any:
+        return invoke(channel, endpoint, path, message)
+
+    tokens = ExchangedToken(credentials, exchange, cache_file_for(credentials, endpoint, token_folder()))
+    return Client(channel, endpoint, tokens)
+
+
+def live_endpoint(profile: Profile) -> str:
+    """Where the profile's cloud listens now: a cloud on this machine says so in its state folder."""
+    if not profile.home:
+        return profile.endpoint
+    try:
+        return json.loads((Path(profile.home) / "server.json").read_text())["grpc"]
+    except FileNotFoundError as error:
+        raise ClientError(
+            "UNAVAILABLE", f"The cloud in {profile.home} is not running", "Start it with `neo up`"
+        ) from error
+    except (OSError, ValueError, KeyError):
+        return profile.endpoint
+
+
+def items_field(response: Any) -> str:
+    """The repeated field of a list response: `items` nearly everywhere, `operations` or `memberships` in a
+    few.
+    """
+    return next(field.name for field in response.fields if field.message_type and field.is_repeated)

@@ -1,0 +1,94 @@
+"""A service account's credentials file, and the signed assertion that is exchanged for a token.
+
+The file has the form that the published SDKs read (`subject-credentials` with alg, private-key, kid, iss,
+sub). Beside it our server writes where it listens and which tenant and project the account starts in. The
+private key never leaves this module except as a signature.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from neocloud.client.errors import ClientError
+
+ASSERTION_LIFETIME = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    service_account_id: str
+    key_id: str
+    private_key: str = field(repr=False)
+    endpoint: str = ""
+    tenant_id: str = ""
+    project_id: str = ""
+
+    def assertion(self, now: datetime) -> str:
+        """A JWT (RS256) in which the account vouches for itself; lives five minutes."""
+        claims = {
+            "iss": self.service_account_id,
+            "sub": self.service_account_id,
+            "iat": now,
+            "exp": now + ASSERTION_LIFETIME,
+        }
+        try:
+            return jwt.encode(claims, self.private_key, algorithm="RS256", headers={"kid": self.key_id})
+        except (ValueError, TypeError, jwt.PyJWTError) as error:
+            raise ClientError(
+                "INVALID_ARGUMENT",
+                "The credentials' private key cannot be used: it is no RSA key in PEM form",
+                "Get a fresh credentials file, then run `neo login --credentials FILE`",
+            ) from error
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Raises ClientError when the file is not there, not readable or not of the expected form."""
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no credentials file {path}",
+            "`neo up` writes one; `neo login` takes another",
+        ) from error
+    except OSError as error:
+        raise ClientError(
+            "PERMISSION_DENIED",
+            f"{path} cannot be read: {error.strerror}",
+            "Run as the user who owns the file",
+        ) from error
+    except ValueError as error:
+        raise _malformed(path, "it is not JSON") from error
+    return parse_credentials(document, path)
+
+
+def parse_credentials(document: Any, path: Path) -> Credentials:
+    subject = document.get("subject-credentials") if isinstance(document, Mapping) else None
+    if not isinstance(subject, Mapping):
+        raise _malformed(path, "it has no `subject-credentials`")
+    missing = [key for key in ("private-key", "kid", "sub") if not isinstance(subject.get(key), str)]
+    if missing:
+        raise _malformed(path, f"`subject-credentials` lacks {', '.join(missing)}")
+    if subject.get("alg", "RS256") != "RS256":
+        raise _malformed(path, f"its algorithm is {subject['alg']}, and only RS256 is taken")
+    return Credentials(
+        service_account_id=subject["sub"],
+        key_id=subject["kid"],
+        private_key=subject["private-key"],
+        endpoint=str(document.get("endpoint", "")),
+        tenant_id=str(document.get("tenant-id", "")),
+        project_id=str(document.get("project-id", "")),
+    )
+
+
+def _malformed(path: Path, why: str) -> ClientError:
+    return ClientError(
+        "INVALID_ARGUMENT",
+        f"{path} is no credentials file: {why}",
+        "Take the file that `neo up` wrote, or one with the keys alg, private-key, kid, iss, sub",
+    )

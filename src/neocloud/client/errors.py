@@ -1,0 +1,28 @@
+"""The one error a client raises: what happened, and what to do next."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class ClientError(Exception):
+    """A call failed. `code` is the gRPC status by name ("NOT_FOUND"), also for errors found on this side."""
+
+    code: str
+    message: str
+    next_step: str = ""
+    violations: tuple[tuple[str, str], ...] = ()
+    """Fields that are wrong: (`spec.node_sets[0].count`, what is wrong with it)."""
+
+    def __str__(self) -> str:
+        lines = [_sentence(self.message)]
+        lines += [
+            f"  {field}: {message}" for field, message in self.violations if message not in self.message
+        ]
+        if self.next_step:
+            lines.append(_sentence(self.next_step))
+        return "\n".join(lines) if len(lines) > 2 else " ".join(lines)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."

@@ -1,0 +1,126 @@
+"""Profiles: which cloud a command talks to, as whom, and in which project.
+
+They live in one YAML file, `$XDG_CONFIG_HOME/neocloud/config.yaml`; it holds names and paths and no secret. A
+profile of a cloud on this machine also names its state folder, from which the present port is read: ports may
+change when the cloud is started again.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import yaml
+
+from neocloud.client.errors import ClientError
+
+
+@dataclass(frozen=True)
+class Profile:
+    name: str
+    endpoint: str
+    """host:port of the gRPC API."""
+    credentials_file: str
+    http_endpoint: str = ""
+    tenant_id: str = ""
+    project_id: str = ""
+    home: str = ""
+    """State folder, when the cloud runs on this machine."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """The configuration file's content. Changes return a new value; `write` makes them last."""
+
+    current: str = ""
+    items: Mapping[str, Profile] = field(default_factory=dict)
+
+    def get(self, name: str = "") -> Profile:
+        """The named profile, or the current one. Raises ClientError that says how to get one."""
+        wanted = name or self.current
+        if wanted in self.items:
+            return self.items[wanted]
+        if not self.items:
+            raise ClientError(
+                "NOT_FOUND",
+                "There is no profile yet",
+                "Start a cloud on this machine with `neo up`, or run `neo login`",
+            )
+        known = ", ".join(sorted(self.items))
+        raise ClientError("NOT_FOUND", f"There is no profile named {wanted!r}", f"There are: {known}")
+
+    def of_home(self, home: Path) -> Profile | None:
+        return next((profile for profile in self.items.values() if profile.home == str(home)), None)
+
+    def with_profile(self, profile: Profile) -> "Profiles":
+        """Add or replace, and make it the current one."""
+        return Profiles(profile.name, {**self.items, profile.name: profile})
+
+    def without(self, name: str) -> "Profiles":
+        rest = {key: profile for key, profile in self.items.items() if key != name}
+        current = self.current if self.current in rest else next(iter(rest), "")
+        return Profiles(current, rest)
+
+    def using(self, name: str) -> "Profiles":
+        return replace(self, current=self.get(name).name)
+
+
+def config_file() -> Path:
+    return platformdirs.user_config_path("neocloud") / "config.yaml"
+
+
+def token_folder() -> Path:
+    return platformdirs.user_cache_path("neocloud") / "tokens"
+
+
+def read_profiles(path: Path) -> Profiles:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        return Profiles()
+    except OSError as error:
+        raise ClientError(
+            "PERMISSION_DENIED", f"{path} cannot be read: {error.strerror}", "Check who owns it"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _malformed(path, "it is not YAML") from error
+    if document is None:
+        return Profiles()
+    entries = document.get("profiles") if isinstance(document, Mapping) else None
+    if not isinstance(entries, Mapping):
+        raise _malformed(path, "it has no `profiles`")
+    items = {str(name): _profile(str(name), entry, path) for name, entry in entries.items()}
+    return Profiles(str(document.get("current", "")), items)
+
+
+def write_profiles(profiles: Profiles, path: Path) -> None:
+    """Replace the file in one step. Without profiles the file goes."""
+    if not profiles.items:
+        path.unlink(missing_ok=True)
+        return
+    entries = {}
+    for name, profile in profiles.items.items():
+        entries[name] = {key: value for key, value in asdict(profile).items() if value and key != "name"}
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        yaml.safe_dump({"current": profiles.current, "profiles": entries}, file, sort_keys=False)
+    os.replace(temporary, path)
+
+
+def _profile(name: str, entry: Any, path: Path) -> Profile:
+    known = {item.name for item in fields(Profile)} - {"name"}
+    if not isinstance(entry, Mapping) or not {"endpoint", "credentials_file"} <= set(entry):
+        raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
+    return Profile(name, **{key: str(value) for key, value in entry.items() if key in known})
+
+
+def _malformed(path: Path, why: str) -> ClientError:
+    return ClientError(
+        "INVALID_ARGUMENT",
+        f"{path} cannot be used: {why}",
+        "Correct it, or move it away and run `neo up` or `neo login`",
+    )

@@ -1,0 +1,57 @@
+"""From gRPC's errors to ClientError.
+
+The server's own messages already say what to do next, so they are passed on as they are. Only what the server
+cannot say itself (it does not answer, it does not know the caller) is worded here.
+"""
+
+from typing import Any
+
+import grpc
+
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+DETAILS_TRAILER = "grpc-status-details-bin"
+
+
+def from_rpc_error(error: grpc.RpcError, endpoint: str) -> ClientError:
+    """Translate what gRPC raises; `endpoint` is named when nothing answered there."""
+    status = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+    code = status.name
+    trailers: Any = error.trailing_metadata() if isinstance(error, grpc.Call) else ()
+    details = next((value for key, value in trailers or () if key == DETAILS_TRAILER), None)
+    if details is not None:
+        known = contract.from_status(details)
+        return ClientError(code, known.message, _next_step(code), _violations(known.details))
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return ClientError(
+            code, f"Nothing answers at {endpoint}", "Start the cloud with `neo up`, or see `neo status`"
+        )
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ClientError(
+            code, f"{endpoint} did not answer in time", "Try again; `neo status` shows whether it is well"
+        )
+    message = (error.details() if isinstance(error, grpc.Call) else "") or str(error)
+    return ClientError(code, message, _next_step(code))
+
+
+def _violations(details: Any) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (violation.field, violation.message)
+        for detail in details
+        if detail.WhichOneof("details") == "bad_request"
+        for violation in detail.bad_request.violations
+    )
+
+
+def _next_step(code: str) -> str:
+    if code == "UNAUTHENTICATED":
+        return "Sign in again with `neo login`"
+    if code == "UNIMPLEMENTED":
+        return "`neo --help` lists what this cloud serves"
+    return ""
+
+
+def code_name(number: int) -> str:
+    """The name of a status code: 5 is "NOT_FOUND"."""
+    return next((code.name for code in grpc.StatusCode if code.value[0] == number), "UNKNOWN")

@@ -1,0 +1,66 @@
+"""The home folder as a running server uses it: one server at a time, and what it leaves there for clients."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from neocloud import __version__
+from neocloud.settings import Settings
+
+
+class HomeInUse(Exception):
+    """Another server runs on this home folder."""
+
+
+@contextmanager
+def locked(settings: Settings) -> Iterator[None]:
+    """Hold the home folder; the kernel lets go of it even when this process is killed."""
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(settings.lock_file, "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            raise HomeInUse(
+                f"A server runs on {settings.home} already (pid {holder}). Use it, or stop it with: neo down"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def held_credentials(settings: Settings) -> dict[str, Any] | None:
+    """The first service account's credentials as an earlier server left them."""
+    with suppress(FileNotFoundError, ValueError):
+        return json.loads(settings.credentials_file.read_text())
+    return None
+
+
+def announce(
+    settings: Settings,
+    *,
+    grpc: str,
+    http: str,
+    credentials: Mapping[str, Any],
+    tenant_id: str,
+    project_id: str,
+) -> None:
+    """Write what clients need; server.json last, since its presence means ready."""
+    ids = {"tenant-id": tenant_id, "project-id": project_id}
+    _write(settings.credentials_file, {**credentials, "endpoint": grpc, **ids}, mode=0o600)
+    ready = {"pid": os.getpid(), "grpc": grpc, "http": http, "version": __version__}
+    _write(settings.server_file, {**ready, "tenant_id": tenant_id, "project_id": project_id}, mode=0o644)
+
+
+def _write(path: Path, content: Mapping[str, Any], *, mode: int) -> None:
+    partial = path.with_suffix(".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(content, file, indent=2)
+    partial.replace(path)

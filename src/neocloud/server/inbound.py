@@ -1,0 +1,47 @@
+"""A request on its way through the server, and the way out that answers it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.contract import Rpc
+from neocloud.core.service import Subject
+
+IDEMPOTENCY_HEADER = "x-idempotency-key"
+RESET_MASK_HEADER = "x-resetmask"
+
+
+@dataclass(frozen=True)
+class Inbound:
+    """One decoded request with everything known about its caller. Header names are lower-case."""
+
+    rpc: Rpc
+    message: Any
+    headers: Mapping[str, str]
+    request_id: str
+    subject: Subject | None = None
+
+    @cached_property
+    def redacted(self) -> bytes:
+        """The request without secrets, as a serialised Any: what may be kept of it."""
+        return contract.pack(contract.redact(self.message)).SerializeToString()
+
+    @property
+    def subject_id(self) -> str:
+        return self.subject.id if self.subject else ""
+
+
+Serve = Callable[[Inbound], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What the server does with one method of the contract."""
+
+    rpc: Rpc
+    serve: Serve
+    is_public: bool = False
+    """Anyone may call it, even without a token."""
+    is_change: bool = False

@@ -1,0 +1,134 @@
+"""JSON over HTTP: `POST /<package.Service>/<Method>`, in the shape of Connect's unary calls.
+
+The same pipeline as gRPC. Besides it: health, the status page for signed-in callers, and the form twin of the
+token exchange.
+"""
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from neocloud import __version__
+from neocloud.core import contract
+from neocloud.server.oauth import TOKEN_EXCHANGE_PATH, TokenExchangeForm
+from neocloud.server.pipeline import Answer, Pipeline
+from neocloud.server.runtime import Runtime
+
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+HTTP_STATUS: Mapping[contract.Code, int] = {
+    contract.Code.CANCELLED: 499,
+    contract.Code.UNKNOWN: 500,
+    contract.Code.INVALID_ARGUMENT: 400,
+    contract.Code.DEADLINE_EXCEEDED: 504,
+    contract.Code.NOT_FOUND: 404,
+    contract.Code.ALREADY_EXISTS: 409,
+    contract.Code.PERMISSION_DENIED: 403,
+    contract.Code.RESOURCE_EXHAUSTED: 429,
+    contract.Code.FAILED_PRECONDITION: 400,
+    contract.Code.ABORTED: 409,
+    contract.Code.OUT_OF_RANGE: 400,
+    contract.Code.UNIMPLEMENTED: 501,
+    contract.Code.INTERNAL: 500,
+    contract.Code.UNAVAILABLE: 503,
+    contract.Code.DATA_LOSS: 500,
+    contract.Code.UNAUTHENTICATED: 401,
+}
+
+StatusReport = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class JsonFront:
+    def __init__(self, pipeline: Pipeline, runtime: Runtime, status: StatusReport | None) -> None:
+        self._pipeline = pipeline
+        self._runtime = runtime
+        self._status = status
+        self.is_ready = False
+
+    def application(self) -> Starlette:
+        routes = [
+            Route("/healthz", self._health, methods=["GET"]),
+            Route("/status", self._report, methods=["GET"]),
+            Route(TOKEN_EXCHANGE_PATH, TokenExchangeForm(self._pipeline), methods=["POST"]),
+            Route("/{service}/{method}", self._call, methods=["POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    async def _health(self, request: Request) -> Response:
+        state = "ready" if self.is_ready else "starting"
+        return JSONResponse(
+            {"status": state, "version": __version__}, status_code=200 if self.is_ready else 503
+        )
+
+    async def _report(self, request: Request) -> Response:
+        try:
+            await self._runtime.authenticate(request.headers.get("authorization", ""))
+        except contract.ApiError as error:
+            return _error_response(Answer("", error=error))
+        if self._status is None:
+            return _error_response(Answer("", error=contract.unimplemented("/status")))
+        return JSONResponse(dict(await self._status()))
+
+    async def _call(self, request: Request) -> Response:
+        path = f"{request.path_params['service']}/{request.path_params['method']}"
+        try:
+            _require_json(request)
+            body = await read_body(request)
+        except contract.ApiError as error:
+            return _error_response(Answer("", error=error))
+        answer = await self._pipeline.answer(
+            path, lambda cls: contract.from_json(cls, body), dict(request.headers)
+        )
+        if answer.error is not None:
+            return _error_response(answer)
+        text = contract.to_json(answer.message, proto_names=False)
+        return Response(text, media_type="application/json", headers=_identity(answer))
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, at most MAX_REQUEST_BYTES of it."""
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_REQUEST_BYTES:
+                raise contract.bad_request([], f"The body is larger than {MAX_REQUEST_BYTES} bytes.")
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise contract.bad_request([], "The body ended too early.") from None
+    return b"".join(chunks)
+
+
+def _require_json(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise contract.bad_request([], "The body must be JSON: send 'Content-Type: application/json'.")
+
+
+def _identity(answer: Answer) -> dict[str, str]:
+    return {"x-request-id": answer.request_id, "x-trace-id": answer.request_id}
+
+
+def _error_response(answer: Answer) -> Response:
+    error = answer.error
+    assert error is not None
+    content: dict[str, Any] = {"code": error.code.name.lower(), "message": error.message}
+    if error.code is contract.Code.CANCELLED:
+        content["code"] = "canceled"
+    details = error.status(answer.service).details
+    if details:
+        content["details"] = [_detail(packed) for packed in details]
+    return JSONResponse(content, status_code=HTTP_STATUS[error.code], headers=_identity(answer))
+
+
+def _detail(packed: Any) -> dict[str, Any]:
+    return {
+        "type": packed.type_url.rpartition("/")[2],
+        "value": base64.b64encode(packed.value).decode().rstrip("="),
+        "debug": contract.to_dict(contract.unpack(packed), proto_names=False),
+    }

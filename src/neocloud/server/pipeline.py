@@ -1,0 +1,96 @@
+"""One request from decoded to answered, the same for gRPC and JSON. The border where every error ends.
+
+Nothing that goes wrong leaves here as a traceback: refusals are ApiErrors, and anything unforeseen becomes
+INTERNAL with the request id under which the log has the cause.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import LeaseLost, StoreError
+from neocloud.server.changes import recall
+from neocloud.server.inbound import IDEMPOTENCY_HEADER, Endpoint, Inbound
+from neocloud.server.runtime import Runtime
+
+_LOG = logging.getLogger("neocloud.server")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Either a message or an error, and the id under which the request is logged."""
+
+    request_id: str
+    message: Any = None
+    error: contract.ApiError | None = None
+    service: str = ""
+    is_logged: bool = True
+    """Errors and changes are in the log under the request id; a read that went well is not."""
+
+
+class Pipeline:
+    def __init__(self, endpoints: Mapping[str, Endpoint], runtime: Runtime) -> None:
+        self._endpoints = endpoints
+        self._runtime = runtime
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(self._endpoints)
+
+    async def answer(self, path: str, decode: Callable[[Any], Any], headers: Mapping[str, str]) -> Answer:
+        """Serve the method at `path`; `decode` makes the request of a message class."""
+        request_id = secrets.token_hex(16)
+        service = path.partition("/")[0]
+        try:
+            endpoint = self._endpoints.get(path)
+            if endpoint is None:
+                raise contract.unimplemented(path)
+            message = await self._serve(endpoint, decode, headers, request_id)
+            return Answer(request_id, message, is_logged=endpoint.is_change)
+        except contract.ApiError as error:
+            _LOG.info("%s %r %s: %r", request_id, path, error.code.name, error.message)
+            return Answer(request_id, error=error, service=service)
+        except LeaseLost:
+            error = contract.conflict(
+                "", "The resource was changed meanwhile. Get it again and repeat the change."
+            )
+            return Answer(request_id, error=error, service=service)
+        except StoreError as error:
+            _LOG.error("%s %s store: %s", request_id, path, error)
+            return Answer(request_id, error=contract.unavailable(str(error)), service=service)
+        except Exception:  # noqa: BLE001 the border of the server
+            _LOG.exception("%s %s failed", request_id, path)
+            return Answer(request_id, error=contract.internal(request_id), service=service)
+
+    async def _serve(
+        self, endpoint: Endpoint, decode: Callable[[Any], Any], headers: Mapping[str, str], request_id: str
+    ) -> Any:
+        subject = None
+        if not endpoint.is_public:
+            subject = await self._runtime.authenticate(headers.get("authorization", ""))
+        try:
+            message = decode(endpoint.rpc.input)
+        except DecodeError:
+            raise contract.bad_request([], "The request is not a message of the method's type.") from None
+        inbound = Inbound(endpoint.rpc, message, headers, request_id, subject)
+        try:
+            answer = await endpoint.serve(inbound)
+        except contract.ApiError:
+            answer = await self._earlier_answer(endpoint, inbound)
+            if answer is None:
+                raise
+        contract.clear_input_only(answer)
+        if endpoint.is_change:
+            _LOG.info("%s %s by %s", request_id, endpoint.rpc.path, inbound.subject_id or "anyone")
+        return answer
+
+    async def _earlier_answer(self, endpoint: Endpoint, inbound: Inbound) -> Any | None:
+        """A retry may be refused only because its first attempt succeeded: the resource is there, or gone."""
+        if not endpoint.is_change or IDEMPOTENCY_HEADER not in inbound.headers:
+            return None
+        return await self._runtime.store.read(lambda tx: recall(tx, inbound))

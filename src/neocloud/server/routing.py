@@ -1,0 +1,90 @@
+"""Build the table from method path to endpoint out of the bricks' own tables.
+
+Precedence: a brick's Method over the standard verb of its kind. Two bricks that claim one path are refused.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Kind, Method, Service
+from neocloud.server.inbound import Endpoint
+from neocloud.server.runtime import Runtime
+from neocloud.server.shape import KindShape, ShapeError, require_operation_answer, shape_of
+from neocloud.server.verbs.create import Create
+from neocloud.server.verbs.custom import Custom
+from neocloud.server.verbs.delete import Delete
+from neocloud.server.verbs.operation import SERVICES, GetOperation, ListOperations, ListOperationsByParent
+from neocloud.server.verbs.read import Get, GetByName, List
+from neocloud.server.verbs.update import Update
+
+_VERBS: Mapping[str, Callable[[Runtime, KindShape], Any]] = {
+    "Create": Create,
+    "Get": Get,
+    "GetByName": GetByName,
+    "List": List,
+    "Update": Update,
+    "Delete": Delete,
+}
+_CHANGES = frozenset({"Create", "Update", "Delete"})
+_BY_PARENT = "ListOperationsByParent"
+
+
+def kinds_of(services: Sequence[Service]) -> dict[str, Kind]:
+    """All kinds by message name; ShapeError when two bricks claim one."""
+    kinds: dict[str, Kind] = {}
+    for service in services:
+        for kind in service.kinds:
+            if kind.message in kinds:
+                raise ShapeError(f"Kind {kind.message} is claimed twice, the second time by {service.name}.")
+            kinds[kind.message] = kind
+    return kinds
+
+
+def endpoints(services: Sequence[Service], runtime: Runtime) -> dict[str, Endpoint]:
+    """Everything that is served, by method path."""
+    table = {endpoint.rpc.path: endpoint for endpoint in _operation_endpoints(runtime)}
+    own = {method.path.removeprefix("/"): method for service in services for method in service.methods}
+    if len(own) != sum(len(service.methods) for service in services):
+        raise ShapeError("Two bricks have a Method for the same path.")
+    for kind in runtime.kinds.values():
+        for endpoint in _kind_endpoints(runtime, kind, frozenset(own)):
+            table[endpoint.rpc.path] = endpoint
+    for method in own.values():
+        table[method.path.removeprefix("/")] = _custom_endpoint(runtime, method)
+    return table
+
+
+def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> Iterator[Endpoint]:
+    shape = shape_of(kind)
+    unknown = kind.verbs - _VERBS.keys()
+    if unknown:
+        raise ShapeError(
+            f"{kind.message}: {', '.join(sorted(unknown))} is no standard verb; give it a Method."
+        )
+    for verb in sorted(kind.verbs & shape.rpcs.keys()):
+        rpc = shape.rpcs[verb]
+        if rpc.path in replaced:
+            continue
+        if verb in _CHANGES:
+            require_operation_answer(rpc)
+        yield Endpoint(rpc, _VERBS[verb](runtime, shape), is_change=verb in _CHANGES)
+    if _BY_PARENT in shape.rpcs:
+        serve = ListOperationsByParent(runtime, kind.message, kind.permission)
+        yield Endpoint(shape.rpcs[_BY_PARENT], serve)
+
+
+def _operation_endpoints(runtime: Runtime) -> Iterator[Endpoint]:
+    for service in SERVICES:
+        yield Endpoint(contract.method(f"{service}/Get"), GetOperation(runtime))
+        yield Endpoint(contract.method(f"{service}/List"), ListOperations(runtime))
+
+
+def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:
+    try:
+        rpc = contract.method(method.path)
+    except LookupError as error:
+        raise ShapeError(f"{error} A brick has a Method for it.") from None
+    return Endpoint(
+        rpc, Custom(runtime, method), is_public=method.permission is None, is_change=method.is_change
+    )

@@ -1,0 +1,107 @@
+"""Create: a new resource of any kind, under a parent that may hold it."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Violation
+from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
+from neocloud.server.access import require
+from neocloud.server.changes import Change, accepted, commit, new_operation
+from neocloud.server.inbound import Inbound
+from neocloud.server.runtime import Runtime
+from neocloud.server.shape import KindShape
+from neocloud.server.validation import check, label_violations, name_violations, refuse_unserved
+from neocloud.server.world import TransactionWorld
+
+
+class Create:
+    def __init__(self, runtime: Runtime, shape: KindShape) -> None:
+        self._runtime = runtime
+        self._shape = shape
+        self._kind = shape.kind
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        request = inbound.message
+        check(request)
+        refuse_unserved(request, {"metadata", "spec"})
+        self._check_metadata(request.metadata)
+        parent_id = request.metadata.parent_id
+        await require(self._runtime, inbound, f"{self._kind.permission}.create", parent_id)
+        now = self._runtime.now()
+        row, resource = self._draft(request, now)
+
+        def work(tx: Transaction) -> Change:
+            self._check_parent(tx, parent_id)
+            world = TransactionWorld(tx, self._runtime, inbound, now)
+            violations = list(self._kind.rules.violations(resource, None, world))
+            if violations:
+                raise contract.bad_request(violations)
+            self._insert(tx, row)
+            operation = new_operation(inbound, self._kind, row, now, f"{self._shape.word} {row.name}".strip())
+            return Change(accepted(self._kind, operation, now))
+
+        return await commit(self._runtime, self._kind, inbound, work)
+
+    def _check_metadata(self, metadata: Any) -> None:
+        violations = list(name_violations(self._kind.message, self._shape.behaviors, metadata.name, None))
+        violations += label_violations(metadata.labels, {})
+        if metadata.id:
+            violations.append(Violation("metadata.id", "is given by the cloud; leave it empty"))
+        if not metadata.parent_id and self._kind.parent_kinds:
+            violations.append(
+                Violation("metadata.parent_id", "is required: the id of the resource it goes into")
+            )
+        if violations:
+            raise contract.bad_request(violations)
+
+    def _draft(self, request: Any, now: datetime) -> tuple[Resource, Any]:
+        status, state = self._shape.new_status()
+        row = Resource(
+            id=contract.new_id(self._kind.id_prefix),
+            kind=self._kind.message,
+            parent_id=request.metadata.parent_id,
+            name=request.metadata.name,
+            created_at=now,
+            updated_at=now,
+            labels=dict(request.metadata.labels),
+            spec=request.spec.SerializeToString(),
+            status=status,
+            state=state,
+            finalizers=self._kind.finalizers,
+        )
+        resource = wire.resource_message(row)
+        contract.clear_output_only(resource.spec)
+        self._kind.rules.defaults(resource)
+        row = replace(
+            row,
+            spec=resource.spec.SerializeToString(),
+            status=resource.status.SerializeToString() if self._shape.has("status") else b"",
+            state=self._shape.state_of(resource),
+            owner_id=self._kind.rules.owner_id(resource),
+        )
+        return row, resource
+
+    def _check_parent(self, tx: Transaction, parent_id: str) -> None:
+        if not self._kind.parent_kinds:
+            return
+        parent = tx.get(parent_id)
+        if parent is None:
+            raise contract.not_found("parent", parent_id)
+        if parent.kind not in self._kind.parent_kinds:
+            wanted = " or ".join(self._kind.parent_kinds)
+            raise contract.bad_field(
+                "metadata.parent_id", f"is a {parent.kind}; must be the id of a {wanted}"
+            )
+        if parent.deleted_at is not None:
+            raise contract.bad_state(
+                parent_id, f"{parent_id} is being deleted; nothing new can be made in it."
+            )
+
+    def _insert(self, tx: Transaction, row: Resource) -> None:
+        try:
+            tx.insert(row)
+        except AlreadyExists:
+            other = tx.find(row.kind, row.parent_id, row.name)
+            raise contract.already_exists(self._shape.word, row.name, other.id if other else "") from None

@@ -1,0 +1,89 @@
+"""Serve a brick's own method: check the request, ask for the permission, call the handler, record the change.
+
+The handler writes to the store by itself, so its idempotency key is remembered after it, in a transaction
+of its own; calls with the same key wait for one another meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import Transaction
+from neocloud.server.access import require
+from neocloud.server.changes import audit_event, recall, remember
+from neocloud.server.inbound import IDEMPOTENCY_HEADER, Inbound
+from neocloud.server.runtime import Runtime
+from neocloud.server.validation import check
+
+
+class Custom:
+    def __init__(self, runtime: Runtime, method: Method) -> None:
+        self._runtime = runtime
+        self._method = method
+        self._keys = KeyLocks()
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        check(inbound.message)
+        target = self._target(inbound)
+        if self._method.permission:
+            await require(self._runtime, inbound, self._method.permission, target)
+        if not self._method.is_change:
+            return await self._handle(inbound)
+        async with self._keys.held(f"{inbound.subject_id} {inbound.headers.get(IDEMPOTENCY_HEADER, '')}"):
+            return await self._change(inbound, target)
+
+    def _target(self, inbound: Inbound) -> str:
+        if self._method.target is not None:
+            return self._method.target(inbound.message)
+        return inbound.subject.tenant_id if inbound.subject else ""
+
+    async def _handle(self, inbound: Inbound) -> Any:
+        call = Call(inbound.subject, inbound.request_id, inbound.headers, self._runtime.dependencies)
+        return await self._method.handler(call, inbound.message)
+
+    async def _change(self, inbound: Inbound, target: str) -> Any:
+        if IDEMPOTENCY_HEADER in inbound.headers:
+            replayed = await self._runtime.store.read(lambda tx: recall(tx, inbound))
+            if replayed is not None:
+                return replayed
+        answer = await self._handle(inbound)
+        event = replace(audit_event(inbound, self._runtime.now(), contract.Code.OK), resource_id=target)
+
+        def record(tx: Transaction) -> None:
+            tx.audit(event)
+            # An answer that holds a secret is given once and never kept.
+            if contract.redact(answer) == answer:
+                remember(tx, inbound, answer, self._runtime.now())
+
+        await self._runtime.store.write(record)
+        self._runtime.wake()
+        return answer
+
+
+class KeyLocks:
+    """One lock for each key that is in use; nothing is kept for the others."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def held(self, key: str) -> AsyncIterator[None]:
+        """A key that ends in a space stands for a request without one, and waits for nobody."""
+        if key.endswith(" "):
+            yield
+            return
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._users[key] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]

@@ -1,0 +1,100 @@
+"""Delete: at once where nothing runs, otherwise by asking the reconciler to take everything down first."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract, operations, wire
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.server.access import refuse_part, require
+from neocloud.server.changes import Change, commit, new_operation
+from neocloud.server.inbound import Inbound
+from neocloud.server.runtime import Runtime
+from neocloud.server.shape import KindShape
+from neocloud.server.validation import check, check_present, refuse_unserved
+from neocloud.server.world import TransactionWorld
+
+_NAMED_CHILDREN = 5
+
+
+class Delete:
+    def __init__(self, runtime: Runtime, shape: KindShape) -> None:
+        self._runtime = runtime
+        self._shape = shape
+        self._kind = shape.kind
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        request = inbound.message
+        check(request)
+        check_present(request, "id")
+        refuse_unserved(request, {"id", "resource_version"})
+        await require(self._runtime, inbound, f"{self._kind.permission}.delete", request.id)
+        now = self._runtime.now()
+
+        def work(tx: Transaction) -> Change:
+            row = tx.get(request.id)
+            if row is None or row.kind != self._kind.message:
+                raise contract.not_found(self._shape.word, request.id)
+            if row.deleted_at is not None:
+                return self._already_asked(tx, row)
+            self._check_version(request, row)
+            self._check_alone(tx, row)
+            world = TransactionWorld(tx, self._runtime, inbound, now)
+            self._kind.rules.check_delete(wire.resource_message(row), world)
+            return self._write(tx, inbound, row, now)
+
+        return await commit(self._runtime, self._kind, inbound, work)
+
+    def _already_asked(self, tx: Transaction, row: Resource) -> Change:
+        unfinished, _ = tx.list_operations(resource_id=row.id, unfinished=True)
+        for operation in unfinished:
+            if operation.method.endswith("/Delete"):
+                return Change(operation, is_recorded=True)
+        raise contract.bad_state(row.id, f"{row.id} is being deleted already.")
+
+    def _check_version(self, request: Any, row: Resource) -> None:
+        wanted = getattr(request, "resource_version", 0)
+        if wanted and wanted != row.resource_version:
+            raise contract.conflict(
+                row.id,
+                f"{row.id} has resource_version {row.resource_version}, not {wanted}. Get it again first.",
+            )
+
+    def _check_alone(self, tx: Transaction, row: Resource) -> None:
+        children = [child for child in tx.children(row.id) if child.owner_id != row.id]
+        if children:
+            raise contract.bad_state(
+                row.id, f"{row.id} still holds {_named(children)}. Delete what it holds first."
+            )
+        refuse_part(tx, row)
+
+    def _write(self, tx: Transaction, inbound: Inbound, row: Resource, now: datetime) -> Change:
+        title = f"{self._shape.word} {row.name}".strip()
+        operation = new_operation(inbound, self._kind, row, now, title)
+        if self._kind.is_reconciled:
+            operations.abort_unfinished(
+                tx, row.id, now, f"The resource was deleted by operation {operation.id}."
+            )
+            state = self._kind.deleting_state
+            status = wire.with_state(row.kind, row.status, state)
+            tx.update(replace(row, deleted_at=now, updated_at=now, state=state, status=status))
+            return Change(operation)
+        self._remove(tx, row, now)
+        return Change(operations.finish(operation, now))
+
+    def _remove(self, tx: Transaction, row: Resource, now: datetime) -> None:
+        """Take the row away with all it owns; what has a reconciler is only asked to go."""
+        for owned in tx.owned(row.id):
+            if owned.finalizers:
+                tx.update(replace(owned, deleted_at=owned.deleted_at or now, updated_at=now))
+            else:
+                self._remove(tx, owned, now)
+        tx.delete(row.id)
+        operations.finish_removed(tx, row.id, now)
+
+
+def _named(children: Sequence[Resource]) -> str:
+    names = [f"{child.name or child.id} ({child.kind.rpartition('.')[2]})" for child in children]
+    rest = len(names) - _NAMED_CHILDREN
+    return ", ".join(names[:_NAMED_CHILDREN]) + (f" and {rest} more" if rest > 0 else "")

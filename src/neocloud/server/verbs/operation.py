@@ -1,0 +1,106 @@
+"""Serve the operations of every service: OperationService in both its versions, and the lists by parent.
+
+Who made an operation may always follow it. Anyone else needs the right to get its resource, or, once that is
+gone, to get such resources in its parent.
+"""
+
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.store.protocol import OperationRow
+from neocloud.server.access import require
+from neocloud.server.inbound import Inbound
+from neocloud.server.runtime import Runtime
+from neocloud.server.validation import check, check_present
+from neocloud.server.verbs.read import requested_page
+
+SERVICES = ("nebius.common.v1.OperationService", "nebius.common.v1alpha1.OperationService")
+
+
+class GetOperation:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        request = inbound.message
+        check(request)
+        check_present(request, "id")
+        row = await self._runtime.store.read(lambda tx: tx.get_operation(request.id))
+        if row is None:
+            raise contract.not_found("operation", request.id)
+        if row.created_by != inbound.subject_id:
+            await self._require(inbound, row)
+        return wire.operation_message(row, inbound.rpc.output)
+
+    async def _require(self, inbound: Inbound, row: OperationRow) -> None:
+        kind = self._runtime.kinds.get(row.resource_kind)
+        if kind is None:
+            raise contract.not_found("operation", row.id)
+        resource = await self._runtime.store.read(lambda tx: tx.get(row.resource_id))
+        target = row.parent_id if resource is None else row.resource_id
+        await require(self._runtime, inbound, f"{kind.permission}.get", target)
+
+
+class ListOperations:
+    """The operations of one resource."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        request = inbound.message
+        check(request)
+        if not request.resource_id:
+            raise contract.bad_field(
+                "resource_id", "is required: the id of the resource to list operations of"
+            )
+        if getattr(request, "filter", ""):
+            raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+        scope = f"operations:{request.resource_id}"
+        page = requested_page(request, scope)
+        rows, after = await self._runtime.store.read(
+            lambda tx: tx.list_operations(resource_id=request.resource_id, page=page)
+        )
+        await self._require(inbound, request.resource_id, rows[0] if rows else None)
+        return _answer(inbound, rows, contract.page_token(after, scope))
+
+    async def _require(self, inbound: Inbound, resource_id: str, newest: OperationRow | None) -> None:
+        resource = await self._runtime.store.read(lambda tx: tx.get(resource_id))
+        if resource is not None:
+            kind_name, target = resource.kind, resource_id
+        elif newest is not None:
+            kind_name, target = newest.resource_kind, newest.parent_id
+        else:
+            raise contract.not_found("resource", resource_id)
+        kind = self._runtime.kinds.get(kind_name)
+        if kind is None:
+            raise contract.not_found("resource", resource_id)
+        await require(self._runtime, inbound, f"{kind.permission}.get", target)
+
+
+class ListOperationsByParent:
+    """The operations on all resources of one kind in one parent."""
+
+    def __init__(self, runtime: Runtime, kind: str, permission: str) -> None:
+        self._runtime = runtime
+        self._kind = kind
+        self._permission = permission
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        request = inbound.message
+        check(request)
+        check_present(request, "parent_id")
+        await require(self._runtime, inbound, f"{self._permission}.list", request.parent_id)
+        scope = f"operations:{self._kind}:{request.parent_id}"
+        page = requested_page(request, scope)
+        rows, after = await self._runtime.store.read(
+            lambda tx: tx.list_operations(parent_id=request.parent_id, kind=self._kind, page=page)
+        )
+        return _answer(inbound, rows, contract.page_token(after, scope))
+
+
+def _answer(inbound: Inbound, rows: Any, next_page_token: str) -> Any:
+    answer = inbound.rpc.output(next_page_token=next_page_token)
+    operation_class = contract.message(answer.DESCRIPTOR.fields_by_name["operations"].message_type.full_name)
+    answer.operations.extend(wire.operation_message(row, operation_class) for row in rows)
+    return answer

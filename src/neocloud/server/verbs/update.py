@@ -1,0 +1,136 @@
+"""Update: merge the request into the resource, check the result, write it.
+
+While a resource is still being created nothing else can be asked of it; an update on top of an unfinished
+update replaces it.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract, operations, wire
+from neocloud.core.service import Violation
+from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
+from neocloud.server.access import refuse_part, require
+from neocloud.server.changes import Change, accepted, commit, new_operation
+from neocloud.server.inbound import RESET_MASK_HEADER, Inbound
+from neocloud.server.runtime import Runtime
+from neocloud.server.shape import KindShape
+from neocloud.server.validation import (
+    annotation_violations,
+    immutable_violations,
+    label_violations,
+    name_violations,
+    refuse_unserved,
+)
+from neocloud.server.world import TransactionWorld
+
+
+class Update:
+    def __init__(self, runtime: Runtime, shape: KindShape) -> None:
+        self._runtime = runtime
+        self._shape = shape
+        self._kind = shape.kind
+
+    async def __call__(self, inbound: Inbound) -> Any:
+        request = inbound.message
+        refuse_unserved(request, {"metadata", "spec", "status"})
+        resource_id = request.metadata.id
+        if not resource_id:
+            raise contract.bad_field("metadata.id", "is required: the id of the resource to change")
+        mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
+        await require(self._runtime, inbound, f"{self._kind.permission}.update", resource_id)
+        now = self._runtime.now()
+
+        def work(tx: Transaction) -> Change:
+            row = self._current(tx, request)
+            old = wire.resource_message(row)
+            new = contract.merge_update(old, request, mask)
+            self._check(request, new, old)
+            self._kind.rules.defaults(new)
+            world = TransactionWorld(tx, self._runtime, inbound, now)
+            violations = [*immutable_violations(new.spec, old.spec, "spec.")]
+            violations += self._kind.rules.violations(new, old, world)
+            if violations:
+                raise contract.bad_request(violations)
+            return self._write(tx, inbound, row, new, new.spec != old.spec, now)
+
+        return await commit(self._runtime, self._kind, inbound, work)
+
+    def _current(self, tx: Transaction, request: Any) -> Resource:
+        row = tx.get(request.metadata.id)
+        if row is None or row.kind != self._kind.message:
+            raise contract.not_found(self._shape.word, request.metadata.id)
+        if row.deleted_at is not None:
+            raise contract.bad_state(row.id, f"{row.id} is being deleted and cannot be changed any more.")
+        refuse_part(tx, row)
+        wanted = request.metadata.resource_version
+        if wanted and wanted != row.resource_version:
+            raise contract.conflict(
+                row.id,
+                f"{row.id} was changed meanwhile: resource_version is {row.resource_version}, not {wanted}. "
+                "Get it again and repeat the change.",
+            )
+        return row
+
+    def _check(self, request: Any, new: Any, old: Any) -> None:
+        whole = type(request)()
+        whole.metadata.CopyFrom(new.metadata)
+        whole.spec.CopyFrom(new.spec)
+        violations = annotation_violations(whole)
+        violations += name_violations(
+            self._kind.message, self._shape.behaviors, new.metadata.name, old.metadata.name
+        )
+        violations += label_violations(new.metadata.labels, old.metadata.labels)
+        if new.metadata.parent_id != old.metadata.parent_id:
+            violations.append(
+                Violation("metadata.parent_id", f"cannot be changed; it is {old.metadata.parent_id!r}")
+            )
+        if violations:
+            raise contract.bad_request(violations)
+
+    def _write(
+        self, tx: Transaction, inbound: Inbound, row: Resource, new: Any, is_new_spec: bool, now: datetime
+    ) -> Change:
+        changed = replace(
+            row,
+            name=new.metadata.name,
+            labels=dict(new.metadata.labels),
+            updated_at=now,
+            resource_version=row.resource_version + is_new_spec,
+        )
+        if is_new_spec:
+            changed = replace(changed, spec=new.spec.SerializeToString())
+        if not self._kind.is_reconciled and self._shape.has("status"):
+            changed = replace(changed, status=new.status.SerializeToString(), state=self._shape.state_of(new))
+        title = f"{self._shape.word} {changed.name}".strip()
+        operation = new_operation(inbound, self._kind, changed, now, title)
+        if is_new_spec:
+            self._make_way(tx, operation)
+        try:
+            tx.update(changed, expected_version=row.resource_version)
+        except AlreadyExists:
+            raise contract.already_exists(self._shape.word, changed.name) from None
+        is_true_already = not is_new_spec and row.observed_version >= row.resource_version
+        return Change(
+            operations.finish(operation, now) if is_true_already else accepted(self._kind, operation, now)
+        )
+
+    def _make_way(self, tx: Transaction, operation: OperationRow) -> None:
+        """Refuse beside an unfinished Create; abort an unfinished Update."""
+        unfinished, _ = tx.list_operations(resource_id=operation.resource_id, unfinished=True)
+        for other in unfinished:
+            if other.method.endswith("/Create"):
+                raise contract.operation_conflict(
+                    other.id,
+                    other.resource_id,
+                    f"{other.resource_id} is still being created (operation {other.id}). "
+                    "Wait until it is ready, or delete it.",
+                )
+        if unfinished:
+            operations.abort_unfinished(
+                tx,
+                operation.resource_id,
+                operation.created_at,
+                f"Replaced by the later update {operation.id}.",
+            )

@@ -1,0 +1,26 @@
+"""What a brick's rules may look up, backed by the transaction that writes the resource."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from neocloud.core.service import Subject
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.server.inbound import Inbound
+from neocloud.server.runtime import Runtime
+
+
+class TransactionWorld:
+    """Implements core.service.World."""
+
+    def __init__(self, tx: Transaction, runtime: Runtime, inbound: Inbound, now: datetime) -> None:
+        self._tx = tx
+        self.now = now
+        self.inventory: Any = runtime.inventory()
+        self.subject: Subject | None = inbound.subject
+
+    def get(self, resource_id: str) -> Resource | None:
+        return self._tx.get(resource_id)
+
+    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
+        return self._tx.list(kind, parent_id=parent_id)[0]

@@ -1,0 +1,91 @@
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from neocloud.cli.main import run
+from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
+from neocloud.core import contract
+from tests.cli.fake_cloud import PROJECT, TENANT, FakeCloud, running_cloud
+
+CACHE = contract.cache_path().parents[1]
+"""Of whoever runs the tests: the contract need not be built again for each process that is started."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Neo = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+@pytest.fixture
+def user_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person without any configuration: no profile, no keys, no environment."""
+    for variable in ("NEOCLOUD_HOME", "NEOCLOUD_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("neocloud.client.connection.token_folder", lambda: tmp_path / "tokens")
+    monkeypatch.setattr("neocloud.cli.target.DEFAULT_HOME", tmp_path / "state")
+    return tmp_path
+
+
+@pytest.fixture
+def credentials_file(tmp_path: Path, private_key: str) -> Path:
+    file = tmp_path / "credentials.json"
+    subject = {
+        "alg": "RS256",
+        "private-key": private_key,
+        "kid": "publickey-e00k",
+        "iss": "s",
+        "sub": "serviceaccount-e00s",
+    }
+    file.write_text(json.dumps({"subject-credentials": subject}))
+    return file
+
+
+@pytest.fixture
+def cloud() -> Iterator[FakeCloud]:
+    with running_cloud() as started:
+        yield started
+
+
+@pytest.fixture
+def neo(user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Neo:
+    """Run a command line in this process."""
+
+    def call(*arguments: str) -> Ran:
+        capfdbinary.readouterr()
+        code = run(arguments)
+        captured = capfdbinary.readouterr()
+        return Ran(code, captured.out.decode(errors="replace"), captured.err.decode())
+
+    return call
+
+
+@pytest.fixture
+def signed_in(neo: Neo, cloud: FakeCloud, credentials_file: Path) -> Neo:
+    """Somebody with a profile for the cloud."""
+    profile = Profile("test", cloud.endpoint, str(credentials_file), tenant_id=TENANT, project_id=PROJECT)
+    write_profiles(Profiles().with_profile(profile), config_file())
+    return neo

@@ -1,0 +1,103 @@
+"""Help teaches: every command says what it does and shows an example that is a real command line."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from neocloud.cli.lazy import LazyGroup
+from neocloud.cli.main import NeoGroup, app
+
+
+def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(command, LazyGroup):
+        for name in command.entries:
+            command.load(name)
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from walk(inner, (*path, name))
+
+
+COMMANDS = dict(walk(typer.main.get_command(app), ("neo",)))
+
+
+def examples_of(command: Any) -> list[list[str]]:
+    lines = [line.strip() for line in command.help.splitlines() if line.startswith("  neo ")]
+    return [shlex.split(line.split(" > ")[0].split(" >> ")[0], comments=True) for line in lines]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_of_itself(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    first_line = command.help.splitlines()[0]
+    assert first_line.strip()
+    examples = examples_of(command)
+    assert any(
+        tuple(example[: len(path)]) == path or example[:2] == ["neo", "--profile"] for example in examples
+    )
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_examples_in_help_are_command_lines_that_exist(path: tuple[str, ...]) -> None:
+    for example in examples_of(COMMANDS[path]):
+        words = [word for word in example if not word.startswith("-")]
+        if "--profile" in example:
+            words.remove(example[example.index("--profile") + 1])
+        command, depth = COMMANDS[("neo",)], 1
+        while hasattr(command, "commands") and depth < len(words):
+            command = command.commands[words[depth]]
+            depth += 1
+        known = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        before_arguments_of_others = example[: example.index("--")] if "--" in example else example
+        options = {word for word in before_arguments_of_others[depth:] if word.startswith("--")}
+        assert options <= known | {"--help", "--profile"}
+
+
+def test_the_texts_of_the_lazy_table_are_those_of_the_commands() -> None:
+    for name, entry in NeoGroup.entries.items():
+        first_paragraph = COMMANDS[("neo", name)].help.split("\n\n")[0]
+        assert first_paragraph.split(". ")[0].rstrip(".").startswith(entry.help.rstrip(".")[:20])
+
+
+def test_help_of_neo_imports_nothing_that_a_command_needs() -> None:
+    """Start-up stays quick because grpc, the contract and HTTP are not loaded to print help."""
+    heavy = "{'grpc', 'neocloud.core.contract', 'httpx', 'yaml', 'jwt'}"
+    script = (
+        "import sys; from neocloud.cli.main import run; run(['--help']);"
+        f"sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_a_wrong_command_suggests_the_right_one(neo: Any) -> None:
+    ran = neo("slrum")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "Did you mean 'slurm'?" in ran.err
+    assert ran.err.startswith("neo: ")
+
+
+def test_a_wrong_option_is_misuse_and_names_the_help(neo: Any) -> None:
+    ran = neo("slurm", "cluster", "list", "--nonsense")
+    assert ran.code == 2
+    assert "See `neo slurm cluster list --help`." in ran.err
+
+
+def test_completion_is_offered_for_bash(neo: Any) -> None:
+    environment = {
+        "_NEO_COMPLETE": "complete_bash",
+        "COMP_WORDS": "neo sl",
+        "COMP_CWORD": "1",
+        "PATH": "/usr/bin:/bin",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", "from neocloud.cli.main import main; main()"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "slurm" in ran.stdout.split()

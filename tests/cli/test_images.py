@@ -1,0 +1,94 @@
+"""Building images by their scripts: progress, reasons of failure, and clean interruption."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from neocloud.cli.machine import images
+from neocloud.client.errors import ClientError
+from tests.cli.conftest import Neo
+
+HEAD = "import json, pathlib, signal, sys, time\nhome = pathlib.Path(sys.argv[2])\n"
+BUILDS = """
+folder = home / "slurm"
+folder.mkdir(parents=True, exist_ok=True)
+print("[slurm 1/1] install Debian ...", flush=True)
+(folder / "image.json").write_text(json.dumps({"version": "abc123"}))
+"""
+FAILS = """
+print("fetching", flush=True)
+sys.exit("error: mmdebstrap is missing. Install it: apt-get install mmdebstrap")
+"""
+HANGS = """
+(home / "pid").write_text(str(__import__("os").getpid()))
+signal.signal(signal.SIGTERM, lambda *_: ((home / "cleaned").touch(), sys.exit(143)))
+print("working", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "state" / "images").mkdir(parents=True)
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The build script of the only image there is."""
+    script = tmp_path / "recipes" / "slurm" / "build"
+    script.parent.mkdir(parents=True)
+    monkeypatch.setattr(images, "_recipes", lambda: tmp_path / "recipes")
+    return script
+
+
+def test_each_line_of_the_script_is_progress(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + BUILDS)
+    shown: list[str] = []
+    images.build_image("slurm", home, shown.append)
+    assert shown == ["install Debian ..."]
+    assert images.built_version("slurm", home) == "abc123"
+
+
+def test_a_failure_is_told_in_the_scripts_own_words(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + FAILS)
+    with pytest.raises(ClientError, match="mmdebstrap is missing. Install it") as caught:
+        images.build_image("slurm", home, lambda line: None)
+    assert "neo image build slurm" in caught.value.next_step
+    assert images.built_version("slurm", home) == ""
+
+
+def test_an_interrupted_build_cleans_up_and_counts_as_not_built(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + HANGS)
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        images.build_image("slurm", home, interrupt)
+    assert (home / "images" / "cleaned").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((home / "images" / "pid").read_text()), 0)
+    assert images.built_version("slurm", home) == ""
+
+
+def test_forgetting_an_image_makes_the_next_build_start_from_nothing(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + BUILDS)
+    images.build_image("slurm", home, lambda line: None)
+    images.forget_image("slurm", home)
+    assert images.built_version("slurm", home) == ""
+
+
+def test_an_unknown_image_lists_the_known_ones(recipe: Path, neo: Neo) -> None:
+    recipe.touch()
+    ran = neo("image", "build", "slrum")
+    assert ran.code == 3
+    assert ran.err == "neo: There is no image named 'slrum'. There are: slurm.\n"
+
+
+def test_the_list_says_what_is_built(recipe: Path, neo: Neo, home: Path) -> None:
+    recipe.write_text(HEAD + BUILDS)
+    assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "not", "built"]
+    images.build_image("slurm", home, lambda line: None)
+    assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "abc123"]

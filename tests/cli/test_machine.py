@@ -1,0 +1,268 @@
+"""`neo up`, `status`, `down` and `destroy` with a server process that is real but has no engine behind it."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neocloud.cli.commands.destroy import mounts_below
+from neocloud.cli.machine import requirements
+from neocloud.cli.machine.home import Home
+from neocloud.cli.machine.server_process import stop_server
+from neocloud.client.profiles import config_file, read_profiles
+from tests.cli.conftest import Neo
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FREE_PORTS = ("--grpc-port", "0", "--http-port", "0")
+
+
+@pytest.fixture
+def machine(
+    neo: Neo, user_folders: Path, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A machine on which everything is installed and built; the value is the default state folder."""
+    monkeypatch.setattr("neocloud.cli.machine.home.SERVER_MODULE", "tests.cli.stand_in_server")
+    monkeypatch.setattr("neocloud.cli.commands.up.check_machine", lambda: None)
+    monkeypatch.setattr("neocloud.cli.machine.images.image_names", lambda: [])
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    home = user_folders / "state"
+    yield home
+    stop_server(Home(home))
+
+
+def test_up_starts_the_server_and_makes_a_profile(neo: Neo, machine: Path) -> None:
+    ran = neo("up", *FREE_PORTS)
+    assert ran.code == 0, ran.err
+    assert "Neocloud is running." in ran.out
+    profile = read_profiles(config_file()).get()
+    assert (profile.name, profile.home, profile.project_id) == ("default", str(machine), "project-e00risk")
+    assert "Start the server: done in" in ran.err
+
+
+def test_a_second_up_reuses_the_running_server(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    first = Home(machine).server()
+    ran = neo("up")
+    assert ran.code == 0
+    assert "running already" in ran.out
+    assert Home(machine).server() == first
+
+
+def test_two_up_at_once_start_one_server(neo: Neo, machine: Path) -> None:
+    """The one that comes second waits for the lock, says so, and finds the server running."""
+    Home(machine).create()
+    with (machine / "neo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SECOND_UP, *FREE_PORTS],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+        )
+        assert process.stderr is not None
+        assert "Another neo is at work" in process.stderr.readline()
+    process.communicate()
+    assert process.returncode == 0
+    calls = (machine / "calls").read_text().splitlines()
+    assert len(calls) == 1
+    assert "running already" in neo("up").out
+
+
+SECOND_UP = """
+import sys
+from pathlib import Path
+import neocloud.cli.machine.home as home, neocloud.cli.machine.images as images, neocloud.cli.target as target
+import neocloud.cli.commands.up as up, os
+home.SERVER_MODULE = "tests.cli.stand_in_server"
+images.image_names = lambda: []
+up.check_machine = lambda: None
+target.DEFAULT_HOME = Path(os.environ["XDG_CONFIG_HOME"]).parent / "state"
+from neocloud.cli.main import run
+sys.exit(run(["up", *sys.argv[1:]]))
+"""
+
+
+def test_options_of_up_are_kept_for_the_next_time(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS, "--price-file", "prices.yaml")
+    neo("down")
+    neo("up")
+    last = (machine / "calls").read_text().splitlines()[-1]
+    assert "--grpc-port 0" in last
+    assert f"--price-file {Path('prices.yaml').absolute()}" in last
+
+
+def test_the_servers_own_words_are_shown_when_it_cannot_start(neo: Neo, machine: Path) -> None:
+    Home(machine).create()
+    Home(machine).keep_options(Home(machine).options())
+    (machine / "fail-start").touch()
+    ran = neo("up", *FREE_PORTS)
+    assert ran.code == 5
+    assert ran.err.endswith("neo: Port 7370 is taken. Choose another with --grpc-port.\n")
+
+
+def test_options_that_did_not_work_are_not_kept(neo: Neo, machine: Path) -> None:
+    Home(machine).create()
+    (machine / "fail-start").touch()
+    neo("up", "--grpc-port", "4711")
+    assert Home(machine).options().grpc_port == 7370
+
+
+def test_status_shows_what_runs_and_what_the_engine_can_do(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    ran = neo("status")
+    assert ran.code == 0, ran.err
+    for text in (str(machine), "podman 4.3.1", "none found", "CPU, memory, network between clusters", "runc"):
+        assert text in ran.out
+    assert "Warning: Open files are limited to 1024." in ran.err
+    assert "bank" in ran.out
+    document = json.loads(neo("status", "--output", "json").out)
+    assert document["engine"]["cpus"] == 2
+    assert document["clusters"][0]["workers"] == 2
+
+
+def test_status_of_a_stopped_cloud_says_how_to_start_it(neo: Neo, machine: Path) -> None:
+    ran = neo("status")
+    assert ran.code == 5
+    assert "stopped" in ran.out
+    assert "neo up" in ran.out
+    assert json.loads(neo("status", "--output", "json").out)["state"] == "stopped"
+
+
+def test_down_stops_the_server_and_then_the_workloads_and_keeps_the_state(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    ran = neo("down")
+    assert ran.code == 0
+    assert Home(machine).server() is None
+    assert (machine / "calls").read_text().splitlines()[-1].endswith("--stop-workloads")
+    assert (machine / "credentials.json").exists()
+
+
+def test_down_without_a_cloud_is_no_error(neo: Neo, machine: Path) -> None:
+    ran = neo("down")
+    assert ran.code == 0
+    assert "nothing to stop" in ran.err
+
+
+def test_destroy_leaves_no_file_and_no_profile(
+    neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("neocloud.cli.commands.destroy.platformdirs.user_cache_path", lambda *_, **__: cache)
+    cache.mkdir()
+    neo("up", *FREE_PORTS)
+    ran = neo("destroy", "--yes")
+    assert ran.code == 0, ran.err
+    assert not machine.exists()
+    assert not cache.exists()
+    assert not config_file().exists()
+    assert not config_file().parent.exists()
+
+
+def test_destroy_asks_first(neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    neo("up", *FREE_PORTS)
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        ran = neo("destroy")
+    assert ran.code == 1
+    assert "nothing was changed" in ran.err
+    assert Home(machine).server() is not None
+
+
+def test_destroy_does_not_delete_through_a_mount(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    home = tmp_path / "state"
+    table.write_text(
+        f"36 35 98:0 / {home}/volumes/a rw shared:1 - ext4 /dev/sda rw\n"
+        f"37 35 98:0 / {home}/volumes/a/b\\040c rw - ext4 /dev/sda rw\n"
+        f"38 35 98:0 / {home}-other rw - ext4 /dev/sda rw\n"
+    )
+    assert mounts_below(home, table) == [f"{home}/volumes/a/b c", f"{home}/volumes/a"]
+
+
+def test_a_folder_with_other_files_is_refused(neo: Neo, machine: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    ran = neo("up", "--home", str(tmp_path / "mine"))
+    assert ran.code == 1
+    assert "already holds other files" in ran.err
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_a_crashed_server_counts_as_stopped(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    server = Home(machine).server()
+    assert server is not None
+    os.kill(server.pid, 9)
+    os.waitpid(server.pid, 0)
+    assert Home(machine).server() is None
+    assert neo("up").code == 0
+
+
+def test_interrupting_up_leaves_no_server(neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(home: Home, process: "subprocess.Popen[bytes]", offset: int) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("neocloud.cli.machine.server_process._wait_until_ready", interrupted)
+    assert neo("up", *FREE_PORTS).code == 130
+    assert started[0].returncode is not None
+
+
+class TestRequirements:
+    def test_without_root_the_error_says_so(self, monkeypatch: pytest.MonkeyPatch, neo: Neo) -> None:
+        monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
+        ran = neo("up")
+        assert ran.code == 4
+        assert "you are not root. Run it as root" in ran.err
+
+    def test_a_missing_podman_is_named_with_the_way_to_get_it(
+        self, monkeypatch: pytest.MonkeyPatch, neo: Neo
+    ) -> None:
+        monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
+        monkeypatch.setenv("PATH", "/nowhere")
+        ran = neo("up")
+        assert ran.code == 1
+        assert ran.err.startswith("neo: podman is not installed. Install it with `make setup`")
+
+    def test_a_podman_that_is_too_old_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, neo: Neo, tmp_path: Path
+    ) -> None:
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        for name in requirements.TOOLS:
+            (tools / name).write_text("#!/bin/sh\necho podman version 3.0.1\n")
+            (tools / name).chmod(0o755)
+        monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
+        monkeypatch.setenv("PATH", f"{tools}:/bin")
+        ran = neo("up")
+        assert "Podman 3.0 is too old: 4.3 or newer is needed." in ran.err
+
+
+def test_waiting_for_the_lock_survives_a_destroy(tmp_path: Path) -> None:
+    """Whoever waits while `neo destroy` removes the folder gets a lock on the new one, not on the ghost."""
+    home = Home(tmp_path / "state")
+    home.create()
+    waits = threading.Event()
+    entered = threading.Event()
+
+    def second() -> None:
+        with home.locked(waits.set):
+            assert (home.path / "neo.lock").exists()
+            entered.set()
+
+    with home.locked(lambda: None):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(10)
+        shutil.rmtree(home.path)
+    thread.join(10)
+    assert entered.is_set()

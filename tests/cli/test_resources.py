@@ -1,0 +1,187 @@
+"""Commands derived from the contract: flags become requests, answers become tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neocloud.app import SERVICES
+from neocloud.cli.resources.flags import flags_of
+from neocloud.cli.resources.nouns import PRODUCTS
+from neocloud.core import contract
+from tests.cli.conftest import Neo
+from tests.cli.fake_cloud import PROJECT, TENANT, FakeCloud, operation
+
+FILESYSTEMS = "nebius.compute.v1.FilesystemService"
+PROJECTS = "nebius.iam.v1.ProjectService"
+HAND_MADE = {
+    "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService", "neocloud.billing.v1.UsageService",
+    "nebius.iam.v1.TokenExchangeService", "nebius.common.v1.OperationService",
+}  # fmt: skip
+
+
+def served_methods() -> set[str]:
+    standard = {f"{kind.rpc}/{verb}" for service in SERVICES for kind in service.kinds for verb in kind.verbs}
+    custom = {method.path for service in SERVICES for method in service.methods}
+    return {path for path in standard | custom if path.partition("/")[0] not in HAND_MADE}
+
+
+def test_the_table_of_nouns_is_what_the_server_serves() -> None:
+    offered = {
+        f"{noun.service}/{verb}" for nouns in PRODUCTS.values() for noun in nouns for verb in noun.verbs
+    }
+    assert offered == served_methods()
+
+
+def filesystem(name: str = "data") -> Any:
+    return contract.from_dict(
+        contract.message("nebius.compute.v1.Filesystem"),
+        {
+            "metadata": {
+                "id": f"computefilesystem-e00{name}",
+                "parent_id": PROJECT,
+                "name": name,
+                "labels": {"team": "risk"},
+            },
+            "spec": {"size_gibibytes": "10", "type": "NETWORK_SSD"},
+            "status": {"state": "READY", "size_bytes": "10737418240"},
+        },
+    )
+
+
+@pytest.fixture
+def served(cloud: FakeCloud) -> FakeCloud:
+    found = filesystem()
+    cloud.serve(f"{FILESYSTEMS}/Create", operation(found.metadata.id))
+    cloud.serve(f"{FILESYSTEMS}/Update", operation(found.metadata.id))
+    cloud.serve(f"{FILESYSTEMS}/Delete", operation(found.metadata.id))
+    cloud.serve(f"{FILESYSTEMS}/Get", found)
+    cloud.serve(f"{FILESYSTEMS}/List", contract.method(f"{FILESYSTEMS}/List").output(items=[found]))
+
+    def by_name(request: Any) -> Any:
+        if request.name != "data":
+            raise contract.not_found("filesystem", request.name)
+        return found
+
+    cloud.serve(f"{FILESYSTEMS}/GetByName", by_name)
+    return cloud
+
+
+def test_create_takes_flags_from_the_fields_of_the_spec(signed_in: Neo, served: FakeCloud) -> None:
+    ran = signed_in(
+        "compute", "filesystem", "create", "--name", "data", "--size-gibibytes", "10",
+        "--type", "NETWORK_SSD", "--label", "team=risk",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    [request] = served.asked(f"{FILESYSTEMS}/Create")
+    assert contract.to_dict(request) == {
+        "metadata": {"parent_id": PROJECT, "name": "data", "labels": {"team": "risk"}},
+        "spec": {"size_gibibytes": "10", "type": "NETWORK_SSD"},
+    }
+    assert "computefilesystem-e00data is created" in ran.err
+
+
+def test_a_manifest_that_was_printed_can_be_given_back(
+    signed_in: Neo, served: FakeCloud, tmp_path: Path
+) -> None:
+    """What only the cloud sets (id, status) is left out; flags come on top."""
+    manifest = tmp_path / "filesystem.yaml"
+    manifest.write_text(signed_in("compute", "filesystem", "get", "data", "-o", "yaml").out)
+    signed_in("compute", "filesystem", "create", "--file", str(manifest), "--name", "copy")
+    [request] = served.asked(f"{FILESYSTEMS}/Create")
+    assert request.metadata.name == "copy"
+    assert not request.metadata.id
+    assert request.spec.size_gibibytes == 10
+
+
+def test_an_update_names_what_was_given_and_nothing_else(signed_in: Neo, served: FakeCloud) -> None:
+    """A field set to its default (false) must be in the mask, or the cloud would keep the old value."""
+    signed_in("compute", "filesystem", "update", "data", "--no-forbid-deletion", "--size-gibibytes", "20")
+    [request] = served.asked(f"{FILESYSTEMS}/Update")
+    assert request.metadata.id == "computefilesystem-e00data"
+    assert request.spec.size_gibibytes == 20
+    mask = served.headers(f"{FILESYSTEMS}/Update")["x-resetmask"].split(",")
+    assert set(mask) == {"spec.forbid_deletion", "spec.size_gibibytes"}
+
+
+def test_list_has_columns_from_the_contract(signed_in: Neo, served: FakeCloud) -> None:
+    lines = signed_in("compute", "filesystem", "list").out.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "SIZE", "GIBIBYTES", "TYPE", "ID"]
+    assert lines[1].split() == ["data", "READY", "10", "NETWORK_SSD", "computefilesystem-e00data"]
+
+
+def test_get_by_an_unknown_name_lists_the_known_ones(signed_in: Neo, served: FakeCloud) -> None:
+    ran = signed_in("compute", "filesystem", "get", "date")
+    assert ran.code == 3
+    assert ran.err == "neo: There is no filesystem 'date'. There are: data.\n"
+
+
+def test_delete_by_name(signed_in: Neo, served: FakeCloud) -> None:
+    assert signed_in("compute", "filesystem", "delete", "data", "--yes").code == 0
+    assert served.asked(f"{FILESYSTEMS}/Delete")[0].id == "computefilesystem-e00data"
+
+
+def test_projects_belong_to_the_tenant_of_the_profile(signed_in: Neo, cloud: FakeCloud) -> None:
+    cloud.serve(f"{PROJECTS}/List", contract.method(f"{PROJECTS}/List").output())
+    ran = signed_in("iam", "project", "list")
+    assert cloud.asked(f"{PROJECTS}/List")[0].parent_id == TENANT
+    assert ran.err == "There is none.\n"
+
+
+def test_lists_are_fetched_page_by_page(signed_in: Neo, cloud: FakeCloud) -> None:
+    answer = contract.method(f"{FILESYSTEMS}/List").output
+    pages = {
+        "": answer(items=[filesystem("a")], next_page_token="more"),
+        "more": answer(items=[filesystem("b")]),
+    }
+    cloud.serve(f"{FILESYSTEMS}/List", lambda request: pages[request.page_token])
+    found = json.loads(signed_in("compute", "filesystem", "list", "-o", "json").out)
+    assert [item["metadata"]["name"] for item in found] == ["a", "b"]
+
+
+def test_an_rpc_that_is_not_served_says_so(signed_in: Neo, cloud: FakeCloud) -> None:
+    ran = signed_in("iam", "project", "list")
+    assert ran.code == 1
+    assert "neo --help" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--label", "team"), "'team' is not NAME=VALUE"),
+        (("--file", "/nowhere.yaml"), "/nowhere.yaml cannot be read"),
+        (
+            ("--size-gibibytes", "ten"),
+            "Invalid value for '--size-gibibytes': Input should be a valid integer",
+        ),
+        (("--type", "TAPE"), "TAPE"),
+    ],
+)
+def test_wrong_flags_are_misuse(
+    signed_in: Neo, served: FakeCloud, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = signed_in("compute", "filesystem", "create", "--name", "x", *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert not served.asked(f"{FILESYSTEMS}/Create")
+
+
+def test_a_misspelt_field_in_a_manifest_is_refused(signed_in: Neo, served: FakeCloud, tmp_path: Path) -> None:
+    manifest = tmp_path / "wrong.yaml"
+    manifest.write_text(yaml.safe_dump({"metadata": {"name": "x"}, "spec": {"size_gibibites": 1}}))
+    ran = signed_in("compute", "filesystem", "create", "--file", str(manifest))
+    assert ran.code == 2
+    assert "size_gibibites" in ran.err
+
+
+def test_flags_of_nested_messages_are_flat_and_deep_ones_are_json() -> None:
+    flags = {
+        flag.option: flag
+        for flag in flags_of(contract.message("neocloud.slurm.v1.CreateClusterRequest").DESCRIPTOR)
+    }
+    assert flags["--login-port"].path == ("spec", "login", "port")
+    assert flags["--node-sets"].value_of('[{"name": "worker"}]') == [{"name": "worker"}]
+    assert "--metadata-name" in flags
+    assert not any(option.startswith("--status") for option in flags)
