@@ -1,0 +1,150 @@
+"""Checkpoints that are either whole or not there.
+
+A checkpoint is a folder `checkpoint-000120` with the files of the run's state and a
+`manifest.json` naming each file's size and SHA-256. It is written under another name, synced and
+renamed, in a background thread, so training goes on meanwhile. A reader takes the newest folder
+whose files match the manifest and says which ones it passed over. This module knows folders and
+bytes, not models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipe_errors import note
+
+MANIFEST = "manifest.json"
+PREFIX = "checkpoint-"
+READ_BYTES = 1 << 20
+
+WriteFile = Callable[[Path], None]  # writes one file at the path it is given
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint on disk; `state` is what the run said about itself."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+
+
+def write_checkpoint(
+    folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]
+) -> Path:
+    """Write all files and the manifest under a temporary name, then rename the folder."""
+    target = folder / f"{PREFIX}{step:06d}"
+    partial = folder / f".{target.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        _fill(partial, step, state, files)
+    except BaseException:
+        shutil.rmtree(partial)  # give the room back, above all when the disk is full
+        raise
+    if target.exists():  # a damaged one of the same step, or it would have been resumed from
+        shutil.rmtree(target)
+    partial.rename(target)
+    _sync(folder)
+    return target
+
+
+def _fill(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
+    entries = {}
+    for name, write in files.items():
+        write(folder / name)
+        _sync(folder / name)
+        size = (folder / name).stat().st_size
+        entries[name] = {"bytes": size, "sha256": _sha256(folder / name)}
+    manifest = {"step": step, "state": dict(state), "files": entries}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    _sync(folder / MANIFEST)
+    _sync(folder)
+
+
+def newest_whole(folder: Path) -> Checkpoint | None:
+    """The checkpoint to resume from; damaged ones are named on stderr and passed over."""
+    for path in sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True):
+        damage = damage_in(path)
+        if damage is None:
+            manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+            return Checkpoint(path, manifest["step"], manifest["state"])
+        note(f"{path}: {damage}; passing it over, the one before is used")
+    return None
+
+
+def damage_in(path: Path) -> str | None:
+    """What is wrong with a checkpoint; None if every file matches the manifest."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        entries = manifest["files"].items()
+        if not {"step", "state"} <= manifest.keys():
+            return f"{MANIFEST} is damaged"
+    except OSError:
+        return f"{MANIFEST} is missing"
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return f"{MANIFEST} is damaged"
+    for name, entry in entries:
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != entry["bytes"]:
+            return f"{name} has {file.stat().st_size} of {entry['bytes']} bytes"
+        if _sha256(file) != entry["sha256"]:
+            return f"{name} does not match its checksum"
+    return None
+
+
+def keep_newest(folder: Path, limit: int) -> None:
+    """Remove all but the newest `limit` checkpoints."""
+    for path in sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True)[limit:]:
+        shutil.rmtree(path)
+
+
+class CheckpointWriter:
+    """Writes one checkpoint at a time in the background; errors surface at the next call."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._running: Future[None] | None = None
+
+    def save(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
+        """Start writing; what `files` write must not change any more (pass copies)."""
+        self.wait()
+        self._running = self._thread.submit(self._write, step, state, files)
+
+    def wait(self) -> None:
+        """Return once the last checkpoint is on disk; raise if it could not be written."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+
+    def _write(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
+        path = write_checkpoint(self._folder, step, state, files)
+        keep_newest(self._folder, self._limit)
+        note(f"checkpoint {path}")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Compare a base model with its fine-tuned adapter on test conversations.
+
+Prints one JSON report to stdout, logs to stderr, so that `evaluator.py ... | jq .comparison`
+works. The keys `base_model`, `finetuned_model` and `comparison` are those users of the known
+fine-tuning solution expect; what we add is under `details`. Test data must not have been
+trained on: use the `_test` file of dataset_split.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chat_tokens import ChatEncoder, load_tokenizer
+from conversations import BadRecords, Conversation, read_conversations
+from generation import Generated, generate, perplexity, tokens_per_second
+from lora_model import load_base, precision, with_adapter
+from recipe_errors import RecipeError, exit_code, note
+from report_table import table
+from text_scores import bleu, comparison, exact_match, rouge
+from tokenized_data import Example
+
+SPEED_TOKENS = 64  # per answer when speed is measured
+
+SIGNS = {
+    "perplexity": "per cent it fell; positive is better",
+    "speed": "per cent of growth in generated tokens per second; positive is faster",
+    "message_length": "per cent of growth in mean characters per answer",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt taken from a test conversation, and what was really answered."""
+
+    input: str  # the last user message, for the reader
+    prompt: str  # everything before the answer, as the model gets it
+    reference: str
+
+
+def question(messages: Conversation, turn: int, encoder: ChatEncoder) -> Question:
+    """The `turn`-th assistant message of a conversation, as a question."""
+    at = [place for place, one in enumerate(messages) if one["role"] == "assistant"][turn]
+    return Question(messages[at - 1]["content"], encoder.prompt(messages[:at]), messages[at]["content"])
+
+
+def choose_questions(
+    conversations: list[Conversation], count: int, seed: int, encoder: ChatEncoder
+) -> list[Question]:
+    """One random assistant message from each of `count` random conversations."""
+    generator = random.Random(seed)
+    chosen = generator.sample(conversations, min(count, len(conversations)))
+    turns = [sum(one["role"] == "assistant" for one in messages) for messages in chosen]
+    return [
+        question(messages, generator.randrange(count), encoder)
+        for messages, count in zip(chosen, turns, strict=True)
+    ]
+
+
+class Evaluation:
+    """The same measurements for both models."""
+
+    def __init__(self, args: argparse.Namespace, conversations: list[Conversation]) -> None:
+        self.args = args
+        self.encoder = ChatEncoder(load_tokenizer(args.model))
+        self.examples = self._examples(conversations)
+        self.questions = choose_questions(conversations, args.samples, args.seed, self.encoder)
+        self.intents = [question(messages, -1, self.encoder) for messages in conversations]
+
+    def _examples(self, conversations: list[Conversation]) -> Sequence[Example]:
+        encoded = [self.encoder.encode(messages) for messages in conversations]
+        cut = [(ids[: self.args.context], labels[: self.args.context]) for ids, labels in encoded]
+        usable = [example for example in cut if any(label >= 0 for label in example[1])]
+        if not usable:
+            raise RecipeError(f"--context {self.args.context}: no answer lies within; raise it")
+        return usable
+
+    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The known part of the report for one model, and our additions."""
+        model.eval()
+        started = time.monotonic()
+        known: dict[str, Any] = {
+            "perplexity": perplexity(model, self.examples, self.encoder.tokenizer.pad_token_id)
+        }
+        answers = self._answers(model, self.questions, self.args.max_new_tokens)
+        references = [one.reference for one in self.questions]
+        known["message_length_avg"] = sum(map(len, answers.texts)) / len(answers.texts)
+        known["sample_generations"] = [
+            {"input": one.input, "reference": one.reference, "generated": text}
+            for one, text in zip(self.questions, answers.texts, strict=True)
+        ][: self.args.show]
+        added: dict[str, Any] = {
+            "tokens_per_second": tokens_per_second(
+                model,
+                self.encoder,
+                [one.prompt for one in self.questions[: self.args.batch]],
+                SPEED_TOKENS,
+            ),
+            "tokens_per_message": answers.tokens / len(answers.texts),
+            "bleu": bleu(answers.texts, references),
+            "rouge": rouge(answers.texts, references),
+        }
+        if self.args.accuracy:
+            said = self._answers(model, self.intents, self.args.max_label_tokens).texts
+            added["accuracy"] = exact_match(said, [one.reference for one in self.intents])
+        note(f"{name}: measured in {time.monotonic() - started:.1f} s")
+        return known, added
+
+    def _answers(self, model: Any, questions: list[Question], max_new_tokens: int) -> Generated:
+        prompts = [one.prompt for one in questions]
+        return generate(model, self.encoder, prompts, max_new_tokens, self.args.batch)
+
+    def details(self, base: dict[str, Any], finetuned: dict[str, Any]) -> dict[str, Any]:
+        details = {
+            "base_model": base,
+            "finetuned_model": finetuned,
+            "comparison_signs": SIGNS,
+            "test_conversations": len(self.intents),
+            "generated_messages": len(self.questions),
+            "batch": self.args.batch,
+            "max_new_tokens": self.args.max_new_tokens,
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "model": self.args.model,
+            "adapter": str(self.args.adapter),
+            "data": str(self.args.data),
+        }
+        if self.args.accuracy:
+            intents = {one.reference for one in self.intents}
+            details["intents_in_test"] = len(intents)
+            details["accuracy_by_chance"] = 1 / len(intents)
+        return details
+
+
+def evaluate(args: argparse.Namespace) -> dict[str, Any]:
+    conversations = read_conversations(args.data, BadRecords(skip=args.skip_bad))
+    if args.limit:
+        shuffled = random.Random(args.seed).sample(conversations, len(conversations))
+        conversations = shuffled[: args.limit]
+    evaluation = Evaluation(args, conversations)
+    model = load_base(args.model, precision(args.precision))
+    base, base_added = evaluation.measure(model, "base model")
+    model = with_adapter(model, args.adapter)
+    finetuned, finetuned_added = evaluation.measure(model, "fine-tuned model")
+    both = (base, finetuned)
+    speed = (base_added["tokens_per_second"], finetuned_added["tokens_per_second"])
+    return {
+        "base_model": base,
+        "finetuned_model": finetuned,
+        "comparison": comparison(
+            perplexity=(base["perplexity"], finetuned["perplexity"]),
+            speed=speed,
+            length=tuple(one["message_length_avg"] for one in both),
+        ),
+        "details": evaluation.details(base_added, finetuned_added),
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.table:
+        print(table(args.table))
+        return 0
+    missing = [name for name in ("model", "adapter", "data") if getattr(args, name) is None]
+    if missing:
+        raise RecipeError(f"needs --{' --'.join(missing)}, see --help")
+    print(json.dumps(evaluate(args), indent=2, ensure_ascii=False))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Compare a base model with its fine-tuned adapter; JSON on stdout.",
+        epilog="examples:\n"
+        "  python3 evaluator.py --model base_model --adapter run1/adapter \\\n"
+        "      --data chats_test.jsonl > report.json\n"
+        "  python3 evaluator.py --table report.json",
+    )
+    parser.add_argument("--model", help="base model: local folder or hub id")
+    parser.add_argument("--adapter", type=Path, help="folder that finetune.py wrote")
+    parser.add_argument("--data", type=Path, help="test conversations (JSONL)")
+    parser.add_argument("--table", type=Path, metavar="REPORT", help="only show a report as a table")
+    parser.add_argument("--accuracy", action="store_true", help="share of answers exactly right")
+    parser.add_argument("--samples", type=int, default=32, help="answers to generate (default 32)")
+    parser.add_argument("--show", type=int, default=5, help="of these in the report (default 5)")
+    parser.add_argument("--limit", type=int, help="use only so many test conversations")
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="per answer (default 128)")
+    parser.add_argument("--max-label-tokens", type=int, default=24, help="with --accuracy")
+    parser.add_argument("--batch", type=int, default=16, help="answers at a time (default 16)")
+    parser.add_argument("--context", type=int, default=1024, help="cut conversations after so many")
+    parser.add_argument("--precision", choices=("auto", "no", "bf16", "fp16"), default="auto")
+    parser.add_argument("--seed", type=int, default=42, help="which samples are drawn")
+    parser.add_argument("--skip-bad", action="store_true", help="leave bad records out")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    return exit_code(run, parser().parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Fine-tune a language model with LoRA on tokenised conversations.
+
+Runs alone (`python3 finetune.py ...`) or as many processes (`torchrun finetune.py ...`), on CPUs
+or GPUs. It writes checkpoints, resumes from the newest whole one when started again with the
+same output folder, and on SIGTERM finishes its step, writes a checkpoint and exits with 75.
+It is a plain loop instead of `transformers.Trainer`: the order of the data, the number of steps
+and the moment of a checkpoint are in sight here, and exact after a resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import training_state
+from chat_tokens import load_tokenizer
+from checkpoint import CheckpointWriter, newest_whole
+from lora_model import load_base, precision, with_lora
+from recipe_errors import EXIT_OK, EXIT_STOPPED, RecipeError, exit_code, note
+from tokenized_data import TokenizedData
+from training_arguments import (
+    TrainingArguments,
+    create_training_arguments,
+    explain,
+    parse_overrides,
+    require_places,
+)
+from training_progress import Progress
+from training_schedule import learning_rate_factor, total_steps
+from training_step import TrainingStep
+from workers import Workers
+
+
+class StopRequest:
+    """Set by SIGTERM; the run looks at it between two steps."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> StopRequest:
+        self._before = signal.signal(signal.SIGTERM, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
+@dataclass
+class Run:
+    """Everything a run consists of."""
+
+    arguments: TrainingArguments
+    workers: Workers
+    step: TrainingStep
+    progress: Progress
+    writer: CheckpointWriter
+    stop: StopRequest
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change between a checkpoint and its resumption."""
+        names = ("model", "seed", "lora_r", "lora_alpha", "target_modules", "modules_to_save")
+        chosen = {name: getattr(self.arguments, name) for name in names}
+        data = self.step.data
+        return {**chosen, "rows": len(data), "tokens": data.facts["tokens"]}
+
+    def asked(self) -> list[float]:
+        return [self.arguments.num_train_epochs, self.arguments.max_steps]
+
+
+def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -> Run:
+    """Load data and model; every process does the same with the same seed."""
+    data = TokenizedData.open(Path(arguments.data))
+    dtype = precision(arguments.mixed_precision)
+    torch.manual_seed(arguments.seed)
+    base = load_base(arguments.model, dtype, arguments.load_in_4bit)
+    if data.facts["vocab_size"] > base.get_input_embeddings().num_embeddings:
+        raise RecipeError(
+            f"{arguments.data} was tokenised for {data.facts['model']}, whose vocabulary is larger"
+            f" than that of {arguments.model}; run dataset_tokenize.py with this model"
+        )
+    step = TrainingStep(arguments, workers, data, with_lora(base, arguments), dtype)
+    total = total_steps(len(data), arguments.num_train_epochs, arguments.max_steps, step.samples)
+    writer = CheckpointWriter(Path(arguments.output_dir), arguments.save_total_limit)
+    if workers.is_first:
+        size = sum(weight.numel() for weight in step.trainable)
+        note(f"{len(data)} rows, {size / 1e6:.2f}M weights to train, {workers.world_size} processes")
+    return Run(arguments, workers, step, Progress(total), writer, stop)
+
+
+def resume(run: Run) -> None:
+    """Take up the newest whole checkpoint in the output folder, if there is one."""
+    found = newest_whole(Path(run.arguments.output_dir)) if run.workers.is_first else None
+    found = run.workers.from_first(found)
+    if found is None:
+        return
+    training_state.check_same_run(run.identity(), found)
+    training_state.load(found.path, run.step)
+    run.progress.resume(found.step, found.state["position"])
+    if found.state["asked"] == run.asked():
+        run.progress.total = found.state["total"]  # even if there are more or fewer processes now
+    if run.workers.is_first:
+        note(f"resuming from {found.path} at step {found.step} of {run.progress.total}")
+
+
+def train(run: Run) -> bool:
+    """Run to the last step and return True, or until asked to stop and return False."""
+    arguments, progress = run.arguments, run.progress
+    progress.start()
+    while progress.step < progress.total:
+        rate = arguments.learning_rate * learning_rate_factor(
+            progress.step, progress.total, arguments.lr_scheduler_type, arguments.warmup_ratio
+        )
+        result = run.step.run(progress.step, progress.position, rate, run.stop.asked)
+        if result is None:
+            break
+        progress.add(result, run.step.samples)
+        if progress.step % arguments.logging_steps == 0 or progress.step == progress.total:
+            progress.settle(run.workers)
+            if run.workers.is_first:
+                note(progress.line(rate))
+        if arguments.save_steps and progress.step % arguments.save_steps == 0:
+            save(run)
+    progress.finish()
+    save(run)
+    run.writer.wait()
+    run.workers.wait_for_all()  # one that leaves early gets the others killed while they write
+    return progress.step == progress.total
+
+
+def save(run: Run) -> None:
+    """Give a copy of the state to the background writer, unless this step is saved already."""
+    progress = run.progress
+    if not run.workers.is_first or progress.step == progress.saved_step:
+        return
+    started = time.monotonic()
+    state = {
+        "position": progress.position,
+        "total": progress.total,
+        "asked": run.asked(),
+        "identity": run.identity(),
+    }
+    run.writer.save(progress.step, state, training_state.snapshot(run.step))
+    progress.saved(time.monotonic() - started)
+
+
+def export(run: Run) -> Path:
+    """Write the finished adapter with its tokenizer, and what the run was."""
+    output = Path(run.arguments.output_dir)
+    target, partial = output / "adapter", output / ".adapter.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name, write in training_state.adapter_files(run.step.model).items():
+        write(partial / name)
+    load_tokenizer(run.arguments.model).save_pretrained(partial)
+    summary = {**run.progress.summary(), "processes": run.workers.world_size}
+    text = json.dumps(summary | {"arguments": vars(run.arguments)}, indent=1)
+    (partial / "training_summary.json").write_text(text + "\n", encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    return target
+
+
+def finetune(arguments: TrainingArguments) -> int:
+    with StopRequest() as stop:
+        workers = Workers.join()
+        try:
+            run = prepare(arguments, workers, stop)
+            try:
+                return carry_out(run)
+            finally:
+                run.step.close()
+        finally:
+            workers.leave()
+
+
+def carry_out(run: Run) -> int:
+    resume(run)
+    finished, is_first = train(run), run.workers.is_first
+    if finished and is_first:
+        note(f"{export(run)}: adapter written after step {run.progress.step}")
+    elif is_first:
+        note(f"stopped at step {run.progress.step}; the same command goes on from there")
+    return EXIT_OK if finished else EXIT_STOPPED
+
+
+def run_script(args: argparse.Namespace) -> int:
+    if args.explain_config:
+        print(explain())
+        return EXIT_OK
+    given = {"model": args.model, "data": args.data, "output_dir": args.output_dir}
+    arguments = create_training_arguments(args.config, {**parse_overrides(args.set), **given})
+    require_places(arguments)
+    return finetune(arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Fine-tune a language model with LoRA on tokenised conversations.",
+        epilog="examples:\n"
+        "  python3 finetune.py --config config.json --model Qwen/Qwen3-8B \\\n"
+        "      --data chats_train.arrow --output-dir run1\n"
+        "  torchrun --nproc-per-node 2 finetune.py --config config.json --set max_steps=200\n"
+        "exit codes: 0 finished; 1 failed, the message says why; 2 wrong usage;\n"
+        "  75 stopped by SIGTERM with a checkpoint: run the same command again to go on",
+    )
+    parser.add_argument("--config", type=Path, help="JSON file; see --explain-config")
+    parser.add_argument("--model", help="base model: local folder or hub id")
+    parser.add_argument("--data", help="file made by dataset_tokenize.py")
+    parser.add_argument("--output-dir", help="folder for checkpoints and the adapter")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    parser.add_argument("--explain-config", action="store_true", help="print all keys and stop")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return exit_code(run_script, parser().parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

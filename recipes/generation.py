@@ -1,0 +1,131 @@
+"""What a model says, how sure it is, and how fast.
+
+Batched greedy answers, perplexity on the assistant's words, and speed at a fixed length: short
+answers must not make a model look slow.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from chat_tokens import IGNORED, ChatEncoder
+from tokenized_data import Example, pad_batch, plain_row
+
+TOKENS_PER_PASS = 4096
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Answers in the order of the prompts; `tokens` counts them without what follows their end."""
+
+    texts: list[str]
+    tokens: int
+
+
+@torch.inference_mode()
+def perplexity(model: Any, examples: Sequence[Example], pad_id: int) -> float:
+    """exp of the mean loss per labelled token."""
+    loss_sum, labels = 0.0, 0
+    for part in _by_length(examples):
+        batch = pad_batch([plain_row(example) for example in part], pad_id)
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        loss_sum += model(**batch, use_cache=False, num_items_in_batch=1).loss.item()
+        labels += int((batch["labels"] != IGNORED).sum())
+    return math.exp(min(loss_sum / labels, 700))
+
+
+def _by_length(examples: Sequence[Example]) -> list[list[Example]]:
+    """Batches of similar length, each with about TOKENS_PER_PASS tokens."""
+    batches: list[list[Example]] = [[]]
+    for example in sorted(examples, key=lambda example: -len(example[0])):
+        longest = len(batches[-1][0][0]) if batches[-1] else 0
+        if longest * (len(batches[-1]) + 1) > TOKENS_PER_PASS:
+            batches.append([])
+        batches[-1].append(example)
+    return batches
+
+
+@torch.inference_mode()
+def generate(
+    model: Any, encoder: ChatEncoder, prompts: Sequence[str], max_new_tokens: int, batch_size: int
+) -> Generated:
+    """Greedy answers; every sequence ends at the token that closes a turn."""
+    ends = stop_ids(model, encoder)
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    texts, tokens = [""] * len(prompts), 0
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        batch = _batch(model, encoder, [prompts[index] for index in chosen], max_new_tokens)
+        output = model.generate(
+            **batch,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=sorted(ends),
+            pad_token_id=encoder.tokenizer.pad_token_id,
+        )
+        for index, ids in zip(chosen, output[:, batch["input_ids"].shape[1] :], strict=True):
+            answer = until_end(ids.tolist(), ends)
+            tokens += len(answer)
+            texts[index] = encoder.tokenizer.decode(answer, skip_special_tokens=True).strip()
+    return Generated(texts, tokens)
+
+
+@torch.inference_mode()
+def tokens_per_second(model: Any, encoder: ChatEncoder, prompts: Sequence[str], new_tokens: int) -> float:
+    """New tokens per second of one batch, at exactly so many for each prompt; the best of two."""
+    batch = _batch(model, encoder, prompts, new_tokens)
+    seconds = []
+    for _ in range(2):
+        started = time.monotonic()
+        model.generate(
+            **batch,
+            min_new_tokens=new_tokens,
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=encoder.tokenizer.pad_token_id,
+        )
+        seconds.append(time.monotonic() - started)
+    return len(prompts) * new_tokens / min(seconds)
+
+
+def _batch(
+    model: Any, encoder: ChatEncoder, prompts: Sequence[str], new_tokens: int
+) -> dict[str, torch.Tensor]:
+    """Prompts padded on the left, and cut there if the answer would not fit into the context."""
+    encoded = encoder.tokenizer(
+        list(prompts),
+        add_special_tokens=False,
+        padding=True,
+        padding_side="left",
+        truncation=True,
+        truncation_side="left",
+        max_length=max(model.config.max_position_embeddings - new_tokens, 1),
+        return_tensors="pt",
+    )
+    names = ("input_ids", "attention_mask")
+    return {name: encoded[name].to(model.device) for name in names}
+
+
+def stop_ids(model: Any, encoder: ChatEncoder) -> set[int]:
+    """Tokens that end an answer: the template's, the tokenizer's and the model's own."""
+    tokenizer = encoder.tokenizer
+    ends = {tokenizer.eos_token_id}
+    if turn_end := encoder.turn_end():
+        ends.add(tokenizer.convert_tokens_to_ids(turn_end))
+    configured = model.generation_config.eos_token_id
+    ends |= set(configured if isinstance(configured, list) else [configured])
+    return ends - {None}
+
+
+def until_end(ids: list[int], ends: set[int]) -> list[int]:
+    """The ids up to and with the first that ends the answer."""
+    for position, token in enumerate(ids):
+        if token in ends:
+            return ids[: position + 1]
+    return ids

@@ -1,0 +1,88 @@
+"""What a checkpoint of a fine-tuning run holds, and how it gets back into the run.
+
+The adapter is stored as `peft` stores it, so any checkpoint can be evaluated or served as it is;
+the optimiser's state lies beside it and is left out of the finished adapter.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import peft
+import safetensors
+import safetensors.torch
+import torch
+
+from checkpoint import Checkpoint, WriteFile
+from recipe_errors import RecipeError
+from training_step import TrainingStep
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+OPTIMIZER = "optimizer.pt"
+
+
+def adapter_files(model: Any) -> dict[str, WriteFile]:
+    """Writers for a copy of the adapter as it is now."""
+    state = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+    weights = {name: _copy(tensor).contiguous() for name, tensor in state.items()}
+    config = copy.deepcopy(model.peft_config["default"])
+    config.inference_mode = True
+    return {
+        WEIGHTS: _told(lambda path: safetensors.torch.save_file(weights, path, {"format": "pt"})),
+        CONFIG: lambda path: config.save_pretrained(path.parent),
+    }
+
+
+def snapshot(step: TrainingStep) -> dict[str, WriteFile]:
+    """Writers for a copy of everything the run needs to go on; training may continue at once."""
+    state = {"optimizer": step.optimizer.state_dict(), "scaler": step.scaler.state_dict()}
+    state = _copy(state)
+    return {**adapter_files(step.model), OPTIMIZER: _told(lambda path: torch.save(state, path))}
+
+
+def load(path: Path, step: TrainingStep) -> None:
+    """Put a checkpoint's tensors into the model and the optimiser."""
+    peft.set_peft_model_state_dict(step.model, safetensors.torch.load_file(path / WEIGHTS))
+    state = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
+    step.optimizer.load_state_dict(state["optimizer"])
+    step.scaler.load_state_dict(state["scaler"])
+
+
+def check_same_run(identity: dict[str, Any], found: Checkpoint) -> None:
+    """Refuse to continue a run on other data or with another adapter shape."""
+    stored = found.state["identity"]
+    for key, value in identity.items():
+        if stored.get(key) != value:
+            raise RecipeError(
+                f"{found.path} belongs to another run: {key} was {stored.get(key)!r}, is now"
+                f" {value!r}; choose another output_dir, or remove this one to start anew"
+            )
+
+
+def _told(write: WriteFile) -> WriteFile:
+    """The libraries do not say "disk full" in so many words; a user should read it."""
+
+    def told(path: Path) -> None:
+        try:
+            write(path)
+        except (RuntimeError, safetensors.SafetensorError) as error:
+            free = shutil.disk_usage(path.parent).free >> 20
+            raise RecipeError(
+                f"{path}: cannot be written ({error}); {free} MiB are free there. Make room and run"
+                " the same command again, it goes on from the checkpoint before"
+            ) from error
+
+    return told
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value

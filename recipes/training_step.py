@@ -1,0 +1,107 @@
+"""One optimiser step over all processes: batches, loss, gradients, update.
+
+Nothing here remembers how far the run is: step and position are given, and the random numbers of
+a step follow from them, so a step done again after a resume is the same step.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from chat_tokens import IGNORED
+from tokenized_data import TokenizedData
+from training_arguments import TrainingArguments
+from training_schedule import rows_at
+from workers import Workers
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one process saw in a step; `tokens` counts all processes, without padding."""
+
+    loss_sum: float
+    labels: int
+    tokens: float
+
+
+class TrainingStep:
+    """Model and optimiser with the data they learn from."""
+
+    def __init__(
+        self, arguments: TrainingArguments, workers: Workers, data: TokenizedData, model: Any,
+        dtype: torch.dtype | None,
+    ) -> None:  # fmt: skip
+        self.arguments, self.workers, self.data = arguments, workers, data
+        self.model, self.dtype = model.train(), dtype
+        self.trainable = [weight for weight in model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.trainable, arguments.learning_rate, weight_decay=arguments.weight_decay, fused=True
+        )
+        self.scaler = torch.amp.GradScaler(workers.device.type, enabled=dtype == torch.float16)
+        self.samples = (
+            arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * workers.world_size
+        )
+        self._parallel = model
+        if workers.world_size > 1:  # same seed, same folder: nothing to send at the start
+            self._parallel = DistributedDataParallel(model, forward_sync_buffers=False, init_sync=False)
+
+    def run(self, step: int, position: int, rate: float, stop: bool) -> StepResult | None:
+        """Do the step and return what was seen; None, and no step, if any process asks to stop."""
+        torch.manual_seed((self.arguments.seed * 1_000_003 + step) * 4099 + self.workers.rank)
+        passes, own_tokens = self._passes(position)
+        own_labels = sum(int((batch["labels"] != IGNORED).sum()) for batch in passes)
+        labels, tokens, stopping = self.workers.sum([own_labels, own_tokens, stop])
+        if stopping:
+            return None
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        # Each label weighs the same, whichever process or pass it falls into: gradients do not
+        # depend on how rows are dealt out. DDP takes the mean over processes, hence the share.
+        share = labels / self.workers.world_size
+        loss_sum = 0.0
+        for number, batch in enumerate(passes, start=1):
+            last = number == len(passes)
+            with nullcontext() if last or self.workers.world_size == 1 else self._unsynced():
+                loss = self._loss(batch, share)
+                self.scaler.scale(loss).backward()
+            loss_sum += loss.item() * share
+        self._update()
+        return StepResult(loss_sum, own_labels, tokens)
+
+    def close(self) -> None:
+        """Let go of DDP; to be called before the processes part. If DDP were the last to hold
+        their connection, closing it could wait for ever on a thread that waits for Python."""
+        self._parallel = self.model
+
+    def _passes(self, position: int) -> tuple[list[dict[str, torch.Tensor]], int]:
+        """This process's batches, and how many tokens they hold without padding."""
+        size, workers = self.arguments.per_device_train_batch_size, self.workers
+        passes, tokens = [], 0
+        for number in range(self.arguments.gradient_accumulation_steps):
+            offset = (number * workers.world_size + workers.rank) * size
+            rows = rows_at(position + offset, size, len(self.data), self.arguments.seed)
+            batch = self.data.batch(rows, self.data.facts["pad_token_id"])
+            passes.append({name: part.to(workers.device) for name, part in batch.items()})
+            tokens += self.data.tokens(rows)
+        return passes, tokens
+
+    def _unsynced(self) -> Any:
+        return self._parallel.no_sync()
+
+    def _loss(self, batch: dict[str, torch.Tensor], share: float) -> torch.Tensor:
+        kind = self.workers.device.type
+        with torch.autocast(kind, self.dtype, enabled=self.dtype is not None):
+            return self._parallel(**batch, use_cache=False, num_items_in_batch=share).loss
+
+    def _update(self) -> None:
+        if self.arguments.max_grad_norm:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.trainable, self.arguments.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
