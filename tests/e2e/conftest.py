@@ -1,0 +1,49 @@
+"""One cloud and one cluster for all tests of this folder, made of the real parts.
+
+Images are built once into a folder that outlives the tests ($NEOCLOUD_TEST_IMAGES, default `.cache/images`);
+everything else lies in a temporary folder and is destroyed at the end.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cloud import Cloud, run
+from tests.e2e.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="package")
+def images() -> Path:
+    """The folder with current images."""
+    folder = Path(os.environ.get("NEOCLOUD_TEST_IMAGES", ROOT / ".cache" / "images")).absolute()
+    for name in ("jail", "slurm"):
+        run([sys.executable, ROOT / "images" / name / "build", "--output", folder])
+    return folder
+
+
+@pytest.fixture(scope="package")
+def cloud(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """A running cloud."""
+    cloud = Cloud.prepare(tmp_path_factory.mktemp("cloud"), images)
+    try:
+        cloud.up()
+        yield cloud
+    finally:
+        cloud.neo("destroy", "--yes")
+
+
+@pytest.fixture(scope="package")
+def bank(cloud: Cloud) -> Cluster:
+    """A READY cluster with two workers. Tests leave it as they found it."""
+    return Cluster.create(cloud, "bank", "--workers", "2", "--preset", "2vcpu-4gb")
