@@ -64,6 +64,26 @@ async def test_taken_port_is_named_and_the_other_pod_starts(space: Space) -> Non
     await space.until("web", lambda pod: pod.ready)
 
 
+async def test_port_of_a_pod_that_was_killed_with_all_that_watched_it_leads_to_the_next_one(
+    bench: PodmanBench,
+) -> None:
+    """Nobody takes the dead pod's forward away; new connections must not end in it."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    ports = {"ports": [{"containerPort": 8080, "hostPort": port}]}
+    spaces = [Space(bench.engine, bench.image) for _ in range(2)]
+    try:
+        for space in spaces:
+            await space.apply(space.namespace(), space.pod("web", SERVE, container=ports))
+            await eventually(lambda: _connects("127.0.0.1", port), bool)
+            if space is spaces[0]:
+                _kill_with_its_monitor(f"{space.name}.web.main")
+                assert not await _connects("127.0.0.1", port)
+    finally:
+        for space in spaces:
+            await bench.engine.remove([Reference("Namespace", space.name, space.name)])
+
+
 async def test_pods_do_not_reach_services_of_this_machine(space: Space) -> None:
     await space.apply(space.pod("one"))
     pod = await space.until("one", lambda pod: pod.ready)
@@ -310,6 +330,15 @@ def _address_of_this_machine() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.254", 9))
         return probe.getsockname()[0]
+
+
+def _kill_with_its_monitor(container: str) -> None:
+    """The monitor first: it would clean up after the container."""
+    (monitor,) = [each for each in psutil.process_iter() if container in _command_of(each)]
+    killed = [monitor, *monitor.children(recursive=True)]
+    for process in killed:
+        process.kill()
+    psutil.wait_procs(killed, timeout=10)
 
 
 def _service(bench: PodmanBench) -> int:

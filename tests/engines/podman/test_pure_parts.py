@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase, Reference
+from neocloud.engines.podman import dead_forwards
 from neocloud.engines.podman.accelerators import parse_accelerators
 from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
 from neocloud.engines.podman.events import SeenEvents, pod_event
@@ -252,3 +253,28 @@ def test_two_homes_share_no_name() -> None:
 def test_home_that_mounts_cannot_carry_is_refused(name: str) -> None:
     with pytest.raises(EngineError, match="choose another folder"):
         Layout.of(Path("/tmp") / name)
+
+
+def forward(chain: str, container: str, port: int) -> str:
+    """A rule as `iptables --list-rules` prints what netavark made."""
+    comment = f'"dnat name: neocloud-4d4b44-bank id: {container * 64}"'
+    jump = f"-j NETAVARK-DN-{chain}"
+    return f"-A NETAVARK-HOSTPORT-DNAT -p tcp -m tcp --dport {port} -m comment --comment {comment} {jump}"
+
+
+def test_forwards_of_dead_containers_go_and_others_stay() -> None:
+    rules = [
+        "-N NETAVARK-DN-AAAA",
+        "-A NETAVARK-DN-AAAA -p tcp -m tcp --dport 2222 -j DNAT --to-destination 10.89.68.4:22",
+        forward("AAAA", "a", 2222),
+        forward("AAAA", "b", 2223),
+        forward("CCCC", "c", 2224),
+    ]
+    assert dead_forwards.containers(rules) == {"a" * 64, "b" * 64, "c" * 64}
+    commands = dead_forwards.removal(rules, {"a" * 64, "c" * 64})
+    assert [command[0] for command in commands] == ["--delete", "--delete", "--flush", "--delete-chain"]
+    assert commands[0][1:7] == ["NETAVARK-HOSTPORT-DNAT", "-p", "tcp", "-m", "tcp", "--dport"]
+    assert [command[7] for command in commands[:2]] == ["2222", "2224"]
+    assert f"dnat name: neocloud-4d4b44-bank id: {'a' * 64}" in commands[0]
+    assert commands[2:] == [["--flush", "NETAVARK-DN-CCCC"], ["--delete-chain", "NETAVARK-DN-CCCC"]]
+    assert dead_forwards.removal(rules, set()) == []

@@ -2,8 +2,6 @@
 
 import asyncio
 import multiprocessing
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +44,5 @@ def server_process(folder: Path) -> Iterator[int]:
     try:
         yield process.pid
     finally:
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()

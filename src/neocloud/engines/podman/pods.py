@@ -14,6 +14,7 @@ from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import fingerprint
 from neocloud.engines.pod_references import environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
+from neocloud.engines.podman.dead_forwards import remove_dead_forwards
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.names import Names
@@ -21,7 +22,13 @@ from neocloud.engines.podman.networks import Networks
 from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
 from neocloud.engines.podman.projections import Projections
-from neocloud.engines.podman.translate import SANDBOX, Resolved, container_specs, podman_names
+from neocloud.engines.podman.translate import (
+    SANDBOX,
+    Resolved,
+    container_specs,
+    podman_names,
+    published_ports,
+)
 from neocloud.engines.podman.volumes import Volumes
 
 _GRACE_SECONDS = 30
@@ -146,6 +153,8 @@ class Pods:
     async def _resolve(self, manifest: KubernetesObject, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
         """Look up, and make where needed, everything that the pod refers to."""
         metadata = manifest["metadata"]
+        if published_ports(manifest):
+            await remove_dead_forwards()
         address = await self._networks.allocate(metadata["namespace"], metadata["name"])
         await self._names.refresh(metadata["namespace"])
         folders = await asyncio.to_thread(self._volume_folders, manifest)

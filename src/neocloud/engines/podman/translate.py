@@ -82,10 +82,9 @@ def _identity(manifest: KubernetesObject, container: str, layout: Layout) -> Spe
     }
 
 
-def _network_owner(manifest: KubernetesObject, resolved: Resolved, layout: Layout) -> Spec:
-    """The container that holds the pod's address, name and published ports."""
-    network = layout.network(manifest["metadata"]["namespace"])
-    ports = [
+def published_ports(manifest: KubernetesObject) -> list[dict[str, Any]]:
+    """The ports of this machine that lead to the pod, on loopback unless it says otherwise."""
+    return [
         {
             "host_ip": port.get("hostIP") or "127.0.0.1",
             "host_port": port["hostPort"],
@@ -96,13 +95,18 @@ def _network_owner(manifest: KubernetesObject, resolved: Resolved, layout: Layou
         for port in container.get("ports") or []
         if "hostPort" in port
     ]
+
+
+def _network_owner(manifest: KubernetesObject, resolved: Resolved, layout: Layout) -> Spec:
+    """The container that holds the pod's address, name and published ports."""
+    network = layout.network(manifest["metadata"]["namespace"])
     sysctls = (manifest["spec"].get("securityContext") or {}).get("sysctls") or []
     return {
         "labels": {"neocloud.network": "owner"},
         "hostname": hostname_of(manifest),
         "netns": {"nsmode": "bridge"},
         "Networks": {network: {"static_ips": [str(resolved.address)]}},
-        "portmappings": ports,
+        "portmappings": published_ports(manifest),
         "sysctl": {entry["name"]: entry["value"] for entry in sysctls},
     }
 

@@ -1,0 +1,72 @@
+"""Port forwards in the kernel whose containers died without a farewell.
+
+When everything of a cloud is killed at once, nobody tells netavark to remove its rules. The port then looks
+free, as nobody listens on it, but the dead forward stands before any new one and swallows its connections.
+Forwards of containers that have a process, whoever runs them, are never touched.
+"""
+
+import asyncio
+import contextlib
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_PROCESSES = Path("/proc")
+_CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
+_FORWARD = re.compile(r'-A NETAVARK-HOSTPORT-DNAT .*"dnat name: \S+ id: ([0-9a-f]{64})" -j (NETAVARK-DN-\w+)')
+_START_SECONDS = 5.0
+"""A container that starts has its forwards a moment before its first process."""
+
+
+async def remove_dead_forwards() -> None:
+    """Take the forwards of dead containers out of the machine's address translation; may be repeated."""
+    dead = await _dead_containers(await _rules())
+    if dead:
+        await asyncio.sleep(_START_SECONDS)
+        rules = await _rules()
+        for command in removal(rules, dead & await _dead_containers(rules)):
+            await _iptables(*command)
+
+
+def containers(rules: Iterable[str]) -> set[str]:
+    """Ids of the containers that have a forward."""
+    return {found[1] for rule in rules if (found := _FORWARD.match(rule))}
+
+
+def removal(rules: Sequence[str], dead: set[str]) -> list[list[str]]:
+    """iptables arguments that remove the forwards of these containers, and chains that nothing else uses."""
+    forwards = [(rule, found[1], found[2]) for rule in rules if (found := _FORWARD.match(rule))]
+    unused = {chain for _, _, chain in forwards} - {chain for _, id_, chain in forwards if id_ not in dead}
+    deletions = [["--delete", *shlex.split(rule)[1:]] for rule, id_, _ in forwards if id_ in dead]
+    flushes = [["--flush", chain] for chain in sorted(unused)]
+    return [*deletions, *flushes, *(["--delete-chain", chain] for chain in sorted(unused))]
+
+
+async def _dead_containers(rules: Iterable[str]) -> set[str]:
+    published = containers(rules)
+    return published - await asyncio.to_thread(_living_containers) if published else set()
+
+
+def _living_containers() -> set[str]:
+    """Every container id in the command line (conmon's) or the control group of a process."""
+    found: set[bytes] = set()
+    for process in _PROCESSES.glob("[0-9]*"):
+        for name in ("cmdline", "cgroup"):
+            with contextlib.suppress(OSError):
+                found.update(_CONTAINER_ID.findall((process / name).read_bytes()))
+    return {id_.decode() for id_ in found}
+
+
+async def _rules() -> list[str]:
+    return (await _iptables("--list-rules")).splitlines()
+
+
+async def _iptables(*arguments: str) -> str:
+    """Its output; nothing when it failed, as for a rule that somebody else has just removed."""
+    command = ("iptables", "--wait", "--table", "nat", *arguments)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    output, _ = await process.communicate()
+    return output.decode(errors="replace") if process.returncode == 0 else ""
