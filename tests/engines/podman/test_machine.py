@@ -189,6 +189,16 @@ async def test_unknown_image_says_what_to_do(space: Space) -> None:
     await space.remove("Pod", "one")
 
 
+async def test_pod_goes_on_when_the_image_it_should_change_to_is_not_there(space: Space) -> None:
+    await space.apply(space.pod("one"))
+    before = await space.until("one", lambda pod: pod.ready)
+    changed = space.pod("one")
+    changed["spec"]["containers"][0]["image"] = "nowhere/nothing"
+    with pytest.raises(EngineError, match="nowhere/nothing"):
+        await space.apply(changed)
+    assert await space.until("one", lambda pod: pod.ready) == before
+
+
 async def test_pods_outlive_the_service_and_events_go_on(space: Space, bench: PodmanBench) -> None:
     await space.apply(space.pod("one", restartPolicy="Never"))
     before = await space.until("one", lambda pod: pod.ready)

@@ -21,7 +21,8 @@ class Observer:
         self._prober = prober
 
     async def observe(self, namespace: str) -> Observation:
-        pods = by_pod(await self._parts.pods.rows(namespace))
+        pods = {reference: [] for reference in self._parts.pods.applied(namespace)}
+        pods |= by_pod(await self._parts.pods.rows(namespace))
         seen = await asyncio.gather(*(self._pod(pod, rows) for pod, rows in pods.items()))
         found = sorted(seen, key=lambda pod: pod.reference.name)
         return Observation(tuple(found), frozenset(self._others(namespace)))

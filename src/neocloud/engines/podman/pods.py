@@ -15,6 +15,7 @@ from neocloud.engines.manifests import fingerprint
 from neocloud.engines.pod_references import environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
 from neocloud.engines.podman.dead_forwards import remove_dead_forwards
+from neocloud.engines.podman.images import full_image_name
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.names import Names
@@ -64,14 +65,19 @@ class Pods:
 
     async def known(self, namespace: str) -> set[Reference]:
         """Pods that exist, and those that were applied and are gone without being removed."""
-        applied = {Reference.of(manifest) for manifest in self._objects.list(namespace, "Pod")}
-        return applied | set(by_pod(await self.rows(namespace)))
+        return self.applied(namespace) | set(by_pod(await self.rows(namespace)))
+
+    def applied(self, namespace: str) -> set[Reference]:
+        """Pods that were applied and not removed, whatever became of their containers."""
+        return {Reference.of(manifest) for manifest in self._objects.list(namespace, "Pod")}
 
     async def ensure(self, manifest: KubernetesObject) -> None:
         """The pod exists as given and runs if its policy says so."""
         reference = Reference.of(manifest)
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
+            if not rows or not _is_as_wanted(manifest, rows):
+                await self._require_images(manifest)
             if rows and not _is_as_wanted(manifest, rows):
                 await self._delete(reference, rows)
                 rows = []
@@ -116,6 +122,13 @@ class Pods:
         if name not in present:
             raise EngineError(f"Pod {reference.name} has no container {name!r}; it has {', '.join(present)}.")
         return f"{reference.namespace}.{reference.name}.{name}"
+
+    async def _require_images(self, manifest: KubernetesObject) -> None:
+        """Before anything is taken away: a pod that cannot be replaced stays as it is."""
+        for image in {container["image"] for container in manifest["spec"]["containers"]}:
+            if not await self._libpod.exists(f"/images/{full_image_name(image)}"):
+                name = manifest["metadata"]["name"]
+                raise EngineError(f"Pod {name}: image {image} is not here. Build or import the image first.")
 
     async def _create(self, manifest: KubernetesObject) -> None:
         reference = Reference.of(manifest)

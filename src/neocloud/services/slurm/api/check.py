@@ -34,6 +34,10 @@ CLOCK_SKEW_SECONDS = 0.5
 ALL_REDUCE_MIB_PER_SECOND = {"gloo": 50, "nccl": 5_000}
 """Bus bandwidth at 128 MiB, by backend. Chosen by us; the published NCCL figure is 488 GB/s (NET-02)."""
 PROBE_SECONDS = 120.0
+ALL_REDUCE_SECONDS = 100
+"""The job of the measurement is ended with it, so that it does not hold the nodes."""
+OUT_OF_TIME = 124
+"""What `timeout` exits with when the time was up."""
 RESUME_SECONDS = 15.0
 """A resumed node counts as not responding until slurmctld has pinged it."""
 DRAIN_PREFIX = "[neocloud] readiness: "
@@ -192,10 +196,13 @@ async def _shared_file(call: Call, cluster_id: str, nodes: list[str]) -> list[Fi
 _ALL_REDUCE = """
 umask 077; script=$(mktemp /home/.neocloud-all-reduce.XXXXXX) && cat >"$script" || exit 1
 trap 'rm -f "$script"' EXIT
-export MASTER_ADDR=$1 MASTER_PORT=$3 OMP_NUM_THREADS=1
-srun --job-name=neocloud-check --immediate=15 --time=3 --overlap --nodes="$2" --ntasks-per-node=1 \
-    --nodelist="$4" python3 "$script"
+export SCRIPT="$script" MASTER_PORT=$1 OMP_NUM_THREADS=1
+timeout "$2" srun --job-name=neocloud-check --immediate=15 --time=3 --overlap --nodes="$3" \\
+    --ntasks-per-node=1 --nodelist="$4" /bin/bash -c '
+        MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+        export MASTER_ADDR; exec python3 "$SCRIPT"'
 """
+"""Rank 0 is on the first node of the job's own list: Slurm's order, in which nodes came to the cluster."""
 
 
 async def _all_reduce(
@@ -209,7 +216,7 @@ async def _all_reduce(
         return [Finding("", name, NOT_RUN, message=f"Needs every node; {', '.join(out)} cannot run jobs.")]
     port = 20_000 + time.monotonic_ns() % 20_000
     script = resources.files("neocloud.services.slurm.api.probes").joinpath("all_reduce.py").read_bytes()
-    arguments = [nodes[0], str(len(nodes)), str(port), ",".join(nodes)]
+    arguments = [str(port), str(ALL_REDUCE_SECONDS), str(len(nodes)), ",".join(nodes)]
     command = ["/bin/bash", "-l", "-c", _ALL_REDUCE, "check", *arguments]
     try:
         result = await access(call).run_in_login_shell(
@@ -220,6 +227,9 @@ async def _all_reduce(
     text = result.stderr.decode(errors="replace").strip()
     if "Unable to allocate resources" in text:
         return [Finding("", name, NOT_RUN, message="The nodes are busy; run the check when jobs have ended.")]
+    if result.exit_code == OUT_OF_TIME:
+        message = f"Did not finish within {ALL_REDUCE_SECONDS} s: a worker is stuck, or they miss each other."
+        return [Finding("", name, FAIL, message=message)]
     if result.exit_code:
         last = text.splitlines()[-1] if text else f"exit code {result.exit_code}"
         return [Finding("", name, FAIL, message=last)]

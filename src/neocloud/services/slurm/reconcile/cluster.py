@@ -4,6 +4,7 @@ The order matters in one place: what was lost is told to Slurm before pods are m
 requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
 """
 
+import functools
 import socket
 from collections.abc import Callable, Sequence
 
@@ -51,7 +52,9 @@ class ClusterReconciler:
     def of(cls, dependencies: Dependencies) -> "ClusterReconciler":
         factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
         access = SlurmAccess(dependencies.engine, dependencies.store, factory)
-        return cls(dependencies.engine, access, dependencies.settings.slurm_image)
+        # The one that the engine was handed when it started: an image built since must not replace pods.
+        image = functools.cache(dependencies.settings.slurm_image)
+        return cls(dependencies.engine, access, image)
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
