@@ -6,23 +6,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 OUT=${OUT:-out/bank}
+KEY=out/bank-key # the cluster knows it; other results may go elsewhere
 CODE=/home/shared/finetune_code
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-mkdir -p "$OUT"
+mkdir -p out "$OUT"
 
 say "1. A cloud on this machine"
 neo up
 neo status
 
 say "2. A Slurm cluster: controller, accounting, a login node and two workers"
-[ -f "$OUT/key" ] || ssh-keygen -q -t ed25519 -N '' -C innovation-bank -f "$OUT/key"
-neo slurm cluster create bank --workers 2 --preset 1vcpu-4gb --ssh-key "$OUT/key.pub" --reuse
+[ -f "$KEY" ] || ssh-keygen -q -t ed25519 -N '' -C innovation-bank -f "$KEY"
+neo slurm cluster create bank --workers 2 --preset 1vcpu-4gb --ssh-key "$KEY.pub" --reuse
 
 say "3. Is every node what it should be?"
 neo slurm cluster check bank
 
 say "4. Files go in with scp"
-neo slurm cluster ssh-config bank --identity "$OUT/key" > "$OUT/ssh_config"
+neo slurm cluster ssh-config bank --identity "$KEY" > "$OUT/ssh_config"
 on_login() { ssh -F "$OUT/ssh_config" bank "$@"; }
 on_login mkdir -p "$CODE/data"
 scp -q -F "$OUT/ssh_config" -r recipes/* "bank:$CODE/"
