@@ -110,6 +110,16 @@ class Cluster:
         assert state == "COMPLETED", f"job {job} ended {state}; its output:\n{output}"
         return output
 
+    def evidence(self, job: int | str) -> str:
+        """What Slurm and the control plane say of a job, for a test that fails seldom."""
+        columns = "JobID,State,ExitCode,Start,End"
+        command = f"scontrol show job {job}; sacct --duplicates -j {job} -o {columns}; sinfo -N"
+        controller = next(name for name in self.containers("controller-0") if name.endswith(".controller"))
+        (worker,) = self.containers("worker-1")
+        logs = [self.cloud.podman("logs", "--tail", "40", name) for name in (controller, worker)]
+        server = (self.cloud.home / "log" / "server.log").read_text()[-4000:]
+        return "\n".join([self.ssh(command), self.output_of(job), *logs, server])
+
     def output_of(self, job: int | str) -> str:
         return self.ssh(f"cat {SHARED}/slurm-{job}.out")
 

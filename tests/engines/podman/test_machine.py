@@ -84,6 +84,28 @@ async def test_port_of_a_pod_that_was_killed_with_all_that_watched_it_leads_to_t
             await bench.engine.remove([Reference("Namespace", space.name, space.name)])
 
 
+async def test_pod_whose_monitor_was_killed_can_be_replaced_and_removed(space: Space) -> None:
+    """Podman waits in vain for the monitor's word that the container has ended."""
+    for command in (["sh", "-c", "echo changed; exec sleep 3600"], None):
+        await space.apply(space.pod("one"))
+        await space.until("one", lambda pod: pod.ready)
+        _monitor_of(f"{space.name}.one.main").kill()
+        if command:
+            await space.apply(space.pod("one", command))
+            await eventually(lambda: space.lines("one"), lambda lines: lines == ["changed"])
+        await space.remove("Pod", "one")
+
+
+async def test_pod_killed_with_its_monitor_is_seen_to_be_gone_and_made_again(space: Space) -> None:
+    await space.apply(space.pod("one"))
+    before = await space.until("one", lambda pod: pod.ready)
+    _kill_with_its_monitor(f"{space.name}.one.main")
+    await space.until("one", lambda pod: pod.phase is PodPhase.PENDING)
+    await space.apply(space.pod("one"))
+    after = await space.until("one", lambda pod: pod.ready)
+    assert after.ip == before.ip and after.started_at != before.started_at
+
+
 async def test_pods_do_not_reach_services_of_this_machine(space: Space) -> None:
     await space.apply(space.pod("one"))
     pod = await space.until("one", lambda pod: pod.ready)
@@ -344,11 +366,17 @@ def _address_of_this_machine() -> str:
 
 def _kill_with_its_monitor(container: str) -> None:
     """The monitor first: it would clean up after the container."""
-    (monitor,) = [each for each in psutil.process_iter() if container in _command_of(each)]
+    monitor = _monitor_of(container)
     killed = [monitor, *monitor.children(recursive=True)]
     for process in killed:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it went with its parent
+            process.kill()
     psutil.wait_procs(killed, timeout=10)
+
+
+def _monitor_of(container: str) -> psutil.Process:
+    (monitor,) = [each for each in psutil.process_iter() if container in _command_of(each)]
+    return monitor
 
 
 def _service(bench: PodmanBench) -> int:

@@ -1,5 +1,7 @@
 """Addresses, rules, hosts files, events, observations: the parts that touch nothing."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -21,6 +23,7 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.netavark import is_unused
 from neocloud.engines.podman.observation import observed_pod, phase_of
 from neocloud.engines.podman.probes import Verdict
+from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.projections import Projections
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
@@ -278,3 +281,18 @@ def test_forwards_of_dead_containers_go_and_others_stay() -> None:
     assert f"dnat name: neocloud-4d4b44-bank id: {'a' * 64}" in commands[0]
     assert commands[2:] == [["--flush", "NETAVARK-DN-CCCC"], ["--delete-chain", "NETAVARK-DN-CCCC"]]
     assert dead_forwards.removal(rules, set()) == []
+
+
+def test_a_container_counts_as_lost_only_when_neither_it_nor_its_monitor_has_a_process() -> None:
+    rows = [
+        {"Id": "d" * 64, "State": "running", "Pid": 4_194_305, "ExitCode": 0},  # above any process number
+        {"Id": "e" * 64, "State": "exited", "Pid": 0, "ExitCode": 3},
+    ]
+    lost, ended = with_lost(rows)
+    assert (lost["State"], lost["ExitCode"]) == (LOST, 137)
+    assert ended == rows[1]
+    monitor = subprocess.Popen([sys.executable, "-c", "input()", "d" * 64], stdin=subprocess.PIPE)
+    try:
+        assert with_lost(rows) == rows
+    finally:
+        monitor.communicate()

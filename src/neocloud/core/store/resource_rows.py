@@ -51,11 +51,11 @@ class ResourceRows(Session):
         self._do(_INSERT_HISTORY, history_values(resource, resource.created_at))
 
     def get(self, resource_id: str) -> Resource | None:
-        row = self._one(_GET, {"id": resource_id})
+        row = self._row(_GET, {"id": resource_id})
         return None if row is None else resource_from(row)
 
     def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
-        row = self._one(_FIND, {"kind": kind, "parent_id": parent_id, "name": name})
+        row = self._row(_FIND, {"kind": kind, "parent_id": parent_id, "name": name})
         return None if row is None else resource_from(row)
 
     def list(

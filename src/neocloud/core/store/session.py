@@ -1,10 +1,13 @@
 """One database transaction in progress, and the few ways its parts talk to the database."""
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Insert, Table
+from sqlalchemy import Connection, Executable, Insert, Select, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.vault import Vault
@@ -22,6 +25,20 @@ class Session:
     def _one(self, statement: Executable, values: Mapping[str, Any]) -> Any:
         return self._connection.execute(statement, values).first()
 
+    def _row(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The first row of a fixed statement, its columns in order.
+
+        On SQLite past SQLAlchemy's execution, which takes five times as long as such a query itself.
+        """
+        if self._dialect != "sqlite":
+            return self._one(statement, values)
+        raw: Any = self._connection.connection.dbapi_connection
+        sql = _sqlite_text(statement)
+        try:
+            return raw.execute(sql, values).fetchone()
+        except sqlite3.Error as error:
+            raise DBAPIError(sql, dict(values), error) from error
+
     def _all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Any:
         return self._connection.execute(statement, values or {}).fetchall()
 
@@ -32,6 +49,11 @@ class Session:
     def _insert_new(self, statements: "InsertNew", values: Mapping[str, Any]) -> bool:
         """False when a unique index forbids it; the transaction stays usable."""
         return self._do(statements[self._dialect], values) == 1
+
+
+@cache
+def _sqlite_text(statement: Select[Any]) -> str:
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
 InsertNew = Mapping[str, Insert]

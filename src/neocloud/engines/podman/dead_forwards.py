@@ -6,14 +6,12 @@ Forwards of containers that have a process, whoever runs them, are never touched
 """
 
 import asyncio
-import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-_PROCESSES = Path("/proc")
-_CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
+from neocloud.engines.podman.processes import living_containers
+
 _FORWARD = re.compile(r'-A NETAVARK-HOSTPORT-DNAT .*"dnat name: \S+ id: ([0-9a-f]{64})" -j (NETAVARK-DN-\w+)')
 _START_SECONDS = 5.0
 """A container that starts has its forwards a moment before its first process."""
@@ -45,17 +43,7 @@ def removal(rules: Sequence[str], dead: set[str]) -> list[list[str]]:
 
 async def _dead_containers(rules: Iterable[str]) -> set[str]:
     published = containers(rules)
-    return published - await asyncio.to_thread(_living_containers) if published else set()
-
-
-def _living_containers() -> set[str]:
-    """Every container id in the command line (conmon's) or the control group of a process."""
-    found: set[bytes] = set()
-    for process in _PROCESSES.glob("[0-9]*"):
-        for name in ("cmdline", "cgroup"):
-            with contextlib.suppress(OSError):
-                found.update(_CONTAINER_ID.findall((process / name).read_bytes()))
-    return {id_.decode() for id_ in found}
+    return published - await asyncio.to_thread(living_containers) if published else set()
 
 
 async def _rules() -> list[str]:

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject, ObservedPod, PodPhase, Reference
+from neocloud.engines.podman.processes import LOST
 from neocloud.engines.podman.translate import SANDBOX
 
 Row = Mapping[str, Any]
-_GONE = ("exited", "stopped")
+_GONE = ("exited", "stopped", LOST)
 
 
 def by_pod(rows: Iterable[Row]) -> dict[Reference, list[Row]]:

@@ -22,6 +22,7 @@ from neocloud.engines.podman.names import Names
 from neocloud.engines.podman.networks import Networks
 from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
+from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.projections import Projections
 from neocloud.engines.podman.translate import (
     SANDBOX,
@@ -61,7 +62,7 @@ class Pods:
         labels = [f"neocloud.home={self._layout.label}"]
         labels += [f"neocloud.namespace={namespace}"] if namespace else []
         labels += [f"neocloud.pod={pod}"] if pod else []
-        return await self._libpod.get("/containers/json", all=True, filters={"label": labels})
+        return with_lost(await self._libpod.get("/containers/json", all=True, filters={"label": labels}))
 
     async def known(self, namespace: str) -> set[Reference]:
         """Pods that exist, and those that were applied and are gone without being removed."""
@@ -78,7 +79,7 @@ class Pods:
             rows = await self.rows(reference.namespace, reference.name)
             if not rows or not _is_as_wanted(manifest, rows):
                 await self._require_images(manifest)
-            if rows and not _is_as_wanted(manifest, rows):
+            if rows and (not _is_as_wanted(manifest, rows) or _is_lost(manifest, rows)):
                 await self._delete(reference, rows)
                 rows = []
             self._objects.put(manifest)
@@ -160,7 +161,7 @@ class Pods:
             await self._resolve(manifest, {})
             for row in idle:
                 if is_running(row):
-                    await self._libpod.post(f"/containers/{row['Id']}/stop", timeout=0)
+                    await self._stop_container(row["Id"], 0)
                 await self._start(Reference.of(manifest), row["Id"])
 
     async def _resolve(self, manifest: KubernetesObject, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
@@ -214,12 +215,18 @@ class Pods:
 
     async def _stop(self, rows: Sequence[Row], grace: int) -> None:
         """Ask each container to end and wait for it, so that half-made pods need no special care."""
-        await self._for_each_container(
-            rows, lambda row: self._libpod.post(f"/containers/{row['Id']}/stop", timeout=grace)
-        )
+        await self._for_each_container(rows, lambda row: self._stop_container(row["Id"], grace))
         for row in rows:
             if container_name(row) == SANDBOX:
-                await self._libpod.post(f"/containers/{row['Id']}/stop", timeout=0)
+                await self._stop_container(row["Id"], 0)
+
+    async def _stop_container(self, container_id: str, grace: int) -> None:
+        try:
+            await self._libpod.post(f"/containers/{container_id}/stop", timeout=grace)
+        except EngineError as error:
+            # It was killed with its monitor, which would have written the file. Now Podman knows.
+            if "timed out waiting for file" not in str(error):
+                raise
 
     async def _for_each_container(self, rows: Sequence[Row], action) -> None:
         async def tolerant(row: Row) -> None:
@@ -243,6 +250,12 @@ def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
     return present == set(podman_names(manifest)) and all(
         row["Labels"].get("neocloud.spec") == spec for row in rows
     )
+
+
+def _is_lost(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
+    """Podman cannot start a container again whose monitor died with it; another has to take its place."""
+    policy = manifest["spec"].get("restartPolicy", "Always")
+    return policy != "Never" and any(row["State"] == LOST for row in rows)
 
 
 def _to_start(manifest: KubernetesObject, rows: Sequence[Row]) -> list[Row]:

@@ -1,0 +1,44 @@
+"""Which containers have a process on this machine: what the kernel knows, not what Podman remembers.
+
+Podman learns of a container's end from the container's monitor. Killed together, both are gone and Podman
+goes on calling the container running. Reads only.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PROCESSES = Path("/proc")
+_CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
+LOST = "lost"
+"""Our word, beside Podman's, for the state of a container that was killed with its monitor."""
+_KILLED = 137
+
+
+def living_containers() -> set[str]:
+    """Every container id in the command line (the monitor's) or the control group of a process."""
+    found: set[bytes] = set()
+    for process in _PROCESSES.glob("[0-9]*"):
+        for name in ("cmdline", "cgroup"):
+            found.update(_CONTAINER_ID.findall(_content(process / name)))
+    return {id_.decode() for id_ in found}
+
+
+def with_lost(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Podman's container rows, with state LOST where it says "running" and no process is left."""
+    suspects = {row["Id"] for row in rows if row["State"] == "running" and not _has_process(row)}
+    lost = suspects - living_containers() if suspects else suspects
+    return [{**row, "State": LOST, "ExitCode": _KILLED} if row["Id"] in lost else row for row in rows]
+
+
+def _has_process(row: Mapping[str, Any]) -> bool:
+    """Whether its first process is there; numbers of processes are given out again."""
+    return row["Id"].encode() in _content(_PROCESSES / str(row["Pid"]) / "cgroup")
+
+
+def _content(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
