@@ -85,6 +85,9 @@ class FakeSlurmApi:
     async def start_job_now(self, job_id: int) -> None:
         raise SlurmUnreachable("a fake Slurm runs no jobs")
 
+    async def messages_under_way(self) -> int:
+        return 0
+
     async def reconfigure(self) -> None:
         self._slurm.calls.append(("reconfigure",))
 

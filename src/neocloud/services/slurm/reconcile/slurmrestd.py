@@ -109,6 +109,10 @@ class SlurmApi(Protocol):
         """Take away a pending job's begin time."""
         ...
 
+    async def messages_under_way(self) -> int:
+        """What slurmctld has yet to deliver to its nodes, such as the end of a job."""
+        ...
+
     async def reconfigure(self) -> None:
         """Have all daemons read the configuration again; jobs go on."""
         ...
@@ -162,6 +166,11 @@ class SlurmRest:
     async def start_job_now(self, job_id: int) -> None:
         begin = {"set": True, "infinite": False, "number": int(time.time())}
         await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
+
+    async def messages_under_way(self) -> int:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")
+        statistics = answer.get("statistics") or {}
+        return sum(int(statistics.get(name) or 0) for name in ("agent_queue_size", "agent_count"))
 
     async def reconfigure(self) -> None:
         await self._call("GET", f"/slurm/{API_VERSION}/reconfigure/")

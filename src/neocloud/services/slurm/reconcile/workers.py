@@ -84,11 +84,17 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
 
 
 async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
-    """Let jobs of lost nodes start at once; True while one is still on its way back to the queue."""
+    """Let jobs of lost nodes start at once; True while one is still on its way back to the queue.
+
+    Not before slurmctld has delivered what it had to say: the end of the run that was lost would otherwise
+    reach the returned node late and end the new run. Slurm's own delay is there for that.
+    """
     jobs = await slurm.jobs()
-    for job in jobs:
-        if _is_held_back(job, now):
-            await slurm.start_job_now(job.id)
+    held_back = [job for job in jobs if _is_held_back(job, now)]
+    if held_back and await slurm.messages_under_way():
+        return True
+    for job in held_back:
+        await slurm.start_job_now(job.id)
     return any(job.state in {"COMPLETING", "REQUEUED"} for job in jobs)
 
 
