@@ -52,7 +52,7 @@ class ClusterReconciler:
     def of(cls, dependencies: Dependencies) -> "ClusterReconciler":
         factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
         access = SlurmAccess(dependencies.engine, dependencies.store, factory)
-        # The one that the engine was handed when it started: an image built since must not replace pods.
+        # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         image = functools.cache(dependencies.settings.slurm_image)
         return cls(dependencies.engine, access, image)
 

@@ -1,0 +1,74 @@
+"""SLURM-20: the job of a lost worker starts again at once, but not before Slurm has told its end."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmJob
+from neocloud.services.slurm.reconcile.workers import restart_requeued_jobs
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def job(number: int, **changes: Any) -> SlurmJob:
+    fields: dict[str, Any] = {
+        "id": number,
+        "name": "train",
+        "user": "root",
+        "state": "PENDING",
+        "reason": "BeginTime",
+        "nodes": (),
+        "submitted_at": NOW,
+        "eligible_at": NOW + timedelta(seconds=15),
+        "started_at": None,
+        "finished_at": None,
+        "exit_code": 0,
+        "output_path": "",
+        "restarts": 1,
+        "partition": "main",
+    }
+    return SlurmJob(**fields | changes)
+
+
+class Queue:
+    """The part of SlurmApi that is asked, over jobs that somebody lists."""
+
+    def __init__(self, *jobs: SlurmJob, messages: int = 0) -> None:
+        self._jobs = jobs
+        self._messages = messages
+        self.started: list[int] = []
+
+    async def jobs(self) -> tuple[SlurmJob, ...]:
+        return self._jobs
+
+    async def messages_under_way(self) -> int:
+        return self._messages
+
+    async def start_job_now(self, job_id: int) -> None:
+        self.started.append(job_id)
+
+
+async def restarted(queue: Any) -> tuple[list[int], bool]:
+    is_recovering = await restart_requeued_jobs(queue, NOW)
+    return queue.started, is_recovering
+
+
+async def test_a_job_that_slurm_holds_back_starts_now() -> None:
+    assert await restarted(Queue(job(1))) == ([1], False)
+
+
+async def test_it_waits_while_slurm_has_something_to_deliver() -> None:
+    assert await restarted(Queue(job(1), messages=1)) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"restarts": 0}, {"state": "RUNNING"}, {"eligible_at": NOW + timedelta(hours=1)}, {"eligible_at": None}],
+)
+async def test_a_job_that_waits_for_another_reason_is_left_alone(changes: dict[str, Any]) -> None:
+    assert await restarted(Queue(job(1, **changes), messages=1)) == ([], False)
+
+
+async def test_a_job_on_its_way_back_to_the_queue_is_looked_at_again() -> None:
+    assert await restarted(Queue(job(1, state="COMPLETING"))) == ([], True)
