@@ -7,9 +7,12 @@ import pytest
 
 from neocloud.app import SERVICES
 from neocloud.core import contract
+from neocloud.core.clock import SystemClock
 from neocloud.core.stopping import record_stop
+from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.settings import Settings
 from tests.services.slurm.cloud import (
     DEADLINE_SECONDS,
     FakeCloud,
@@ -134,11 +137,12 @@ async def test_a_cluster_of_a_stopped_cloud_is_stopped_until_it_is_back(tmp_path
     world = FakeWorld()
     async with fake_cloud(tmp_path, world) as cloud:
         cluster = await create_cluster(cloud, count=1)
-        kinds = [kind for service in SERVICES for kind in service.kinds]
-        cloud.slurm.is_reachable = False
-        assert await record_stop(cloud.running.store, kinds) == 1
-        row = await cloud.running.store.read(lambda tx: tx.get(cluster.metadata.id))
-        assert row and row.state == "STOPPED"
+    settings = Settings(home=tmp_path)
+    store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
+    assert await record_stop(store, [kind for service in SERVICES for kind in service.kinds]) == 1
+    row = await store.read(lambda tx: tx.get(cluster.metadata.id))
+    assert row and row.state == "STOPPED"
+    await store.close()
     async with fake_cloud(tmp_path, world) as cloud:
         assert (await ready(cloud, cluster.metadata.id)).metadata.id == cluster.metadata.id
         history = await cloud.running.store.read(lambda tx: tx.history(resource_id=cluster.metadata.id))
