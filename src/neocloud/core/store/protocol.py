@@ -1,9 +1,9 @@
 """What the control plane asks of its database.
 
-A store holds resources, operations, idempotency keys, audit events, state history and secrets. All work
-happens in transactions: a plain function that gets a `Transaction`. It is synchronous on purpose: no network
-call can hide inside. Writers are serialised per store (SQLite) or by the database (PostgreSQL); a writer that
-raises leaves nothing behind.
+A store holds resources, operations, idempotency keys, audit events, state history, claims and secrets. All
+work happens in transactions: a plain function that gets a `Transaction`. It is synchronous on purpose: no
+network call can hide inside. Writers are serialised per store (SQLite) or by the database (PostgreSQL); a
+writer that raises leaves nothing behind.
 
 The store knows no message types: spec and status are bytes. It never decides what is legal.
 """
@@ -164,7 +164,7 @@ class Transaction(Protocol):
         ...
 
     def delete(self, resource_id: str) -> None:
-        """Remove the row and its secrets; the history keeps a last entry."""
+        """Remove the row, its secrets and its claims; the history keeps a last entry."""
         ...
 
     # Reconciling
@@ -261,6 +261,19 @@ class Transaction(Protocol):
         until: datetime | None = None,
     ) -> Sequence[HistoryEntry]:
         """In order of time."""
+        ...
+
+    # Claims: a value in a space, e.g. an address in a pool, belongs to one resource and goes with it.
+    def claim(self, space: str, value: str, resource_id: str) -> bool:
+        """True when the value is this resource's now, or was already; False when another holds it."""
+        ...
+
+    def claims(self, space: str) -> Mapping[str, str]:
+        """Who holds what in the space: resource ids by value."""
+        ...
+
+    def release(self, space: str, value: str) -> None:
+        """Whoever held it; a value that nobody holds is ignored."""
         ...
 
     # Secrets: encrypted at rest, gone with their resource. An id that is no resource may have secrets too.

@@ -9,7 +9,7 @@ from sqlalchemy import Select, bindparam, delete, insert, select, update
 from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource
 from neocloud.core.store.rows import history_values, resource_from, resource_values, to_micros
 from neocloud.core.store.session import Session, insert_new
-from neocloud.core.store.tables import history, queue, resources, secrets
+from neocloud.core.store.tables import claims, history, queue, resources, secrets
 
 _c = resources.c
 _INSERT = insert_new(resources)
@@ -29,6 +29,7 @@ _UPDATE = (
 )
 _DELETE = delete(resources).where(_c.id == bindparam("id"))
 _DELETE_SECRETS = delete(secrets).where(secrets.c.resource_id == bindparam("id"))
+_DELETE_CLAIMS = delete(claims).where(claims.c.resource_id == bindparam("id"))
 _WAKE = (
     update(queue)
     .where(
@@ -95,6 +96,7 @@ class ResourceRows(Session):
         if resource is None:
             return
         self._do(_DELETE_SECRETS, {"id": resource_id})
+        self._do(_DELETE_CLAIMS, {"id": resource_id})
         self._do(_DELETE, {"id": resource_id})
         self._do(_INSERT_HISTORY, history_values(resource, self._clock.now(), is_deleted=True))
 

@@ -181,3 +181,12 @@ secrets = Table(
     Column("name", Text, primary_key=True),
     Column("value", LargeBinary, nullable=False),
 )
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("space", Text, primary_key=True),
+    Column("value", Text, primary_key=True),
+    _text("resource_id"),
+    Index("claims_by_resource", "resource_id"),
+)

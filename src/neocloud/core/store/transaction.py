@@ -1,8 +1,9 @@
 """The one implementation of `Transaction`, for both databases."""
 
+from neocloud.core.store.claim_rows import ClaimRows
 from neocloud.core.store.queue_rows import QueueRows
 from neocloud.core.store.record_rows import RecordRows
 
 
-class SqlTransaction(QueueRows, RecordRows):
+class SqlTransaction(QueueRows, RecordRows, ClaimRows):
     """Everything the protocol asks for, over one SQLAlchemy connection. Valid until its work returns."""

@@ -7,13 +7,16 @@
 `clock` is a fixture that gives the FakeClock which the store was opened with.
 """
 
+from neocloud.testing.store_conformance.claims import ClaimConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import RecordConformance
 from neocloud.testing.store_conformance.resources import ResourceConformance
 from neocloud.testing.store_conformance.transactions import TransactionConformance
 
 
-class StoreConformance(ResourceConformance, QueueConformance, RecordConformance, TransactionConformance):
+class StoreConformance(
+    ResourceConformance, QueueConformance, RecordConformance, ClaimConformance, TransactionConformance
+):
     """All of it."""
 
 

@@ -1,0 +1,31 @@
+"""Claims in a transaction: a value in a space belongs to one resource, and goes when that resource goes.
+
+Two that race for a value are told apart by the primary key, whichever database and however many writers.
+"""
+
+from collections.abc import Mapping
+
+from sqlalchemy import bindparam, delete, select
+
+from neocloud.core.store.session import Session, insert_new
+from neocloud.core.store.tables import claims
+
+_c = claims.c
+_CLAIM = insert_new(claims)
+_HOLDER = select(_c.resource_id).where(_c.space == bindparam("space"), _c.value == bindparam("value"))
+_CLAIMS = select(_c.value, _c.resource_id).where(_c.space == bindparam("space")).order_by(_c.value)
+_RELEASE = delete(claims).where(_c.space == bindparam("space"), _c.value == bindparam("value"))
+
+
+class ClaimRows(Session):
+    def claim(self, space: str, value: str, resource_id: str) -> bool:
+        if self._insert_new(_CLAIM, {"space": space, "value": value, "resource_id": resource_id}):
+            return True
+        row = self._row(_HOLDER, {"space": space, "value": value})
+        return row is not None and row[0] == resource_id
+
+    def claims(self, space: str) -> Mapping[str, str]:
+        return {row.value: row.resource_id for row in self._all(_CLAIMS, {"space": space})}
+
+    def release(self, space: str, value: str) -> None:
+        self._do(_RELEASE, {"space": space, "value": value})

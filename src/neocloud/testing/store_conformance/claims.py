@@ -1,0 +1,70 @@
+"""Claims: one holder for each value, whoever races for it, until the holder goes."""
+
+import asyncio
+
+from neocloud.core.store import Store, Transaction
+from neocloud.testing.store_conformance.samples import resource
+
+SPACE = "vpcpool-e00a"
+
+
+class ClaimConformance:
+    async def test_a_claimed_value_is_its_claimers_alone(self, store: Store) -> None:
+        assert await store.write(lambda tx: tx.claim(SPACE, "10.0.0.4", "r1"))
+        assert await store.write(lambda tx: tx.claim(SPACE, "10.0.0.4", "r1"))
+        assert not await store.write(lambda tx: tx.claim(SPACE, "10.0.0.4", "r2"))
+        assert await store.write(lambda tx: tx.claim("vpcpool-e00b", "10.0.0.4", "r2"))
+        assert await store.read(lambda tx: dict(tx.claims(SPACE))) == {"10.0.0.4": "r1"}
+
+    async def test_a_refused_claim_leaves_the_transaction_usable(self, store: Store) -> None:
+        await store.write(lambda tx: tx.claim(SPACE, "a", "r1"))
+
+        def second_best(tx: Transaction) -> list[bool]:
+            return [tx.claim(SPACE, "a", "r2"), tx.claim(SPACE, "b", "r2")]
+
+        assert await store.write(second_best) == [False, True]
+        assert await store.read(lambda tx: dict(tx.claims(SPACE))) == {"a": "r1", "b": "r2"}
+
+    async def test_a_released_value_is_free_again(self, store: Store) -> None:
+        await store.write(lambda tx: tx.claim(SPACE, "a", "r1"))
+        await store.write(lambda tx: tx.release(SPACE, "a"))
+        await store.write(lambda tx: tx.release(SPACE, "never-held"))
+        assert await store.write(lambda tx: tx.claim(SPACE, "a", "r2"))
+
+    async def test_claims_go_with_their_resource(self, store: Store) -> None:
+        def take(tx: Transaction) -> None:
+            tx.insert(resource("r1"))
+            tx.claim(SPACE, "a", "r1")
+            tx.claim("other", "a", "r1")
+            tx.claim(SPACE, "b", "r2")
+
+        await store.write(take)
+        await store.write(lambda tx: tx.delete("r1"))
+        assert await store.read(lambda tx: dict(tx.claims(SPACE))) == {"b": "r2"}
+        assert await store.read(lambda tx: dict(tx.claims("other"))) == {}
+
+    async def test_a_claim_that_is_rolled_back_never_was(self, store: Store) -> None:
+        def take_and_fail(tx: Transaction) -> None:
+            tx.claim(SPACE, "a", "r1")
+            raise RuntimeError("no")
+
+        await asyncio.gather(store.write(take_and_fail), return_exceptions=True)
+        assert await store.write(lambda tx: tx.claim(SPACE, "a", "r2"))
+
+    async def test_of_those_who_race_for_a_value_one_gets_it(self, store: Store) -> None:
+        claims = (
+            store.write(lambda tx, holder=f"r{number}": tx.claim(SPACE, "a", holder)) for number in range(20)
+        )
+        assert sum(await asyncio.gather(*claims)) == 1
+
+    async def test_racing_searches_for_a_free_value_give_each_another_one(self, store: Store) -> None:
+        def first_free(tx: Transaction, holder: str) -> str | None:
+            values = (f"v{number:02}" for number in range(15))
+            return next((value for value in values if tx.claim(SPACE, value, holder)), None)
+
+        searches = (
+            store.write(lambda tx, holder=f"r{number}": first_free(tx, holder)) for number in range(20)
+        )
+        found = await asyncio.gather(*searches)
+        assert found.count(None) == 5
+        assert len({value for value in found if value}) == 15
