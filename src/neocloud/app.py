@@ -1,121 +1,86 @@
-"""Wires the control plane together and runs it. The only file that names concrete classes.
+"""Names the concrete parts of the control plane and runs it. The only file that does; `running` starts them.
 
     python -m neocloud.app --home /var/lib/neocloud
 
 Runs in the foreground until SIGTERM or SIGINT. Workloads go on when it stops; `--stop-workloads` and
 `--destroy-workloads` (what `neo down` and `neo destroy` call) end them.
+
+A new service is one line in SERVICES; what bricks hand to each other is one line in `extras`.
 """
 
 import asyncio
 import json
 import logging
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from neocloud import __version__, home
-from neocloud.core import contract
+from neocloud import home, running
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.core.reconcile import Worker
-from neocloud.core.service import Dependencies, Service
+from neocloud.core.service import Service
 from neocloud.core.stopping import record_stop
-from neocloud.core.store import Store, StoreError, load_or_make_key, open_store
+from neocloud.core.store import StoreError, load_or_make_key, open_store
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
-from neocloud.server import ApiServer, ServerError
+from neocloud.running import ControlPlane, Parts
+from neocloud.server import ServerError
 from neocloud.services import billing, compute, iam, slurm
 from neocloud.settings import Settings, parse_arguments
 
 log = logging.getLogger("neocloud")
 
-SERVICES: tuple[Service, ...] = (iam.SERVICE, compute.SERVICE, slurm.SERVICE, billing.SERVICE)
+SERVICES: tuple[Service, ...] = (
+    iam.SERVICE,
+    compute.SERVICE,
+    slurm.SERVICE,
+    billing.SERVICE,
+)
 
 
-@dataclass(frozen=True)
-class ControlPlane:
-    """A running one, for as long as `control_plane` is entered."""
-
-    server: ApiServer
-    store: Store
-    worker: Worker
-    first: iam.Bootstrap
+def extras(settings: Settings) -> dict[str, Any]:
+    """What bricks find in `Dependencies.extras`."""
+    return {
+        billing.METERS: tuple(meter for service in SERVICES for meter in service.meters),
+        billing.PRICES: billing.load_price_list(settings.price_file),
+    }
 
 
-@asynccontextmanager
-async def control_plane(
-    settings: Settings, engine: Engine, *, clock: Clock, extras: Mapping[str, Any]
-) -> AsyncIterator[ControlPlane]:
-    """Start all parts around this engine; on the way out stop them and leave the workloads alone."""
-    async with AsyncExitStack() as stack:
-        store = await open_store(settings.database, load_or_make_key(settings.key_file), clock)
-        stack.push_async_callback(store.close)
-        first = await iam.bootstrap(
+def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, Any]) -> Parts:
+    """All of them around this engine; `more` goes over the usual extras."""
+    return Parts(
+        settings=settings,
+        engine=engine,
+        clock=clock,
+        services=SERVICES,
+        bootstrap=lambda store: iam.bootstrap(
             store,
             clock,
             tenant_name=settings.tenant_name,
             region=settings.region,
             held_credentials=home.held_credentials(settings),
-        )
-        inventory = await engine.capabilities()
-        parts = {
-            billing.METERS: tuple(meter for service in SERVICES for meter in service.meters),
-            billing.PRICES: billing.load_price_list(settings.price_file),
-            **extras,
-        }
-        dependencies = Dependencies(store, clock, engine, settings, parts)
-        worker = Worker(
-            store,
-            clock,
-            [r for service in SERVICES for r in service.reconcilers(dependencies)],
-            kinds=[kind for service in SERVICES for kind in service.kinds],
-            new_id=contract.new_id,
-        )
-        server = ApiServer(
-            services=SERVICES,
-            authenticator=iam.StoreAuthenticator(store, clock),
-            authorizer=iam.StoreAuthorizer(store, clock),
-            dependencies=dependencies,
-            host=settings.host,
-            grpc_port=settings.grpc_port,
-            http_port=settings.http_port,
-            wake=worker.wake,
-            inventory=lambda: inventory,
-            status=lambda: _status(settings, engine),
-        )
-        await server.start()
-        stack.push_async_callback(server.stop)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            watching = tasks.create_task(_watch(engine, worker))
-            yield ControlPlane(server, store, worker, first)
-            watching.cancel()
-            await worker.stop()
+        ),
+        authenticator=lambda store: iam.StoreAuthenticator(store, clock),
+        authorizer=lambda store: iam.StoreAuthorizer(store, clock),
+        extras={**extras(settings), **more},
+    )
 
 
-async def serve(settings: Settings) -> None:
-    """Run until told to stop. Raises an error whose text is meant for the operator."""
-    with home.locked(settings):
-        engine = PodmanEngine(settings.home)
-        try:
-            await _load_images(settings, engine)
-            async with control_plane(settings, engine, clock=SystemClock(), extras={}) as running:
-                addresses, first = running.server.addresses, running.first
-                home.announce(
-                    settings,
-                    grpc=addresses.grpc,
-                    http=addresses.http,
-                    credentials=first.credentials,
-                    tenant_id=first.tenant_id,
-                    project_id=first.project_id,
-                )
-                log.info("ready: grpc %s, http %s, home %s", addresses.grpc, addresses.http, settings.home)
-                await _stop_signal()
-        finally:
-            await engine.close()
-            settings.server_file.unlink(missing_ok=True)
+def control_plane(
+    settings: Settings, engine: Engine, *, clock: Clock, extras: Mapping[str, Any]
+) -> AbstractAsyncContextManager[ControlPlane]:
+    """For tests: a control plane in this process, around an engine of theirs."""
+    return running.control_plane(parts(settings, engine, clock, extras))
+
+
+@asynccontextmanager
+async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
+    engine = PodmanEngine(settings.home)
+    try:
+        await _load_images(settings, engine)
+        yield parts(settings, engine, SystemClock(), {})
+    finally:
+        await engine.close()
 
 
 async def _load_images(settings: Settings, engine: PodmanEngine) -> None:
@@ -125,31 +90,6 @@ async def _load_images(settings: Settings, engine: PodmanEngine) -> None:
         if "archive" in image and not await engine.image_exists(image["name"]):
             log.info("loading image %s", image["name"])
             await engine.load_image(record.parent / image["archive"])
-
-
-async def _watch(engine: Engine, worker: Worker) -> None:
-    """A namespace is named after the resource whose pods it holds: an event there is a reason to look."""
-    async for event in engine.events():
-        worker.wake(event.pod.namespace)
-
-
-async def _status(settings: Settings, engine: Engine) -> dict:
-    return {
-        "version": __version__,
-        "home": str(settings.home),
-        "database": "postgresql" if settings.database_url else "sqlite",
-        "engine": asdict(await engine.capabilities()),
-        "services": [service.name for service in SERVICES],
-    }
-
-
-async def _stop_signal() -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-    log.info("stopping; workloads go on")
 
 
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:
@@ -172,7 +112,7 @@ def main() -> int:
     action, settings = parse_arguments()
     try:
         if action == "serve":
-            asyncio.run(serve(settings))
+            asyncio.run(running.serve(on_podman(settings), settings))
         else:
             asyncio.run(end_workloads(settings, destroy=action == "destroy"))
     except (
