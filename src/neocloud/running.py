@@ -1,0 +1,146 @@
+"""A control plane while it runs: start its parts in order, watch, and stop them in reverse.
+
+Knows no concrete class: what the parts are is said in app.py.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from neocloud import __version__, home
+from neocloud.core import contract
+from neocloud.core.clock import Clock
+from neocloud.core.reconcile import Worker
+from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
+from neocloud.core.store import Store, load_or_make_key, open_store
+from neocloud.engines.base import Engine
+from neocloud.server import ApiServer
+from neocloud.settings import Settings
+
+log = logging.getLogger("neocloud")
+
+
+class FirstTenant(Protocol):
+    """What the first start makes and every later one finds."""
+
+    @property
+    def tenant_id(self) -> str: ...
+
+    @property
+    def project_id(self) -> str: ...
+
+    @property
+    def credentials(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a control plane is made of."""
+
+    settings: Settings
+    engine: Engine
+    clock: Clock
+    services: Sequence[Service]
+    bootstrap: Callable[[Store], Awaitable[FirstTenant]]
+    authenticator: Callable[[Store], Authenticator]
+    authorizer: Callable[[Store], Authorizer]
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """What bricks look up in `Dependencies.extras`."""
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A running one, for as long as `control_plane` is entered."""
+
+    server: ApiServer
+    store: Store
+    worker: Worker
+    first: FirstTenant
+
+
+@asynccontextmanager
+async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
+    """Start all parts; on the way out stop them and leave the workloads alone."""
+    settings, engine, clock = parts.settings, parts.engine, parts.clock
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings.database, load_or_make_key(settings.key_file), clock)
+        stack.push_async_callback(store.close)
+        first = await parts.bootstrap(store)
+        inventory = await engine.capabilities()
+        dependencies = Dependencies(store, clock, engine, settings, parts.extras)
+        worker = Worker(
+            store,
+            clock,
+            [reconciler for service in parts.services for reconciler in service.reconcilers(dependencies)],
+            kinds=[kind for service in parts.services for kind in service.kinds],
+            new_id=contract.new_id,
+        )
+        server = ApiServer(
+            services=parts.services,
+            authenticator=parts.authenticator(store),
+            authorizer=parts.authorizer(store),
+            dependencies=dependencies,
+            host=settings.host,
+            grpc_port=settings.grpc_port,
+            http_port=settings.http_port,
+            wake=worker.wake,
+            inventory=lambda: inventory,
+            status=lambda: _status(parts),
+        )
+        await server.start()
+        stack.push_async_callback(server.stop)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.run())
+            watching = tasks.create_task(_watch(engine, worker))
+            yield ControlPlane(server, store, worker, first)
+            watching.cancel()
+            await worker.stop()
+
+
+async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -> None:
+    """Hold the home folder, run until told to stop. Raises an error whose text is meant for the operator."""
+    with home.locked(settings):
+        try:
+            async with parts as ready, control_plane(ready) as running:
+                addresses, first = running.server.addresses, running.first
+                home.announce(
+                    settings,
+                    grpc=addresses.grpc,
+                    http=addresses.http,
+                    credentials=first.credentials,
+                    tenant_id=first.tenant_id,
+                    project_id=first.project_id,
+                )
+                log.info("ready: grpc %s, http %s, home %s", addresses.grpc, addresses.http, settings.home)
+                await _stop_signal()
+        finally:
+            settings.server_file.unlink(missing_ok=True)
+
+
+async def _watch(engine: Engine, worker: Worker) -> None:
+    """A namespace is named after the resource whose pods it holds: an event there is a reason to look."""
+    async for event in engine.events():
+        worker.wake(event.pod.namespace)
+
+
+async def _status(parts: Parts) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "home": str(parts.settings.home),
+        "database": "postgresql" if parts.settings.database_url else "sqlite",
+        "engine": asdict(await parts.engine.capabilities()),
+        "services": [service.name for service in parts.services],
+    }
+
+
+async def _stop_signal() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    log.info("stopping; workloads go on")
