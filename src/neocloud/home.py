@@ -47,6 +47,8 @@ def announce(
     *,
     grpc: str,
     http: str,
+    tls: str,
+    redirector: str,
     credentials: Mapping[str, Any],
     tenant_id: str,
     project_id: str,
@@ -54,8 +56,9 @@ def announce(
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}
     _write(settings.credentials_file, {**credentials, "endpoint": grpc, **ids}, mode=0o600)
-    ready = {"pid": os.getpid(), "grpc": grpc, "http": http, "version": __version__}
-    _write(settings.server_file, {**ready, "tenant_id": tenant_id, "project_id": project_id}, mode=0o644)
+    ready = {"pid": os.getpid(), "version": __version__, "tenant_id": tenant_id, "project_id": project_id}
+    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector}
+    _write(settings.server_file, {**ready, **addresses}, mode=0o644)
 
 
 def _write(path: Path, content: Mapping[str, Any], *, mode: int) -> None:

@@ -20,6 +20,7 @@ from neocloud.core.store import Store, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer
 from neocloud.settings import Settings
+from neocloud.tls import tls_of
 
 log = logging.getLogger("neocloud")
 
@@ -84,9 +85,9 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             authenticator=parts.authenticator(store),
             authorizer=parts.authorizer(store),
             dependencies=dependencies,
-            host=settings.host,
             grpc_port=settings.grpc_port,
             http_port=settings.http_port,
+            tls=tls_of(settings, clock.now()),
             wake=worker.wake,
             inventory=lambda: inventory,
             status=lambda: _status(parts),
@@ -111,6 +112,8 @@ async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -
                     settings,
                     grpc=addresses.grpc,
                     http=addresses.http,
+                    tls=addresses.tls,
+                    redirector=addresses.redirector,
                     credentials=first.credentials,
                     tenant_id=first.tenant_id,
                     project_id=first.project_id,

@@ -8,6 +8,12 @@ from pathlib import Path
 DEFAULT_HOME = Path("/var/lib/neocloud")
 DEFAULT_GRPC_PORT = 7370
 DEFAULT_HTTP_PORT = 7371
+DEFAULT_TLS_PORT = 7372
+DEFAULT_REDIRECTOR_PORT = 7373
+DEFAULT_DOMAIN = "api.localhost"
+"""gRPC's own resolver leads every name under `localhost` to this machine."""
+PUBLISHED_DOMAIN = "api.nebius.cloud"
+"""What clients without a domain setting call; served through the redirector only."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +21,14 @@ class Settings:
     home: Path = DEFAULT_HOME
     """All state lives here: database, keys, images, volumes, logs."""
     host: str = "127.0.0.1"
+    """Where the TLS API listens. Plain text is served on loopback only, whatever this says."""
     grpc_port: int = DEFAULT_GRPC_PORT
     http_port: int = DEFAULT_HTTP_PORT
+    tls_port: int | None = None
+    """gRPC over TLS, with the cloud's own certificate authority; None: off."""
+    redirector_port: int = DEFAULT_REDIRECTOR_PORT
+    domain: str = DEFAULT_DOMAIN
+    """Clients look for the API at names under it, such as `compute.<domain>`."""
     database_url: str = ""
     """A postgresql:// URL; empty means SQLite in the home folder."""
     price_file: Path | None = None
@@ -43,6 +55,11 @@ class Settings:
         return self.home / "server.json"
 
     @property
+    def certificate_folder(self) -> Path:
+        """The cloud's own certificate authority; `ca.pem` in it is what clients trust."""
+        return self.home / "tls"
+
+    @property
     def lock_file(self) -> Path:
         return self.home / "server.lock"
 
@@ -61,9 +78,14 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     action.add_argument("--stop-workloads", action="store_const", const="stop", dest="action")
     action.add_argument("--destroy-workloads", action="store_const", const="destroy", dest="action")
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="state folder (default: %(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address of the TLS API (default: %(default)s)")
     parser.add_argument("--grpc-port", type=int, default=DEFAULT_GRPC_PORT, help="0 means any free port")
     parser.add_argument("--http-port", type=int, default=DEFAULT_HTTP_PORT, help="0 means any free port")
+    parser.add_argument("--tls-port", type=int, help=f"serve TLS too, by custom on {DEFAULT_TLS_PORT}")
+    parser.add_argument(
+        "--redirector-port", type=int, default=DEFAULT_REDIRECTOR_PORT, help="0 means any free port"
+    )
+    parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
     parser.add_argument("--database-url", default="", help="postgresql://... (default: SQLite in the home)")
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")

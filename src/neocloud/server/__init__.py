@@ -1,6 +1,7 @@
 """The front door: gRPC and JSON on the contract, for whatever bricks it is given."""
 
-from neocloud.server.api_server import Addresses, ApiServer, ServerError
+from neocloud.server.api_server import Addresses, ApiServer, ServerError, Tls
+from neocloud.server.certificates import ensure_certificate, server_names
 from neocloud.server.shape import ShapeError
 
-__all__ = ["Addresses", "ApiServer", "ServerError", "ShapeError"]
+__all__ = ["Addresses", "ApiServer", "ServerError", "ShapeError", "Tls", "ensure_certificate", "server_names"]

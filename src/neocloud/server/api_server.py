@@ -1,4 +1,7 @@
-"""Start and stop the front door: one gRPC port and one JSON port, loopback unless told otherwise."""
+"""Start and stop the front door: gRPC and JSON in plain text on loopback, and gRPC over TLS where asked.
+
+Plain text never leaves the machine: only the TLS port may listen on another address.
+"""
 
 import asyncio
 import contextlib
@@ -11,14 +14,17 @@ import grpc.aio
 import uvicorn
 
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
+from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_front import OPTIONS, ContractHandler
 from neocloud.server.json_front import JsonFront, StatusReport
 from neocloud.server.pipeline import Pipeline
+from neocloud.server.redirector import Redirector
 from neocloud.server.retention import forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
 from neocloud.server.runtime import Runtime
 
 LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 class ServerError(Exception):
@@ -31,6 +37,21 @@ class Addresses:
 
     grpc: str
     http: str
+    tls: str = ""
+    """gRPC over TLS; "" when it is off."""
+    redirector: str = ""
+    """The CONNECT proxy for clients that cannot be told a domain; "" when it is off."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """gRPC over TLS, and beside it, on loopback, the redirector."""
+
+    certificate: ServerCertificate
+    host: str
+    port: int
+    redirector_port: int
+    redirected_names: frozenset[str]
 
 
 class ApiServer:
@@ -43,9 +64,9 @@ class ApiServer:
         authorizer: Authorizer,
         dependencies: Dependencies,
         *,
-        host: str = LOOPBACK,
         grpc_port: int = 0,
         http_port: int = 0,
+        tls: Tls | None = None,
         wake: Callable[[], None] = lambda: None,
         inventory: Callable[[], Any] = lambda: None,
         status: StatusReport | None = None,
@@ -54,8 +75,9 @@ class ApiServer:
         self._pipeline = Pipeline(endpoints(services, runtime), runtime)
         self._json = JsonFront(self._pipeline, runtime, status)
         self._dependencies = dependencies
-        self._host = host
         self._ports = (grpc_port, http_port)
+        self._tls = tls
+        self._redirector: Redirector | None = None
         self._grpc: grpc.aio.Server | None = None
         self._http: _HttpServer | None = None
         self._forgetting: asyncio.Task[None] | None = None
@@ -73,21 +95,41 @@ class ApiServer:
         return self._pipeline.paths
 
     async def start(self) -> None:
-        """Listen; returns when both ports answer. Raises ServerError when a port is taken."""
+        """Listen; returns when all ports answer. Raises ServerError when a port is taken."""
         grpc_port, http_port = self._ports
-        listener = _listen(self._host, http_port)
+        listener = _listen(LOOPBACK, http_port)
         try:
-            self._grpc, grpc_port = self._listen_grpc(grpc_port)
+            server = _grpc_server(self._pipeline)
+            grpc_port = _bind(server, LOOPBACK, grpc_port, None)
+            tls_address, redirector_address = await self._start_tls(server)
         except ServerError:
             listener.close()
             raise
+        self._grpc = server
         await self._grpc.start()
         self._http = _HttpServer(self._json, listener)
         await self._http.start()
-        self._addresses = Addresses(f"{self._host}:{grpc_port}", f"{self._host}:{listener.getsockname()[1]}")
+        http_port = listener.getsockname()[1]
+        self._addresses = Addresses(
+            f"{LOOPBACK}:{grpc_port}", f"{LOOPBACK}:{http_port}", tls_address, redirector_address
+        )
         store, clock = self._dependencies.store, self._dependencies.clock
         self._forgetting = asyncio.create_task(forget_old_keys(store, clock))
         self._json.is_ready = True
+
+    async def _start_tls(self, server: grpc.aio.Server) -> tuple[str, str]:
+        """The addresses of the TLS port and of the redirector."""
+        tls = self._tls
+        if tls is None:
+            return "", ""
+        port = _bind(server, tls.host, tls.port, tls.certificate)
+        near = tls.host if tls.host not in ANY_ADDRESS else LOOPBACK
+        self._redirector = Redirector(tls.redirected_names, (near, port))
+        try:
+            await self._redirector.start(LOOPBACK, tls.redirector_port)
+        except OSError:
+            raise _port_taken(LOOPBACK, tls.redirector_port) from None
+        return f"{tls.host}:{port}", self._redirector.address
 
     async def stop(self, grace_seconds: float = 2.0) -> None:
         """Let running calls end within the grace, then close. May be repeated."""
@@ -99,18 +141,32 @@ class ApiServer:
             await self._grpc.stop(grace_seconds)
         if self._http is not None:
             await self._http.stop()
+        if self._redirector is not None:
+            await self._redirector.stop()
+        self._redirector = None
         self._grpc = self._http = self._forgetting = None
 
-    def _listen_grpc(self, port: int) -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((ContractHandler(self._pipeline),))
-        try:
-            bound = server.add_insecure_port(f"{self._host}:{port}")
-        except RuntimeError:
-            bound = 0
-        if not bound:
-            raise _port_taken(self._host, port)
-        return server, bound
+
+def _grpc_server(pipeline: Pipeline) -> grpc.aio.Server:
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers((ContractHandler(pipeline),))
+    return server
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int, certificate: ServerCertificate | None) -> int:
+    """Listen, over TLS when there is a certificate; returns the port."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if certificate is None:
+            bound = server.add_insecure_port(address)
+        else:
+            pair = (certificate.key, certificate.chain)
+            bound = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise _port_taken(host, port)
+    return bound
 
 
 class _HttpServer:

@@ -35,6 +35,7 @@ from neocloud.core.contract.errors import (
     unavailable,
     unimplemented,
 )
+from neocloud.core.contract.host_names import api_host_names
 from neocloud.core.contract.ids import id_prefix, is_id, new_id
 from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_json
 from neocloud.core.contract.masks import Mask, parse_mask
@@ -53,6 +54,7 @@ __all__ = [
     "Rpc",
     "already_exists",
     "annotations",
+    "api_host_names",
     "bad_field",
     "bad_request",
     "bad_state",

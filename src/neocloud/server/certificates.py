@@ -1,0 +1,198 @@
+"""The cloud's own certificate authority, and the server certificate that it signs.
+
+Both lie in the home folder, private keys readable by their owner only. The authority is made once and stays:
+clients were told to trust it. The server certificate is made again when its names change or its end is near.
+It must not trust or sign anything else.
+"""
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from neocloud.core.contract import api_host_names
+
+AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
+SERVER_LIFETIME = datetime.timedelta(days=397)
+RENEW_BEFORE = datetime.timedelta(days=60)
+_LEEWAY = datetime.timedelta(minutes=5)
+"""Clients' clocks may be a little behind."""
+
+Key = ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True)
+class ServerCertificate:
+    """What a TLS listener needs, in PEM form; `authority` is what clients have to trust."""
+
+    key: bytes
+    chain: bytes
+    authority: bytes
+
+
+@dataclass(frozen=True)
+class CertificateFolder:
+    """`ca.pem` is for everybody; the rest is the server's."""
+
+    path: Path
+
+    @property
+    def authority(self) -> Path:
+        return self.path / "ca.pem"
+
+    @property
+    def authority_key(self) -> Path:
+        return self.path / "ca.key"
+
+    @property
+    def server(self) -> Path:
+        return self.path / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        return self.path / "server.key"
+
+
+def server_names(domains: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+    """Every name and address that clients may use: hosts, domains, the API's names under each domain."""
+    under = [f"{name}.{domain}" for domain in domains for name in api_host_names()]
+    return tuple(dict.fromkeys(["localhost", "127.0.0.1", *hosts, *domains, *under]))
+
+
+def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
+    """The certificate for exactly these names, made or renewed where needed. Raises OSError."""
+    files = CertificateFolder(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority, authority_key = _ensure_authority(files, now)
+    if not _serves(files, authority, names, now):
+        _sign_server(files, authority, authority_key, names, now)
+    return ServerCertificate(
+        files.server_key.read_bytes(), files.server.read_bytes(), files.authority.read_bytes()
+    )
+
+
+def _ensure_authority(files: CertificateFolder, now: datetime.datetime) -> tuple[x509.Certificate, Key]:
+    if files.authority.exists() and files.authority_key.exists():
+        key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
+        assert isinstance(key, Key)
+        return x509.load_pem_x509_certificate(files.authority.read_bytes()), key
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Neocloud certificate authority")])
+    certificate = (
+        _builder(name, name, key.public_key(), now, AUTHORITY_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write(files.authority_key, _pem_key(key), 0o600)
+    _write(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    return certificate, key
+
+
+def _serves(
+    files: CertificateFolder, authority: x509.Certificate, names: Sequence[str], now: datetime.datetime
+) -> bool:
+    """Whether the certificate that lies there is ours, for these names, and good for a while yet."""
+    try:
+        certificate = x509.load_pem_x509_certificate(files.server.read_bytes())
+        certificate.verify_directly_issued_by(authority)
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False
+    has_time = certificate.not_valid_after_utc - now > RENEW_BEFORE
+    return has_time and files.server_key.exists() and list(found) == _alternative_names(names)
+
+
+def _sign_server(
+    files: CertificateFolder,
+    authority: x509.Certificate,
+    authority_key: Key,
+    names: Sequence[str],
+    now: datetime.datetime,
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Neocloud API")])
+    lifetime = min(SERVER_LIFETIME, authority.not_valid_after_utc - now)
+    certificate = (
+        _builder(subject, authority.subject, key.public_key(), now, lifetime)
+        .add_extension(x509.SubjectAlternativeName(_alternative_names(names)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    _write(files.server_key, _pem_key(key), 0o600)
+    _write(files.server, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    now: datetime.datetime,
+    lifetime: datetime.timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _LEEWAY)
+        .not_valid_after(now + lifetime)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative_names(names: Sequence[str]) -> list[x509.GeneralName]:
+    return [_alternative_name(name) for name in names]
+
+
+def _alternative_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem_key(key: Key) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Whole or not at all, and never readable by others for a moment."""
+    partial = path.with_suffix(path.suffix + ".partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

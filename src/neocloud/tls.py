@@ -1,0 +1,22 @@
+"""Which names this cloud's TLS port answers to, from its settings."""
+
+import datetime
+
+from neocloud.server import Tls, ensure_certificate, server_names
+from neocloud.settings import PUBLISHED_DOMAIN, Settings
+
+
+def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
+    """None when it is off. Makes or renews the certificate in the home folder."""
+    if settings.tls_port is None:
+        return None
+    domains = (settings.domain, PUBLISHED_DOMAIN)
+    hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)
+    names = server_names(domains, hosts)
+    return Tls(
+        certificate=ensure_certificate(settings.certificate_folder, names, now),
+        host=settings.host,
+        port=settings.tls_port,
+        redirector_port=settings.redirector_port,
+        redirected_names=frozenset(server_names((PUBLISHED_DOMAIN,), ())[2:]),
+    )

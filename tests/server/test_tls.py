@@ -1,0 +1,162 @@
+"""TLS with the cloud's own authority: certificate, the official SDK over it, the redirector (SEC-01)."""
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from cryptography import x509
+from nebius.aio.token.token import Token
+from nebius.api.nebius.compute.v1 import FilesystemServiceClient, ListFilesystemsRequest
+from nebius.sdk import SDK
+
+from neocloud.core.clock import SystemClock
+from neocloud.core.contract import api_host_names
+from neocloud.core.service import Dependencies, Service
+from neocloud.server import ApiServer, ServerError, Tls
+from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME, ensure_certificate, server_names
+from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, Cloud, PermissionTable, TokenTable
+
+NOW = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
+NAMES = server_names(("api.localhost",), ())
+
+
+def names_in(pem: bytes) -> list[str]:
+    extension = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return [str(name.value) for name in extension.value]
+
+
+def test_the_certificate_names_every_host_of_the_api(tmp_path):
+    names = names_in(ensure_certificate(tmp_path, NAMES, NOW).chain)
+    assert {f"{name}.api.localhost" for name in api_host_names()} < set(names)
+    assert {"compute", "cpl.iam", "tokens.iam", "vpc"} < set(api_host_names())
+    assert {"localhost", "127.0.0.1"} < set(names)
+
+
+def test_a_second_start_keeps_the_certificate(tmp_path):
+    assert ensure_certificate(tmp_path, NAMES, NOW) == ensure_certificate(tmp_path, NAMES, NOW)
+
+
+@pytest.mark.parametrize(
+    ("names", "later"),
+    [
+        ((*NAMES, "cloud.example.com"), datetime.timedelta()),
+        (NAMES, SERVER_LIFETIME - RENEW_BEFORE),
+    ],
+    ids=["other names", "its end is near"],
+)
+def test_a_new_certificate_comes_from_the_same_authority(tmp_path, names, later):
+    first = ensure_certificate(tmp_path, NAMES, NOW)
+    second = ensure_certificate(tmp_path, names, NOW + later)
+    assert second.authority == first.authority
+    assert second.chain != first.chain
+
+
+@pytest.mark.parametrize("damage", [b"", b"no certificate"])
+def test_a_damaged_server_certificate_is_made_again(tmp_path, damage):
+    first = ensure_certificate(tmp_path, NAMES, NOW)
+    (tmp_path / "server.pem").write_bytes(damage)
+    assert names_in(ensure_certificate(tmp_path, NAMES, NOW).chain) == names_in(first.chain)
+
+
+def test_a_certificate_of_another_authority_is_replaced(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ensure_certificate(ours, NAMES, NOW)
+    stranger = ensure_certificate(theirs, NAMES, NOW)
+    (ours / "server.pem").write_bytes(stranger.chain)
+    assert ensure_certificate(ours, NAMES, NOW).chain != stranger.chain
+
+
+def test_private_keys_are_their_owners_only(tmp_path):
+    ensure_certificate(tmp_path, NAMES, NOW)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"ca.pem": 0o644, "ca.key": 0o600, "server.pem": 0o644, "server.key": 0o600}
+
+
+@pytest.fixture
+async def tls_server(cloud: Cloud, tmp_path) -> AsyncIterator[ApiServer]:
+    certificate = ensure_certificate(tmp_path / "tls", server_names(("api.localhost", "api.test"), ()), NOW)
+    redirected = frozenset(server_names(("api.test",), ())[2:])
+    server = ApiServer(
+        [Service("tests", kinds=(FILESYSTEM,))],
+        TokenTable(),
+        PermissionTable(),
+        Dependencies(cloud.store, SystemClock(), engine=None, settings=None),
+        tls=Tls(certificate, "127.0.0.1", 0, 0, redirected),
+    )
+    await server.start()
+    yield server
+    await server.stop(grace_seconds=0)
+
+
+def authority(tmp_path) -> bytes:
+    return (tmp_path / "tls" / "ca.pem").read_bytes()
+
+
+async def test_the_official_sdk_trusts_the_authority_and_nothing_less(tls_server, tmp_path):
+    port = tls_server.addresses.tls.rpartition(":")[2]
+    request = ListFilesystemsRequest(parent_id=PROJECT)
+    trusting = SDK(
+        domain=f"api.localhost:{port}",
+        credentials=Token(ADMIN),
+        user_agent_prefix="tests/1.0",
+        tls_credentials=grpc.ssl_channel_credentials(authority(tmp_path)),
+    )
+    assert len((await FilesystemServiceClient(trusting).list(request)).items) == 0
+    await trusting.close()
+    plain = grpc.aio.insecure_channel(tls_server.addresses.tls)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await plain.unary_unary("/nebius.compute.v1.FilesystemService/List")(b"", timeout=5)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    await plain.close()
+
+
+async def connect(address: str, request_line: str) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(*address.rsplit(":", 1))
+    writer.write(f"{request_line}\r\nHost: any\r\n\r\n".encode())
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    return head.decode().splitlines()[0], reader, writer
+
+
+async def test_the_redirector_leads_published_names_to_the_tls_port(tls_server, tmp_path):
+    line = "CONNECT compute.api.test:443 HTTP/1.1"
+    status, _, writer = await connect(tls_server.addresses.redirector, line)
+    assert status.startswith("HTTP/1.1 200")
+    trust = ssl.create_default_context(cadata=authority(tmp_path).decode())
+    trust.set_alpn_protocols(["h2"])
+    await asyncio.wait_for(writer.start_tls(trust, server_hostname="compute.api.test"), 5)
+    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("CONNECT example.com:443 HTTP/1.1", "403"),
+        ("CONNECT compute.api.test:22 HTTP/1.1", "403"),
+        ("GET http://compute.api.test/ HTTP/1.1", "405"),
+    ],
+)
+async def test_the_redirector_is_no_way_out(tls_server, line, status):
+    answer, _, writer = await connect(tls_server.addresses.redirector, line)
+    writer.close()
+    assert answer.split()[1] == status
+
+
+async def test_a_taken_port_is_said(tls_server, cloud, tmp_path):
+    certificate = ensure_certificate(tmp_path / "tls", NAMES, NOW)
+    taken = int(tls_server.addresses.tls.rpartition(":")[2])
+    dependencies = Dependencies(cloud.store, SystemClock(), engine=None, settings=None)
+    second = ApiServer(
+        [],
+        TokenTable(),
+        PermissionTable(),
+        dependencies,
+        tls=Tls(certificate, "127.0.0.1", taken, 0, frozenset()),
+    )
+    with pytest.raises(ServerError, match=f"Port {taken} on 127.0.0.1 is taken"):
+        await second.start()
