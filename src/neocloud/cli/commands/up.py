@@ -1,8 +1,9 @@
 """`neo up`: check the machine, build missing images, start the server, make a profile."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +15,12 @@ from neocloud.cli.machine.server_process import start_server
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of, profile_name_for, profile_of_home
+from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
 
 app = command_group()
+
+DEFAULT_TLS_PORT = 7372
 
 
 @app.command()
@@ -31,6 +35,31 @@ def up(
     ] = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the JSON API; 0: any free. Default: 7371.")
+    ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option(
+            "--tls/--no-tls",
+            help="Serve the API over TLS too, with the cloud's own certificate authority.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of the TLS API; 0: any free. Default: 7372. Implies --tls."
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address on which the TLS API listens, 0.0.0.0 for all. Plain text stays on loopback."
+            " Default: 127.0.0.1."
+        ),
+    ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option(help="Clients call names under it, as compute.DOMAIN. Default: api.localhost."),
     ] = None,
     database_url: Annotated[
         str | None, typer.Option(help="postgresql://... instead of SQLite in the state folder.")
@@ -54,7 +83,16 @@ def up(
     place = Home(home_of(context, home))
     place.create()
     with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
-        options = _options(place.options(), grpc_port, http_port, database_url, price_file)
+        options = _options(
+            place.options(),
+            grpc_port=grpc_port,
+            http_port=http_port,
+            tls_port=_tls_port(place.options(), tls, tls_port, host),
+            host=host,
+            domain=domain,
+            database_url=database_url,
+            price_file=str(price_file.absolute()) if price_file else None,
+        )
         server = place.server()
         is_new = server is None
         if server is None:
@@ -63,18 +101,21 @@ def up(
     _print_summary(place, server, profile, is_new=is_new)
 
 
-def _options(
-    kept: Options,
-    grpc_port: int | None,
-    http_port: int | None,
-    database_url: str | None,
-    price_file: Path | None,
-) -> Options:
-    return Options(
-        grpc_port=kept.grpc_port if grpc_port is None else grpc_port,
-        http_port=kept.http_port if http_port is None else http_port,
-        database_url=kept.database_url if database_url is None else database_url,
-        price_file=kept.price_file if price_file is None else str(price_file.absolute()),
+def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | None) -> int | None:
+    """The port that was asked for, the one of before, or the usual one; None for no TLS."""
+    if tls is False:
+        if port is not None or host:
+            raise ClientError("INVALID_ARGUMENT", "--no-tls cannot go with --tls-port or --host", "Drop one")
+        return None
+    if port is not None:
+        return port
+    return DEFAULT_TLS_PORT if kept.tls_port is None and (tls or host) else kept.tls_port
+
+
+def _options(kept: Options, *, tls_port: int | None, **given: Any) -> Options:
+    """What was given now over what was given before."""
+    return replace(
+        kept, tls_port=tls_port, **{name: value for name, value in given.items() if value is not None}
     )
 
 
@@ -104,6 +145,11 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
             [
                 ("  State", place.path),
                 ("  API", f"{server.grpc} (gRPC), http://{server.http.removeprefix('http://')} (JSON)"),
+                *(
+                    [("  TLS", f"{server.tls} (gRPC), authority {place.authority_file}")]
+                    if server.tls
+                    else []
+                ),
                 ("  Credentials", place.credentials_file),
                 ("  Profile", f"{profile.name} in {_short(config_file())}"),
             ]

@@ -24,11 +24,26 @@ class Options:
 
     grpc_port: int = 7370
     http_port: int = 7371
+    tls_port: int | None = None
+    """None: no TLS."""
+    host: str = ""
+    domain: str = ""
     database_url: str = ""
     price_file: str = ""
 
     def arguments(self) -> list[str]:
         given = ["--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)]
+        if self.tls_port is not None:
+            # Where the port is any that is free, the redirector's must be, too.
+            given += [
+                "--tls-port",
+                str(self.tls_port),
+                *(["--redirector-port=0"] if not self.tls_port else []),
+            ]
+        if self.host:
+            given += ["--host", self.host]
+        if self.domain:
+            given += ["--domain", self.domain]
         if self.database_url:
             given += ["--database-url", self.database_url]
         if self.price_file:
@@ -45,6 +60,9 @@ class RunningServer:
     http: str
     version: str
     ready_since: datetime
+    tls: str = ""
+    """Address of gRPC over TLS; "" when it is off."""
+    redirector: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,11 @@ class Home:
     @property
     def credentials_file(self) -> Path:
         return self.path / "credentials.json"
+
+    @property
+    def authority_file(self) -> Path:
+        """The certificate that clients of the TLS API have to trust."""
+        return self.path / "tls" / "ca.pem"
 
     @property
     def log_file(self) -> Path:
@@ -107,7 +130,13 @@ class Home:
             # The server writes the file when it is ready and never again.
             ready_since = datetime.fromtimestamp(file.stat().st_mtime, UTC)
             server = RunningServer(
-                int(document["pid"]), document["grpc"], document["http"], document["version"], ready_since
+                pid=int(document["pid"]),
+                grpc=document["grpc"],
+                http=document["http"],
+                version=document["version"],
+                ready_since=ready_since,
+                tls=document.get("tls", ""),
+                redirector=document.get("redirector", ""),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
