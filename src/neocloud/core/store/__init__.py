@@ -17,6 +17,7 @@ from neocloud.core.store.protocol import (
     Store,
     StoreError,
     Transaction,
+    Watcher,
 )
 from neocloud.core.store.vault import load_or_make_key
 
@@ -33,6 +34,7 @@ __all__ = [
     "Store",
     "StoreError",
     "Transaction",
+    "Watcher",
     "load_or_make_key",
     "open_store",
 ]

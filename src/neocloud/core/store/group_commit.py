@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from neocloud.core.clock import Clock
-from neocloud.core.store.protocol import StoreError, Transaction
+from neocloud.core.store.protocol import StoreError, Transaction, Watcher
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
 
@@ -65,10 +66,9 @@ class _Outcome:
 class GroupCommit:
     """Runs works in a thread of its own; `start` it before `submit`, `stop` it at the end."""
 
-    def __init__(self, database: Database, clock: Clock, vault: Vault) -> None:
+    def __init__(self, database: Database, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
         self._database = database
-        self._clock = clock
-        self._vault = vault
+        self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -113,7 +113,7 @@ class GroupCommit:
         """Without a neighbour to protect, the transaction itself is what is rolled back."""
         try:
             with self._database.engine.begin() as connection:
-                return _Outcome(work(SqlTransaction(connection, self._clock, self._vault)))
+                return _Outcome(work(self._open(connection)))
         except DBAPIError:
             raise
         except Exception as error:  # noqa: BLE001 - belongs to whoever submitted the work, and goes there
@@ -122,7 +122,7 @@ class GroupCommit:
     def _in_savepoint(self, connection: Connection, work: Work) -> _Outcome:
         connection.exec_driver_sql("SAVEPOINT work")
         try:
-            result = work(SqlTransaction(connection, self._clock, self._vault))
+            result = work(self._open(connection))
             connection.exec_driver_sql("RELEASE SAVEPOINT work")
             return _Outcome(result)
         except DBAPIError as error:

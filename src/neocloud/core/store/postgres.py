@@ -7,6 +7,7 @@ does it; a conflict runs the group again. Reads run on a snapshot, in threads.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from neocloud.core.clock import Clock
 from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
-from neocloud.core.store.protocol import StoreError, Transaction
+from neocloud.core.store.protocol import StoreError, Transaction, Watcher
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
 
@@ -61,8 +62,8 @@ class PostgresDatabase:
 class PostgresStore:
     """A `Store` on a PostgreSQL server. Use `open_store`."""
 
-    def __init__(self, address: str, clock: Clock, vault: Vault) -> None:
-        self._clock, self._vault = clock, vault
+    def __init__(self, address: str, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
+        self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
         self._database = PostgresDatabase(address)
         try:
             _upgrade(self._database)
@@ -70,7 +71,7 @@ class PostgresStore:
             self._database.engine.dispose()
             raise
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
-        self._writer = GroupCommit(self._database, clock, vault)
+        self._writer = GroupCommit(self._database, clock, vault, watch)
         self._writer.start()
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
@@ -87,7 +88,7 @@ class PostgresStore:
     def _read(self, work: Callable[[Transaction], Any]) -> Any:
         try:
             with self._database.reading.begin() as connection:
-                return work(SqlTransaction(connection, self._clock, self._vault))
+                return work(self._open(connection))
         except DBAPIError as error:
             raise self._database.explain(error) from error
 

@@ -1,9 +1,9 @@
 """What the control plane asks of its database.
 
-A store holds resources, operations, idempotency keys, audit events, state history, claims and secrets. All
-work happens in transactions: a plain function that gets a `Transaction`. It is synchronous on purpose: no
-network call can hide inside. Writers are serialised per store (SQLite) or by the database (PostgreSQL); a
-writer that raises leaves nothing behind.
+A store holds resources, operations, idempotency keys, audit events, state history, claims, counters and
+secrets. All work happens in transactions: a plain function that gets a `Transaction`. It is synchronous on
+purpose: no network call can hide inside. Writers are serialised per store (SQLite) or by the database
+(PostgreSQL); a writer that raises leaves nothing behind.
 
 The store knows no message types: spec and status are bytes. It never decides what is legal.
 """
@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeVar
+
+from neocloud.core.store.audit_query import AuditQuery
 
 Result = TypeVar("Result")
 
@@ -99,6 +101,26 @@ class AuditEvent:
     message: str = ""
     request: bytes = b""
     """The request with sensitive fields removed."""
+    tenant_id: str = ""
+    """Whose event it is: nobody else may see it."""
+    hierarchy: str = ""
+    """From the tenant down to the resource: a JSON list of [id, name, kind]."""
+    resource_kind: str = ""
+    resource_name: str = ""
+    service: str = ""
+    """ "compute": what people call the API that was called."""
+    action: str = ""
+    """ "create", "list_members": the method, in lower case."""
+    type: str = ""
+    """ "ai.nebius.compute.disk.create"."""
+    status: str = ""
+    """STARTED: accepted, an operation goes on; DONE; ERROR: refused."""
+    subject_kind: str = ""
+    subject_name: str = ""
+    impersonator_id: str = ""
+    source_address: str = ""
+    user_agent: str = ""
+    idempotency_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,7 +186,7 @@ class Transaction(Protocol):
         ...
 
     def delete(self, resource_id: str) -> None:
-        """Remove the row, its secrets and its claims; the history keeps a last entry."""
+        """Remove the row, its secrets, claims and counters; the history keeps a last entry."""
         ...
 
     # Reconciling
@@ -252,6 +274,14 @@ class Transaction(Protocol):
         """Newest first."""
         ...
 
+    def find_audit(self, query: AuditQuery, page: Page) -> tuple[Sequence[AuditEvent], str]:
+        """The events of one tenant that the query asks for, in order of time; and the `after` of the next."""
+        ...
+
+    def forget_audit(self, before: datetime, limit: int) -> int:
+        """Remove the oldest events of before this time, at most `limit`; says how many."""
+        ...
+
     def history(
         self,
         *,
@@ -276,10 +306,28 @@ class Transaction(Protocol):
         """Whoever held it; a value that nobody holds is ignored."""
         ...
 
+    # Counters: sums kept beside what they count. A scope is usually the id of a resource, and goes with it.
+    def count(self, scope: str, name: str, change: int) -> int:
+        """Add to a counter, made at 0 when it is new; its new amount."""
+        ...
+
+    def counters(self, scope: str) -> Mapping[str, int]:
+        """The counters of a scope that are not 0, by name."""
+        ...
+
+    def all_counters(self) -> Mapping[tuple[str, str], int]:
+        """Every counter that is not 0, by scope and name."""
+        ...
+
     # Secrets: encrypted at rest, gone with their resource. An id that is no resource may have secrets too.
     def put_secret(self, resource_id: str, name: str, value: bytes) -> None: ...
 
     def secret(self, resource_id: str, name: str) -> bytes | None: ...
+
+
+Watcher = Callable[[Transaction, Resource | None, Resource | None], None]
+"""Told of each resource that is inserted (None, new), gets another spec, labels or parent (old, new) or is
+removed (old, None), inside the transaction that does it. What it raises undoes that transaction."""
 
 
 class Store(Protocol):

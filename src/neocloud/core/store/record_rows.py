@@ -18,7 +18,6 @@ from neocloud.core.store.protocol import (
 )
 from neocloud.core.store.rows import (
     audit_from,
-    audit_values,
     history_from,
     key_from,
     key_values,
@@ -45,7 +44,6 @@ _RECALL = select(idempotency).where(
     idempotency.c.key == bindparam("key"),
 )
 _FORGET = delete(idempotency).where(idempotency.c.created_at < bindparam("before"))
-_INSERT_AUDIT = insert(audit).inline()
 _AUDIT = select(audit).order_by(audit.c.seq.desc())
 _HISTORY = select(history).order_by(history.c.at, history.c.seq)
 _OF_KINDS = history.c.kind.in_(bindparam("kinds", expanding=True))
@@ -97,9 +95,6 @@ class RecordRows(Session):
 
     def forget_keys(self, before: datetime) -> int:
         return self._do(_FORGET, {"before": to_micros(before)})
-
-    def audit(self, event: AuditEvent) -> None:
-        self._do(_INSERT_AUDIT, audit_values(event))
 
     def list_audit(
         self, *, parent_id: str | None = None, resource_id: str | None = None, page: Page | None = None

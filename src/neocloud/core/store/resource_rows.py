@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import cast
 
 from sqlalchemy import Select, bindparam, delete, insert, select, update
 
-from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource
+from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource, Transaction
 from neocloud.core.store.rows import history_values, resource_from, resource_values, to_micros
 from neocloud.core.store.session import Session, insert_new
-from neocloud.core.store.tables import claims, history, queue, resources, secrets
+from neocloud.core.store.tables import claims, counters, history, queue, resources, secrets
 
 _c = resources.c
 _INSERT = insert_new(resources)
@@ -30,6 +31,7 @@ _UPDATE = (
 _DELETE = delete(resources).where(_c.id == bindparam("id"))
 _DELETE_SECRETS = delete(secrets).where(secrets.c.resource_id == bindparam("id"))
 _DELETE_CLAIMS = delete(claims).where(claims.c.resource_id == bindparam("id"))
+_DELETE_COUNTERS = delete(counters).where(counters.c.scope == bindparam("id"))
 _WAKE = (
     update(queue)
     .where(
@@ -50,6 +52,7 @@ class ResourceRows(Session):
             {"resource_id": resource.id, "kind": resource.kind, "due_at": values["created_at"]},
         )
         self._do(_INSERT_HISTORY, history_values(resource, resource.created_at))
+        self._tell(None, resource)
 
     def get(self, resource_id: str) -> Resource | None:
         row = self._row(_GET, {"id": resource_id})
@@ -97,8 +100,10 @@ class ResourceRows(Session):
             return
         self._do(_DELETE_SECRETS, {"id": resource_id})
         self._do(_DELETE_CLAIMS, {"id": resource_id})
+        self._do(_DELETE_COUNTERS, {"id": resource_id})
         self._do(_DELETE, {"id": resource_id})
         self._do(_INSERT_HISTORY, history_values(resource, self._clock.now(), is_deleted=True))
+        self._tell(resource, None)
 
     def wake(self, resource_id: str, at: datetime) -> None:
         self._do(_WAKE, {"id": resource_id, "at": to_micros(at)})
@@ -109,6 +114,12 @@ class ResourceRows(Session):
         self._do(_UPDATE, values)
         if (old.state, old.spec, dict(old.labels)) != (new.state, new.spec, dict(new.labels)):
             self._do(_INSERT_HISTORY, history_values(new, at or self._clock.now()))
+        if (old.parent_id, old.spec, dict(old.labels)) != (new.parent_id, new.spec, dict(new.labels)):
+            self._tell(old, new)
+
+    def _tell(self, old: Resource | None, new: Resource | None) -> None:
+        if self._watch is not None:
+            self._watch(cast(Transaction, self), old, new)
 
     def _check_place(self, old: Resource, new: Resource) -> None:
         """A new name or parent must be free; asked first, since a failed update may spoil the transaction."""

@@ -10,17 +10,21 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from neocloud.core.clock import Clock
+from neocloud.core.store.protocol import Watcher
 from neocloud.core.store.vault import Vault
 
 
 class Session:
     """What all parts of a transaction share. Statements are built once, at import, and cached compiled."""
 
-    def __init__(self, connection: Connection, clock: Clock, vault: Vault) -> None:
+    def __init__(
+        self, connection: Connection, clock: Clock, vault: Vault, watch: Watcher | None = None
+    ) -> None:
         self._connection = connection
         self._dialect = connection.dialect.name
         self._clock = clock
         self._vault = vault
+        self._watch = watch
 
     def _one(self, statement: Executable, values: Mapping[str, Any]) -> Any:
         return self._connection.execute(statement, values).first()

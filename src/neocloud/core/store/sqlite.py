@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from neocloud.core.clock import Clock
 from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
-from neocloud.core.store.protocol import StoreError, Transaction
+from neocloud.core.store.protocol import StoreError, Transaction, Watcher
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
 
@@ -60,8 +60,8 @@ class SqliteDatabase:
 class SqliteStore:
     """A `Store` in one file. Use `open_store`."""
 
-    def __init__(self, path: Path, clock: Clock, vault: Vault) -> None:
-        self._clock, self._vault = clock, vault
+    def __init__(self, path: Path, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
+        self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
         self._lock: int | None = _lock(path)
         self._database = SqliteDatabase(path)
         try:
@@ -72,7 +72,7 @@ class SqliteStore:
             self._unlock()
             raise
         self._reading = _engine(path, begin="", is_read_only=True).connect()
-        self._writer = GroupCommit(self._database, clock, vault)
+        self._writer = GroupCommit(self._database, clock, vault, watch)
         self._writer.start()
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
@@ -81,7 +81,7 @@ class SqliteStore:
         try:
             raw.execute("BEGIN")
             try:
-                return work(SqlTransaction(self._reading, self._clock, self._vault))
+                return work(self._open(self._reading))
             finally:
                 raw.execute("COMMIT")
         except DBAPIError as error:
@@ -108,18 +108,18 @@ class SqliteStore:
 class MemoryStore:
     """A `Store` that is gone with the process and runs everything inline, so that tests are deterministic."""
 
-    def __init__(self, clock: Clock, vault: Vault) -> None:
-        self._clock, self._vault = clock, vault
+    def __init__(self, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
+        self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
         self._database = SqliteDatabase(None)
         with self._database.engine.connect() as connection:
             raw: Any = connection.connection.dbapi_connection
             raw.deserialize(_empty_database())
-        self._writer = GroupCommit(self._database, clock, vault)
+        self._writer = GroupCommit(self._database, clock, vault, watch)
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         try:
             with self._database.engine.begin() as connection:
-                return work(SqlTransaction(connection, self._clock, self._vault))
+                return work(self._open(connection))
         except DBAPIError as error:
             raise self._database.explain(error) from error
 

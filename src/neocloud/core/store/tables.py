@@ -149,8 +149,24 @@ audit = Table(
     Column("code", Integer, nullable=False),
     _text("message"),
     Column("request", LargeBinary, nullable=False),
+    _text("tenant_id"),
+    _text("hierarchy"),
+    _text("resource_kind"),
+    _text("resource_name"),
+    _text("service"),
+    _text("action"),
+    _text("type"),
+    _text("status"),
+    _text("subject_kind"),
+    _text("subject_name"),
+    _text("impersonator_id"),
+    _text("source_address"),
+    _text("user_agent"),
+    _text("idempotency_key"),
     Index("audit_by_parent", "parent_id", "seq"),
     Index("audit_by_resource", "resource_id", "seq"),
+    Index("audit_by_tenant", "tenant_id", "at", "seq"),
+    Index("audit_by_age", "at"),
     sqlite_autoincrement=True,
 )
 
@@ -189,4 +205,12 @@ claims = Table(
     Column("value", Text, primary_key=True),
     _text("resource_id"),
     Index("claims_by_resource", "resource_id"),
+)
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("amount", BigInteger, nullable=False),
 )

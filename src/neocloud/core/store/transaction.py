@@ -1,9 +1,11 @@
 """The one implementation of `Transaction`, for both databases."""
 
+from neocloud.core.store.audit_rows import AuditRows
 from neocloud.core.store.claim_rows import ClaimRows
+from neocloud.core.store.counter_rows import CounterRows
 from neocloud.core.store.queue_rows import QueueRows
 from neocloud.core.store.record_rows import RecordRows
 
 
-class SqlTransaction(QueueRows, RecordRows, ClaimRows):
+class SqlTransaction(QueueRows, RecordRows, AuditRows, ClaimRows, CounterRows):
     """Everything the protocol asks for, over one SQLAlchemy connection. Valid until its work returns."""

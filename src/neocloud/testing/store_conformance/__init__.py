@@ -7,7 +7,9 @@
 `clock` is a fixture that gives the FakeClock which the store was opened with.
 """
 
+from neocloud.testing.store_conformance.audit import AuditConformance
 from neocloud.testing.store_conformance.claims import ClaimConformance
+from neocloud.testing.store_conformance.counters import CounterConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import RecordConformance
 from neocloud.testing.store_conformance.resources import ResourceConformance
@@ -15,7 +17,13 @@ from neocloud.testing.store_conformance.transactions import TransactionConforman
 
 
 class StoreConformance(
-    ResourceConformance, QueueConformance, RecordConformance, ClaimConformance, TransactionConformance
+    ResourceConformance,
+    QueueConformance,
+    RecordConformance,
+    AuditConformance,
+    ClaimConformance,
+    CounterConformance,
+    TransactionConformance,
 ):
     """All of it."""
 
