@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
+from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile.steps import FINALIZER, Reconciler
-from neocloud.core.store.protocol import Resource, Store
+from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.core.usage import Meter
 
 
@@ -26,6 +27,8 @@ class Subject:
     """"service_account" or "user"."""
     name: str
     tenant_id: str
+    scopes: tuple[str, ...] | None = None
+    """Patterns of permissions that this sign-in is limited to, whatever the account may; None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ class World(Protocol):
 
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
 
+    def claims(self, space: str) -> Mapping[str, str]:
+        """Who holds what in the space: resource ids by value."""
+        ...
+
+    def claim(self, space: str, value: str, resource_id: str) -> bool:
+        """Take the value for the resource (its `metadata.id`) until that is deleted; False when another
+        holds it. Taken back when the request is refused after all."""
+        ...
+
 
 class Rules:
     """What is legal for one kind. Pure: sees messages and the World. Override what is needed.
@@ -69,8 +81,22 @@ class Rules:
         that is not a wrong field, e.g. not_enough_resources."""
         return ()
 
+    def complete(self, new: Message, old: Message | None, world: World) -> None:
+        """Last, once it is legal: what follows from the World, in place, e.g. an address claimed for it. What
+        it sets is stored, save that the status of a reconciled kind changes only on create. May raise
+        ApiError, e.g. not_enough_resources."""
+
+    def wakes(self, resource: Message) -> Iterable[str]:
+        """Ids of those whose reconcilers must look when this one was made, changed (also its status or
+        state) or removed. A kind without a reconciler passes it on to whom it wakes itself."""
+        return ()
+
     def check_delete(self, resource: Message, world: World) -> None:
         """Raise ApiError (bad state) when the resource must not be deleted now."""
+
+
+View = Callable[[Any, Transaction, datetime], None]
+"""Sets, in place, the part of a resource's message that follows from the time or from other rows."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +123,22 @@ class Kind:
     stopped_state: str = ""
     """The state to be in while the whole cloud is stopped; "" for kinds that workloads do not matter to."""
     is_reconciled: bool = False
+    reference_verb: str = "get"
+    """The right that a caller needs on a resource of the kind to name it in another one's spec."""
+    view: "View | None" = None
+    """What is worked out anew each time a resource of the kind is read."""
 
     @property
     def finalizers(self) -> tuple[str, ...]:
         """What a new resource of the kind is born with: a row with a finalizer goes only when its reconciler
         has cleaned up."""
         return (FINALIZER,) if self.is_reconciled else ()
+
+    def wakes(self, row: Resource) -> Iterable[str]:
+        """Whom a row of the kind wakes; it is decoded only where the rules want to know."""
+        if type(self.rules).wakes is Rules.wakes:
+            return ()
+        return self.rules.wakes(wire.resource_message(row))
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,7 @@ class Change:
     """The operation is in the store already, because an earlier request asked for the same."""
 
 
-async def commit(
-    runtime: Runtime, kind: Kind, inbound: Inbound, work: Callable[[Transaction], Change]
-) -> Any:
+async def commit(runtime: Runtime, inbound: Inbound, work: Callable[[Transaction], Change]) -> Any:
     """Run `work` and record it durably; answers with its Operation message."""
 
     def attempt(tx: Transaction) -> Any:
@@ -50,8 +48,7 @@ async def commit(
         return answer
 
     answer = await runtime.store.write(attempt)
-    if kind.is_reconciled:
-        runtime.wake()
+    runtime.wake()
     return answer
 
 

@@ -1,6 +1,6 @@
 """What a brick's rules may look up, backed by the transaction that writes the resource."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,3 +24,9 @@ class TransactionWorld:
 
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
         return self._tx.list(kind, parent_id=parent_id)[0]
+
+    def claims(self, space: str) -> Mapping[str, str]:
+        return self._tx.claims(space)
+
+    def claim(self, space: str, value: str, resource_id: str) -> bool:
+        return self._tx.claim(space, value, resource_id)

@@ -4,7 +4,7 @@ Each call is one transaction. Those that write check the lease first: a worker t
 not make children beside its successor.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -15,6 +15,7 @@ from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import removal
 from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
 
 Result = TypeVar("Result")
@@ -37,6 +38,8 @@ class ChildKind(Protocol):
 
     @property
     def finalizers(self) -> tuple[str, ...]: ...
+
+    def wakes(self, row: Resource) -> Iterable[str]: ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,26 @@ class PassContext:
     async def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
         return await self._around.store.read(lambda tx: tx.find(kind, parent_id, name))
 
+    async def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
+        return await self._around.store.read(lambda tx: tx.list(kind, parent_id=parent_id)[0])
+
+    async def children(self, resource_id: str) -> Sequence[Resource]:
+        return await self._around.store.read(lambda tx: tx.children(resource_id))
+
+    async def claim(self, space: str, candidates: Iterable[str]) -> str | None:
+        wanted = tuple(candidates)
+
+        def take(tx: Transaction) -> str | None:
+            self._check_lease(tx)
+            held = tx.claims(space)
+            mine = next((value for value, holder in held.items() if holder == self.resource.id), None)
+            if mine is not None:
+                return mine
+            free = (value for value in wanted if value not in held)
+            return next((value for value in free if tx.claim(space, value, self.resource.id)), None)
+
+        return await self._around.store.write(take)
+
     async def ensure_child(
         self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]
     ) -> Resource:
@@ -79,11 +102,13 @@ class PassContext:
             if found is None:
                 born = self._newborn(kind, name, parent_id, spec, labels)
                 tx.insert(born)
+                self._wake_interested(tx, born)
                 return born
             if self._is_as_wished(found, spec, labels):
                 return found
             changed = self._changed(found, spec, labels)
             tx.update(changed)
+            self._wake_interested(tx, found, changed)
             return changed
 
         return await self._change_others(ensure)
@@ -96,8 +121,7 @@ class PassContext:
         def ask(tx: Transaction) -> bool:
             self._check_lease(tx)
             for child in tx.owned(self.resource.id):
-                kind = self._around.kinds[child.kind]
-                removal.ask(tx, child, kind.deleting_state, self._around.clock.now())
+                removal.ask(tx, self._around.kinds, child, self._around.clock.now())
             return not tx.owned(self.resource.id)
 
         return await self._change_others(ask)
@@ -122,6 +146,9 @@ class PassContext:
         result = await self._around.store.write(work)
         self._around.poke()
         return result
+
+    def _wake_interested(self, tx: Transaction, *rows: Resource) -> None:
+        wake_interested(tx, self._around.kinds, rows, self._around.clock.now())
 
     def _check_lease(self, tx: Transaction) -> None:
         tx.check_lease(self._lease)

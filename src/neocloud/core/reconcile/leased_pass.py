@@ -91,7 +91,8 @@ class LeasedPass:
 
     async def _settle(self, verdict: Verdict) -> None:
         finding = Finding(self._resource, self._lease, verdict, self._pass.progress)
-        await self._around.store.write(lambda tx: settle(tx, finding, self._around.clock.now()))
+        around = self._around
+        await around.store.write(lambda tx: settle(tx, around.kinds, finding, around.clock.now()))
 
     async def _give_back(self) -> None:
         with suppress(StoreError):

@@ -1,28 +1,49 @@
 """How a resource goes: first it is asked to go, and when nothing holds it any more its row is removed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 
 from neocloud.core import operations, wire
+from neocloud.core.reconcile.waking import WakingKind, wake_interested
 from neocloud.core.store.protocol import Resource, Transaction
 
 
-def ask(tx: Transaction, resource: Resource, deleting_state: str, now: datetime) -> None:
+class RemovableKind(WakingKind, Protocol):
+    """What has to be known of a kind. `core.service.Kind` fits."""
+
+    @property
+    def deleting_state(self) -> str: ...
+
+
+Kinds = Mapping[str, RemovableKind]
+
+
+def ask(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
     """Ask for deletion; a resource without finalizers goes at once. May be repeated."""
     if resource.deleted_at is not None:
         return
     if not resource.finalizers:
-        remove(tx, resource, now)
+        remove(tx, kinds, resource, now)
         return
     operations.abort_unfinished(tx, resource.id, now, f"Deleted together with {resource.owner_id}.")
-    status = wire.with_state(resource.kind, resource.status, deleting_state)
-    tx.update(replace(resource, deleted_at=now, updated_at=now, state=deleting_state, status=status))
+    state = kinds[resource.kind].deleting_state
+    status = wire.with_state(resource.kind, resource.status, state)
+    tx.update(replace(resource, deleted_at=now, updated_at=now, state=state, status=status))
+    wake_interested(tx, kinds, [resource], now)
 
 
-def remove(tx: Transaction, resource: Resource, now: datetime) -> None:
-    """Remove the row, end its operations, and wake whoever may wait for it to be gone."""
+def remove(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
+    """Remove the row with all it owns, end its operations, and wake whoever may wait for it to be gone.
+
+    What it owns that has a reconciler is only asked to go.
+    """
+    for owned in tx.owned(resource.id):
+        ask(tx, kinds, owned, now)
     tx.delete(resource.id)
     operations.finish_removed(tx, resource.id, now)
+    wake_interested(tx, kinds, [resource], now)
     for waiting in (resource.owner_id, resource.parent_id):
         if waiting:
             tx.wake(waiting, now)

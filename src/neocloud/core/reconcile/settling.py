@@ -1,6 +1,6 @@
 """Write what a pass found: status, operations, who has to look next. One transaction, under the lease."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from neocloud.core import contract, operations
@@ -9,6 +9,7 @@ from neocloud.core.operations import ProgressStep
 from neocloud.core.reconcile import removal
 from neocloud.core.reconcile.one_pass import Verdict
 from neocloud.core.reconcile.steps import FINALIZER, Failed
+from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.store.protocol import Lease, Resource, Transaction
 
 
@@ -23,7 +24,7 @@ class Finding:
     progress: tuple[ProgressStep, ...]
 
 
-def settle(tx: Transaction, finding: Finding, now: datetime) -> None:
+def settle(tx: Transaction, kinds: removal.Kinds, finding: Finding, now: datetime) -> None:
     """Raises LeaseLost when the finding is out of date."""
     tx.check_lease(finding.lease)
     row = tx.get(finding.resource.id)
@@ -32,9 +33,9 @@ def settle(tx: Transaction, finding: Finding, now: datetime) -> None:
     is_gone = row.deleted_at is not None and finding.resource.deleted_at is not None and outcome.is_done
     finalizers = tuple(name for name in row.finalizers if not is_gone or name != FINALIZER)
     if is_gone and not finalizers:
-        removal.remove(tx, row, now)
+        removal.remove(tx, kinds, row, now)
         return
-    _write(tx, row, finding, finalizers, now)
+    _write(tx, kinds, row, finding, finalizers, now)
     _tell_operations(tx, finding, now)
 
 
@@ -53,7 +54,12 @@ def give_back(tx: Transaction, lease: Lease, now: datetime) -> None:
 
 
 def _write(
-    tx: Transaction, row: Resource, finding: Finding, finalizers: tuple[str, ...], now: datetime
+    tx: Transaction,
+    kinds: removal.Kinds,
+    row: Resource,
+    finding: Finding,
+    finalizers: tuple[str, ...],
+    now: datetime,
 ) -> None:
     verdict, settled = finding.verdict, finding.verdict.settled
     if row.deleted_at is not None and finding.resource.deleted_at is None:
@@ -70,8 +76,11 @@ def _write(
         attempts=finding.lease.attempts + 1 if verdict.had_error else 0,
         now=now,
     )
-    if row.owner_id and settled is not None and (status, state) != (row.status, row.state):
+    if status is None or state is None or (status, state) == (row.status, row.state):
+        return
+    if row.owner_id:
         tx.wake(row.owner_id, now)
+    wake_interested(tx, kinds, [row, replace(row, status=status, state=state)], now)
 
 
 def _tell_operations(tx: Transaction, finding: Finding, now: datetime) -> None:

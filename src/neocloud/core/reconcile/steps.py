@@ -5,7 +5,7 @@ the end, also after a failed step. A step reads the world again each time and ma
 Steps never sleep and never write to the store directly.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -97,6 +97,17 @@ class Context(Protocol):
     async def get(self, resource_id: str) -> Resource | None: ...
 
     async def find(self, kind: str, parent_id: str, name: str) -> Resource | None: ...
+
+    async def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
+
+    async def children(self, resource_id: str) -> Sequence[Resource]:
+        """Resources with this parent, whatever the kind, also those being deleted."""
+        ...
+
+    async def claim(self, space: str, candidates: Iterable[str]) -> str | None:
+        """The value of the space that is this resource's: the one it holds already, else the first free
+        candidate, taken until the resource is deleted; None when all are taken."""
+        ...
 
     async def ensure_child(
         self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]

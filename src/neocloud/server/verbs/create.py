@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, wire
+from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.server.access import require
@@ -30,19 +31,23 @@ class Create:
         parent_id = request.metadata.parent_id
         await require(self._runtime, inbound, f"{self._kind.permission}.create", parent_id)
         now = self._runtime.now()
-        row, resource = self._draft(request, now)
+        draft = self._draft(request, now)
 
         def work(tx: Transaction) -> Change:
             self._check_parent(tx, parent_id)
+            resource = wire.resource_message(draft)
             world = TransactionWorld(tx, self._runtime, inbound, now)
             violations = list(self._kind.rules.violations(resource, None, world))
             if violations:
                 raise contract.bad_request(violations)
+            self._kind.rules.complete(resource, None, world)
+            row = self._with_content(draft, resource)
             self._insert(tx, row)
+            wake_interested(tx, self._runtime.kinds, [row], now)
             operation = new_operation(inbound, self._kind, row, now, f"{self._shape.word} {row.name}".strip())
             return Change(accepted(self._kind, operation, now))
 
-        return await commit(self._runtime, self._kind, inbound, work)
+        return await commit(self._runtime, inbound, work)
 
     def _check_metadata(self, metadata: Any) -> None:
         violations = list(name_violations(self._kind.message, self._shape.behaviors, metadata.name, None))
@@ -56,7 +61,7 @@ class Create:
         if violations:
             raise contract.bad_request(violations)
 
-    def _draft(self, request: Any, now: datetime) -> tuple[Resource, Any]:
+    def _draft(self, request: Any, now: datetime) -> Resource:
         status, state = self._shape.new_status()
         row = Resource(
             id=contract.new_id(self._kind.id_prefix),
@@ -74,14 +79,15 @@ class Create:
         resource = wire.resource_message(row)
         contract.clear_output_only(resource.spec)
         self._kind.rules.defaults(resource)
-        row = replace(
+        return replace(self._with_content(row, resource), owner_id=self._kind.rules.owner_id(resource))
+
+    def _with_content(self, row: Resource, resource: Any) -> Resource:
+        return replace(
             row,
             spec=resource.spec.SerializeToString(),
             status=resource.status.SerializeToString() if self._shape.has("status") else b"",
             state=self._shape.state_of(resource),
-            owner_id=self._kind.rules.owner_id(resource),
         )
-        return row, resource
 
     def _check_parent(self, tx: Transaction, parent_id: str) -> None:
         if not self._kind.parent_kinds:

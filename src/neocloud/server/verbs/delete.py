@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
+from neocloud.core.reconcile import removal
+from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
@@ -44,7 +46,7 @@ class Delete:
             self._kind.rules.check_delete(wire.resource_message(row), world)
             return self._write(tx, inbound, row, now)
 
-        return await commit(self._runtime, self._kind, inbound, work)
+        return await commit(self._runtime, inbound, work)
 
     def _already_asked(self, tx: Transaction, row: Resource) -> Change:
         unfinished, _ = tx.list_operations(resource_id=row.id, unfinished=True)
@@ -79,19 +81,10 @@ class Delete:
             state = self._kind.deleting_state
             status = wire.with_state(row.kind, row.status, state)
             tx.update(replace(row, deleted_at=now, updated_at=now, state=state, status=status))
+            wake_interested(tx, self._runtime.kinds, [row], now)
             return Change(operation)
-        self._remove(tx, row, now)
+        removal.remove(tx, self._runtime.kinds, row, now)
         return Change(operations.finish(operation, now))
-
-    def _remove(self, tx: Transaction, row: Resource, now: datetime) -> None:
-        """Take the row away with all it owns; what has a reconciler is only asked to go."""
-        for owned in tx.owned(row.id):
-            if owned.finalizers:
-                tx.update(replace(owned, deleted_at=owned.deleted_at or now, updated_at=now))
-            else:
-                self._remove(tx, owned, now)
-        tx.delete(row.id)
-        operations.finish_removed(tx, row.id, now)
 
 
 def _named(children: Sequence[Resource]) -> str:

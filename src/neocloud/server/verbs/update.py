@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
+from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
 from neocloud.server.access import refuse_part, require
@@ -53,9 +54,10 @@ class Update:
             violations += self._kind.rules.violations(new, old, world)
             if violations:
                 raise contract.bad_request(violations)
+            self._kind.rules.complete(new, old, world)
             return self._write(tx, inbound, row, new, new.spec != old.spec, now)
 
-        return await commit(self._runtime, self._kind, inbound, work)
+        return await commit(self._runtime, inbound, work)
 
     def _current(self, tx: Transaction, request: Any) -> Resource:
         row = tx.get(request.metadata.id)
@@ -111,6 +113,7 @@ class Update:
             tx.update(changed, expected_version=row.resource_version)
         except AlreadyExists:
             raise contract.already_exists(self._shape.word, changed.name) from None
+        wake_interested(tx, self._runtime.kinds, [row, changed], now)
         is_true_already = not is_new_spec and row.observed_version >= row.resource_version
         return Change(
             operations.finish(operation, now) if is_true_already else accepted(self._kind, operation, now)
