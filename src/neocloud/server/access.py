@@ -1,11 +1,17 @@
-"""Whether the caller may: permissions, with refusals in the audit log, and parts that belong to a whole."""
+"""Whether the caller may: permissions, with refusals in the audit log, and parts that belong to a whole.
 
+The order is the same for every method: may you do this here, may you see what else you name, and only then
+whether the request is well formed. Who may not learns nothing else.
+"""
+
+from collections.abc import Collection
 from dataclasses import replace
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.changes import audit_event
 from neocloud.server.inbound import Inbound
+from neocloud.server.references import references
 from neocloud.server.runtime import Runtime
 
 
@@ -20,6 +26,20 @@ async def require(runtime: Runtime, inbound: Inbound, permission: str, target_id
         event = replace(event, resource_id=target_id)
         await runtime.store.write(lambda tx: tx.audit(event))
         raise
+
+
+async def require_references(
+    runtime: Runtime, inbound: Inbound, target_id: str, known: Collection[str] = ()
+) -> None:
+    """Raises ApiError unless the subject may use every resource that the request names. `known` are ids that the
+    resource named before: keeping them asks for no new right."""
+    wanted = {identifier for _, identifier in references(inbound.message)} - {target_id, *known}
+    for identifier in sorted(wanted):
+        row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))
+        kind = runtime.kinds.get(row.kind) if row is not None else None
+        if kind is None:
+            raise contract.not_found("resource", identifier)
+        await require(runtime, inbound, f"{kind.permission}.{kind.reference_verb}", identifier)
 
 
 def refuse_part(tx: Transaction, row: Resource) -> None:
