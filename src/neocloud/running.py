@@ -15,10 +15,11 @@ from neocloud import __version__, home
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
+from neocloud.core.reconcile.steps import Reconciler
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
 from neocloud.core.store import Store, load_or_make_key, open_store
 from neocloud.engines.base import Engine
-from neocloud.server import ApiServer
+from neocloud.server import ApiServer, Around, just_serve
 from neocloud.settings import Settings
 from neocloud.tls import tls_of
 
@@ -51,6 +52,10 @@ class Parts:
     authorizer: Callable[[Store], Authorizer]
     extras: Mapping[str, Any] = field(default_factory=dict)
     """What bricks look up in `Dependencies.extras`."""
+    around: Around = just_serve
+    """Stands around every call."""
+    reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
+    """Stands around every reconciler."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,11 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         worker = Worker(
             store,
             clock,
-            [reconciler for service in parts.services for reconciler in service.reconcilers(dependencies)],
+            [
+                parts.reconciler(each)
+                for service in parts.services
+                for each in service.reconcilers(dependencies)
+            ],
             kinds=[kind for service in parts.services for kind in service.kinds],
             new_id=contract.new_id,
         )
@@ -91,6 +100,7 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             wake=worker.wake,
             inventory=lambda: inventory,
             status=lambda: _status(parts),
+            around=parts.around,
         )
         await server.start()
         stack.push_async_callback(server.stop)
@@ -134,6 +144,7 @@ async def _status(parts: Parts) -> dict[str, Any]:
     return {
         "version": __version__,
         "home": str(parts.settings.home),
+        "is_emulator": parts.settings.emulator,
         "database": "postgresql" if parts.settings.database_url else "sqlite",
         "engine": asdict(await parts.engine.capabilities()),
         "services": [service.name for service in parts.services],

@@ -35,6 +35,10 @@ class Settings:
     """Own price list; None means the one that ships."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
+    emulator: bool = False
+    """Nothing real runs: the API on a fake engine, for clients' tests."""
+    emulator_gpus: str = ""
+    """What the emulated machine has, such as "8xH100,2xL40S"; empty means plenty of every published type."""
 
     @property
     def database(self) -> str:
@@ -63,10 +67,16 @@ class Settings:
     def lock_file(self) -> Path:
         return self.home / "server.lock"
 
+    def image(self, folder: str) -> str:
+        """Name of the container image that was last built from this folder of `images`."""
+        if self.emulator:
+            return f"emulated/{folder}"
+        record = self.home / "images" / folder / "image.json"
+        return json.loads(record.read_text())["name"]
+
     def slurm_image(self) -> str:
         """Name of the container image of Slurm's daemons that was built last."""
-        record = self.home / "images" / "slurm" / "image.json"
-        return json.loads(record.read_text())["name"]
+        return self.image("slurm")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
@@ -90,6 +100,8 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
+    parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")
+    parser.add_argument("--emulator-gpus", default="", help='what the emulated machine has: "8xH100,2xL40S"')
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})

@@ -17,7 +17,7 @@ from neocloud.core.service import Authenticator, Authorizer, Dependencies, Servi
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_front import OPTIONS, ContractHandler
 from neocloud.server.json_front import JsonFront, StatusReport
-from neocloud.server.pipeline import Pipeline
+from neocloud.server.pipeline import Around, Pipeline, just_serve
 from neocloud.server.redirector import Redirector
 from neocloud.server.retention import forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
@@ -70,9 +70,10 @@ class ApiServer:
         wake: Callable[[], None] = lambda: None,
         inventory: Callable[[], Any] = lambda: None,
         status: StatusReport | None = None,
+        around: Around = just_serve,
     ) -> None:
         runtime = Runtime(dependencies, authenticator, authorizer, kinds_of(services), wake, inventory)
-        self._pipeline = Pipeline(endpoints(services, runtime), runtime)
+        self._pipeline = Pipeline(endpoints(services, runtime), runtime, around)
         self._json = JsonFront(self._pipeline, runtime, status)
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)

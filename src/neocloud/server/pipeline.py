@@ -6,7 +6,7 @@ INTERNAL with the request id under which the log has the cause.
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,17 @@ from google.protobuf.message import DecodeError
 from neocloud.core import contract
 from neocloud.core.store.protocol import LeaseLost, StoreError
 from neocloud.server.changes import recall
-from neocloud.server.inbound import IDEMPOTENCY_HEADER, Endpoint, Inbound
+from neocloud.server.inbound import IDEMPOTENCY_HEADER, Endpoint, Inbound, Serve
 from neocloud.server.runtime import Runtime
 
 _LOG = logging.getLogger("neocloud.server")
+
+Around = Callable[[Inbound, Serve], Awaitable[Any]]
+"""Stands around the serving of every call of a known caller: serves it, or refuses, or answers later."""
+
+
+async def just_serve(inbound: Inbound, serve: Serve) -> Any:
+    return await serve(inbound)
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,12 @@ class Answer:
 
 
 class Pipeline:
-    def __init__(self, endpoints: Mapping[str, Endpoint], runtime: Runtime) -> None:
+    def __init__(
+        self, endpoints: Mapping[str, Endpoint], runtime: Runtime, around: Around = just_serve
+    ) -> None:
         self._endpoints = endpoints
         self._runtime = runtime
+        self._around = around
 
     @property
     def paths(self) -> frozenset[str]:
@@ -79,7 +89,7 @@ class Pipeline:
             raise contract.bad_request([], "The request is not a message of the method's type.") from None
         inbound = Inbound(endpoint.rpc, message, headers, request_id, subject)
         try:
-            answer = await endpoint.serve(inbound)
+            answer = await self._around(inbound, endpoint.serve)
         except contract.ApiError:
             answer = await self._earlier_answer(endpoint, inbound)
             if answer is None:
