@@ -4,7 +4,8 @@ Tenant and Project are one message in the published API, `Container`: a row with
 row with one is a project.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from neocloud.core import contract
@@ -16,6 +17,11 @@ AUTH_PUBLIC_KEY = "nebius.iam.v1.AuthPublicKey"
 GROUP = "nebius.iam.v1.Group"
 GROUP_MEMBERSHIP = "nebius.iam.v1.GroupMembership"
 ACCESS_PERMIT = "nebius.iam.v1.AccessPermit"
+TENANT_USER_ACCOUNT = "nebius.iam.v1.TenantUserAccount"
+INVITATION = "nebius.iam.v1.Invitation"
+FEDERATED_CREDENTIALS = "nebius.iam.v1.FederatedCredentials"
+SESSION = "neocloud.iam.v1.Session"
+OIDC_FEDERATION = "neocloud.iam.v1.OidcFederation"
 
 Container = contract.message(CONTAINER)
 ContainerSpec = contract.message("nebius.iam.v1.ContainerSpec")
@@ -30,6 +36,16 @@ GroupMembership = contract.message(GROUP_MEMBERSHIP)
 GroupMembershipSpec = contract.message("nebius.iam.v1.GroupMembershipSpec")
 AccessPermit = contract.message(ACCESS_PERMIT)
 AccessPermitSpec = contract.message("nebius.iam.v1.AccessPermitSpec")
+TenantUserAccount = contract.message(TENANT_USER_ACCOUNT)
+TenantUserAccountStatus = contract.message("nebius.iam.v1.TenantUserAccountStatus")
+UserAttributes = contract.message("nebius.iam.v1.UserAttributes")
+Invitation = contract.message(INVITATION)
+InvitationStatus = contract.message("nebius.iam.v1.InvitationStatus")
+FederatedCredentialsSpec = contract.message("nebius.iam.v1.FederatedCredentialsSpec")
+Session = contract.message(SESSION)
+SessionStatus = contract.message("neocloud.iam.v1.SessionStatus")
+OidcFederationSpec = contract.message("neocloud.iam.v1.OidcFederationSpec")
+OidcFederationStatus = contract.message("neocloud.iam.v1.OidcFederationStatus")
 
 TENANT_ID_PREFIX = "tenant"
 PROJECT_ID_PREFIX = "project"
@@ -38,6 +54,11 @@ AUTH_PUBLIC_KEY_ID_PREFIX = "publickey"
 GROUP_ID_PREFIX = "group"
 GROUP_MEMBERSHIP_ID_PREFIX = "groupmembership"
 ACCESS_PERMIT_ID_PREFIX = "accesspermit"
+TENANT_USER_ACCOUNT_ID_PREFIX = "tenantuseraccount"
+INVITATION_ID_PREFIX = "invitation"
+FEDERATED_CREDENTIALS_ID_PREFIX = "federatedcredentials"
+SESSION_ID_PREFIX = "session"
+OIDC_FEDERATION_ID_PREFIX = "oidcfederation"
 
 FIRST_GROUPS = {"admins": "admin", "editors": "editor", "viewers": "viewer"}
 """Groups every tenant starts with, and the role each has on the whole tenant."""
@@ -46,12 +67,23 @@ SECRETS_ID = "iam"
 """The store keeps this brick's own secrets under this id."""
 SIGNING_KEY_SECRET = "access-token-signing-key"
 
+TOKEN_ISSUER = "iam.token-issuer"
+"""Where `Dependencies.extras` has a TokenIssuer."""
+TokenIssuer = Callable[[str, timedelta], Awaitable[tuple[str, datetime]]]
+"""(service account id, lifetime) -> (access token, when it ends): for what acts as the account, e.g. a virtual
+machine. The token dies with the account. Raises ApiError (not found) when there is no such account."""
+
 
 class State(StrEnum):
     """The states this brick's resources can be in."""
 
     ACTIVE = "ACTIVE"
     INACTIVE = "INACTIVE"
+    BLOCKED = "BLOCKED"
+    """A user account that may not sign in."""
+    PENDING = "PENDING"
+    """An invitation nobody has accepted."""
+    ACCEPTED = "ACCEPTED"
 
 
 def is_tenant(row: Resource) -> bool:
