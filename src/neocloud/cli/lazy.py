@@ -35,7 +35,7 @@ class LazyGroup(TyperGroup):
 
     def load(self, name: str) -> None:
         """Put the real command in place of its entry."""
-        module = importlib.import_module(f"{self.package}.{name}")
+        module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
         command = typer.main.get_command(module.app)
         command.name = name
         join_prose(command)

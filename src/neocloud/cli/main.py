@@ -54,6 +54,7 @@ class NeoGroup(LazyGroup):
         "billing": Entry("What was used, and what it costs.", PRODUCTS),
         "iam": Entry("Projects, service accounts, groups and who may do what.", ACCESS),
         "login": Entry("Use a cloud with a credentials file.", ACCESS),
+        "client-config": Entry("Point other programs here: SDK, SkyPilot, dstack, Terraform.", ACCESS),
         "config": Entry("Profiles: which cloud, as whom, in which project.", ACCESS),
     }
 

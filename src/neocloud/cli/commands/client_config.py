@@ -1,0 +1,174 @@
+"""`neo client-config`: write what the official SDK, SkyPilot, dstack and Terraform need to use this cloud."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.clients import dstack as dstack_client
+from neocloud.cli.clients import sdk as sdk_client
+from neocloud.cli.clients import sky as sky_client
+from neocloud.cli.clients import terraform as terraform_client
+from neocloud.cli.clients.plan import Plan, PlannedFile, Target
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine import trust_store
+from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.target import home_of, profile_of
+from neocloud.client.credentials import read_credentials
+from neocloud.client.errors import ClientError
+
+app = command_group(
+    "Point other programs at this cloud.\n\nThey speak TLS only: start the cloud with `neo up --tls`, and let"
+    " this machine trust its authority once.\n\nExample:\n\n  neo client-config sky"
+)
+
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option("--directory", help="Write below this directory instead of your home directory."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that say something else.")]
+
+
+@app.command()
+def sdk(context: typer.Context, directory: DirectoryOption = None, force: ForceOption = False) -> None:
+    """Write a profile for the official `nebius` SDK.
+
+    Example:
+
+      neo client-config sdk
+    """
+    _write_plan(context, sdk_client.plan, directory, force)
+
+
+@app.command()
+def sky(context: typer.Context, directory: DirectoryOption = None, force: ForceOption = False) -> None:
+    """Write the credentials and the address that SkyPilot's Nebius cloud reads.
+
+    Example:
+
+      neo client-config sky && sky check nebius
+    """
+    _write_plan(context, sky_client.plan, directory, force)
+
+
+@app.command()
+def dstack(context: typer.Context, directory: DirectoryOption = None, force: ForceOption = False) -> None:
+    """Write a server configuration for dstack with this cloud as its backend.
+
+    Example:
+
+      neo client-config dstack
+    """
+    _write_plan(context, dstack_client.plan, directory, force)
+
+
+@app.command()
+def terraform(context: typer.Context, directory: DirectoryOption = None, force: ForceOption = False) -> None:
+    """Write an override file that leads the Terraform provider here.
+
+    Example:
+
+      neo client-config terraform --directory ./infrastructure
+    """
+    _write_plan(context, terraform_client.plan, directory, force)
+
+
+@app.command()
+def trust(
+    context: typer.Context,
+    remove: Annotated[bool, typer.Option("--remove", help="Stop trusting it.")] = False,
+) -> None:
+    """Let this machine trust the cloud's certificate authority. Changes the system's trust store, as root.
+
+    Examples:
+
+      neo client-config trust
+      neo client-config trust --remove
+    """
+    if remove:
+        removed = trust_store.remove()
+        typer.echo(
+            "This machine does not trust the cloud's authority any more." if removed else "It did not."
+        )
+        return
+    home = Home(home_of(context))
+    _server_with_tls(home)
+    path = trust_store.add(home.authority_file)
+    typer.echo(f"This machine trusts the cloud's authority now: {path}.")
+    typer.echo("Take it back with: neo client-config trust --remove")
+
+
+def _write_plan(
+    context: typer.Context, make: Callable[[Target], Plan], directory: Path | None, force: bool
+) -> None:
+    target = _target(context)
+    plan = make(target)
+    root = directory.absolute() if directory else Path.home()
+    if not force:
+        _refuse_overwriting(plan, root)
+    for file in plan.files:
+        _write(root / file.path, file)
+        typer.echo(f"Wrote {root / file.path}")
+    if not trust_store.trusts(target.authority):
+        typer.echo("This machine does not trust the cloud's authority yet. Once, as root:")
+        typer.echo("  neo client-config trust")
+    typer.echo("Next:")
+    for step in plan.next_steps:
+        typer.echo(f"  {step}")
+
+
+def _target(context: typer.Context) -> Target:
+    home = Home(home_of(context))
+    server = _server_with_tls(home)
+    profile = profile_of(context)
+    credentials = Path(profile.credentials_file)
+    account = read_credentials(credentials)
+    port = server.tls.rpartition(":")[2]
+    return Target(
+        address=f"{home.options().domain or 'api.localhost'}:{port}",
+        redirector=server.redirector,
+        credentials=credentials.read_text(),
+        service_account_id=account.service_account_id,
+        tenant_id=profile.tenant_id,
+        project_id=profile.project_id,
+        authority=home.authority_file,
+    )
+
+
+def _server_with_tls(home: Home) -> RunningServer:
+    server = home.server()
+    if server is None:
+        raise ClientError("UNAVAILABLE", f"The cloud in {home.path} is not running", "Start it: neo up --tls")
+    if not server.tls:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            "The cloud does not serve TLS, and these clients speak nothing else",
+            "Start it again with: neo down && neo up --tls",
+        )
+    return server
+
+
+def _refuse_overwriting(plan: Plan, root: Path) -> None:
+    others = [
+        root / file.path
+        for file in plan.files
+        if (root / file.path).exists() and (root / file.path).read_text() != file.content
+    ]
+    if others:
+        raise ClientError(
+            "ALREADY_EXISTS",
+            f"{', '.join(map(str, others))} says something else",
+            "Move it away, write elsewhere with --directory, or replace it with --force",
+        )
+
+
+def _write(path: Path, file: PlannedFile) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if file.is_secret else 0o644)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(file.content)
+    partial.replace(path)
