@@ -29,6 +29,8 @@ class Subject:
     tenant_id: str
     scopes: tuple[str, ...] | None = None
     """Patterns of permissions that this sign-in is limited to, whatever the account may; None: no limit."""
+    impersonator_id: str = ""
+    """Who really calls, when they act as the subject."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,12 @@ class Rules:
     def owner_id(self, resource: Message) -> str:
         """The resource whose deletion takes a new one along, e.g. a key's service account; "" for none."""
         return ""
+
+    def quota_demand(self, resource: Message) -> Mapping[str, int]:
+        """What the resource takes of which quota while it exists: {"compute.disk.count": 1}. In the units of
+        the quota (bytes, not GiB), and of spec and labels alone: a status that changes by itself is no
+        demand. Names and limits: services/quotas/quotas.yaml."""
+        return {}
 
     def violations(self, new: Message, old: Message | None, world: World) -> Iterable[Violation]:
         """What is wrong with the merged resource; `old` is None on create. May raise ApiError for anything
