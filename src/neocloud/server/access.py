@@ -31,8 +31,8 @@ async def require(runtime: Runtime, inbound: Inbound, permission: str, target_id
 async def require_references(
     runtime: Runtime, inbound: Inbound, target_id: str, known: Collection[str] = ()
 ) -> None:
-    """Raises ApiError unless the subject may use every resource that the request names. `known` are ids that the
-    resource named before: keeping them asks for no new right."""
+    """Raises ApiError unless the subject may use every resource that the request names. `known` are ids that
+    the resource named before: keeping them asks for no new right."""
     wanted = {identifier for _, identifier in references(inbound.message)} - {target_id, *known}
     for identifier in sorted(wanted):
         row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))

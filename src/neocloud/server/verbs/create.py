@@ -8,7 +8,7 @@ from neocloud.core import contract, wire
 from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
-from neocloud.server.access import require
+from neocloud.server.access import require, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.inbound import Inbound
 from neocloud.server.runtime import Runtime
@@ -25,11 +25,13 @@ class Create:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
+        parent_id = request.metadata.parent_id
+        if parent_id or not self._kind.parent_kinds:
+            await require(self._runtime, inbound, f"{self._kind.permission}.create", parent_id)
+            await require_references(self._runtime, inbound, parent_id)
         check(request)
         refuse_unserved(request, {"metadata", "spec"})
         self._check_metadata(request.metadata)
-        parent_id = request.metadata.parent_id
-        await require(self._runtime, inbound, f"{self._kind.permission}.create", parent_id)
         now = self._runtime.now()
         draft = self._draft(request, now)
 

@@ -14,7 +14,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.server.access import require
+from neocloud.server.access import require, require_references
 from neocloud.server.changes import audit_event, recall, remember
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, Inbound
 from neocloud.server.runtime import Runtime
@@ -28,10 +28,15 @@ class Custom:
         self._keys = KeyLocks()
 
     async def __call__(self, inbound: Inbound) -> Any:
-        check(inbound.message)
         target = self._target(inbound)
         if self._method.permission:
+            if not target:
+                check(inbound.message)
+                raise contract.bad_request([], "The request does not say which resource it is about.")
             await require(self._runtime, inbound, self._method.permission, target)
+        if inbound.subject is not None:
+            await require_references(self._runtime, inbound, target)
+        check(inbound.message)
         if not self._method.is_change:
             return await self._handle(inbound)
         async with self._keys.held(f"{inbound.subject_id} {inbound.headers.get(IDEMPOTENCY_HEADER, '')}"):

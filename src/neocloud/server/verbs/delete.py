@@ -28,10 +28,10 @@ class Delete:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
         check_present(request, "id")
-        refuse_unserved(request, {"id", "resource_version"})
         await require(self._runtime, inbound, f"{self._kind.permission}.delete", request.id)
+        check(request)
+        refuse_unserved(request, {"id", "resource_version"})
         now = self._runtime.now()
 
         def work(tx: Transaction) -> Change:

@@ -7,7 +7,7 @@ gone, to get such resources in its parent.
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.store.protocol import OperationRow
+from neocloud.core.store.protocol import OperationRow, Page, Transaction
 from neocloud.server.access import require
 from neocloud.server.inbound import Inbound
 from neocloud.server.runtime import Runtime
@@ -23,13 +23,13 @@ class GetOperation:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
         check_present(request, "id")
         row = await self._runtime.store.read(lambda tx: tx.get_operation(request.id))
         if row is None:
             raise contract.not_found("operation", request.id)
         if row.created_by != inbound.subject_id:
             await self._require(inbound, row)
+        check(request)
         return wire.operation_message(row, inbound.rpc.output)
 
     async def _require(self, inbound: Inbound, row: OperationRow) -> None:
@@ -38,7 +38,7 @@ class GetOperation:
             raise contract.not_found("operation", row.id)
         resource = await self._runtime.store.read(lambda tx: tx.get(row.resource_id))
         target = row.parent_id if resource is None else row.resource_id
-        await require(self._runtime, inbound, f"{kind.permission}.get", target)
+        await _require_as(self._runtime, inbound, f"{kind.permission}.get", target, ("operation", row.id))
 
 
 class ListOperations:
@@ -49,11 +49,12 @@ class ListOperations:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
         if not request.resource_id:
             raise contract.bad_field(
                 "resource_id", "is required: the id of the resource to list operations of"
             )
+        await self._require(inbound, request.resource_id)
+        check(request)
         if getattr(request, "filter", ""):
             raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
         scope = f"operations:{request.resource_id}"
@@ -61,21 +62,22 @@ class ListOperations:
         rows, after = await self._runtime.store.read(
             lambda tx: tx.list_operations(resource_id=request.resource_id, page=page)
         )
-        await self._require(inbound, request.resource_id, rows[0] if rows else None)
         return _answer(inbound, rows, contract.page_token(after, scope))
 
-    async def _require(self, inbound: Inbound, resource_id: str, newest: OperationRow | None) -> None:
+    async def _require(self, inbound: Inbound, resource_id: str) -> None:
         resource = await self._runtime.store.read(lambda tx: tx.get(resource_id))
         if resource is not None:
             kind_name, target = resource.kind, resource_id
-        elif newest is not None:
-            kind_name, target = newest.resource_kind, newest.parent_id
         else:
-            raise contract.not_found("resource", resource_id)
+            newest = await self._runtime.store.read(lambda tx: _newest(tx, resource_id))
+            if newest is None:
+                raise contract.not_found("resource", resource_id)
+            kind_name, target = newest.resource_kind, newest.parent_id
         kind = self._runtime.kinds.get(kind_name)
         if kind is None:
             raise contract.not_found("resource", resource_id)
-        await require(self._runtime, inbound, f"{kind.permission}.get", target)
+        named = ("resource", resource_id)
+        await _require_as(self._runtime, inbound, f"{kind.permission}.get", target, named)
 
 
 class ListOperationsByParent:
@@ -88,15 +90,32 @@ class ListOperationsByParent:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
         check_present(request, "parent_id")
         await require(self._runtime, inbound, f"{self._permission}.list", request.parent_id)
+        check(request)
         scope = f"operations:{self._kind}:{request.parent_id}"
         page = requested_page(request, scope)
         rows, after = await self._runtime.store.read(
             lambda tx: tx.list_operations(parent_id=request.parent_id, kind=self._kind, page=page)
         )
         return _answer(inbound, rows, contract.page_token(after, scope))
+
+
+def _newest(tx: Transaction, resource_id: str) -> OperationRow | None:
+    rows, _ = tx.list_operations(resource_id=resource_id, page=Page(size=1))
+    return rows[0] if rows else None
+
+
+async def _require_as(
+    runtime: Runtime, inbound: Inbound, permission: str, target_id: str, named: tuple[str, str]
+) -> None:
+    """Like require; what must not be known of is missing by the name that the caller gave it, no other."""
+    try:
+        await require(runtime, inbound, permission, target_id)
+    except contract.ApiError as denial:
+        if denial.code is contract.Code.NOT_FOUND:
+            raise contract.not_found(*named) from None
+        raise
 
 
 def _answer(inbound: Inbound, rows: Any, next_page_token: str) -> Any:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.store.protocol import Page
+from neocloud.core.service import Kind
+from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.server.access import require
 from neocloud.server.inbound import Inbound
 from neocloud.server.runtime import Runtime
@@ -23,14 +24,18 @@ class Get:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
         check_present(request, "id")
-        refuse_unserved(request, {"id"})
         await require(self._runtime, inbound, self._permission, request.id)
-        row = await self._runtime.store.read(lambda tx: tx.get(request.id))
-        if row is None or row.kind != self._shape.kind.message:
-            raise contract.not_found(self._shape.word, request.id)
-        return wire.resource_message(row)
+        check(request)
+        refuse_unserved(request, {"id"})
+
+        def find(tx: Transaction) -> Any:
+            row = tx.get(request.id)
+            if row is None or row.kind != self._shape.kind.message:
+                raise contract.not_found(self._shape.word, request.id)
+            return as_seen(self._runtime, self._shape.kind, tx, row)
+
+        return await self._runtime.store.read(find)
 
 
 class GetByName:
@@ -41,17 +46,19 @@ class GetByName:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
         check_present(request, "parent_id", "name")
-        refuse_unserved(request, {"parent_id", "name"})
         kind = self._shape.kind
         await require(self._runtime, inbound, f"{kind.permission}.get", request.parent_id)
-        row = await self._runtime.store.read(
-            lambda tx: tx.find(kind.message, request.parent_id, request.name)
-        )
-        if row is None:
-            raise contract.not_found(self._shape.word, request.name)
-        return wire.resource_message(row)
+        check(request)
+        refuse_unserved(request, {"parent_id", "name"})
+
+        def find(tx: Transaction) -> Any:
+            row = tx.find(kind.message, request.parent_id, request.name)
+            if row is None:
+                raise contract.not_found(self._shape.word, request.name)
+            return as_seen(self._runtime, kind, tx, row)
+
+        return await self._runtime.store.read(find)
 
 
 class List:
@@ -64,8 +71,6 @@ class List:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        check(request)
-        refuse_unserved(request, {"parent_id", "page_size", "page_token"})
         parent_id = request.parent_id
         if not parent_id:
             raise contract.bad_field(
@@ -73,16 +78,29 @@ class List:
             )
         kind = self._shape.kind
         await require(self._runtime, inbound, f"{kind.permission}.list", parent_id)
+        check(request)
+        refuse_unserved(request, {"parent_id", "page_size", "page_token"})
         scope = f"{kind.message}:{parent_id}"
         page = requested_page(request, scope)
-        rows, after = await self._runtime.store.read(
-            lambda tx: tx.list(kind.message, parent_id=parent_id, page=page)
-        )
+
+        def find(tx: Transaction) -> tuple[list[Any], str]:
+            rows, after = tx.list(kind.message, parent_id=parent_id, page=page)
+            return [as_seen(self._runtime, kind, tx, row) for row in rows], after
+
+        found, after = await self._runtime.store.read(find)
         answer = inbound.rpc.output()
-        getattr(answer, self._field).extend(wire.resource_message(row) for row in rows)
+        getattr(answer, self._field).extend(found)
         if "next_page_token" in answer.DESCRIPTOR.fields_by_name:
             answer.next_page_token = contract.page_token(after, scope)
         return answer
+
+
+def as_seen(runtime: Runtime, kind: Kind, tx: Transaction, row: Resource) -> Any:
+    """The resource as a reader gets it now."""
+    resource = wire.resource_message(row)
+    if kind.view is not None:
+        kind.view(resource, tx, runtime.now())
+    return resource
 
 
 def requested_page(request: Any, scope: str) -> Page:

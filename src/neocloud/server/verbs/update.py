@@ -12,9 +12,10 @@ from neocloud.core import contract, operations, wire
 from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
-from neocloud.server.access import refuse_part, require
+from neocloud.server.access import refuse_part, require, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.inbound import RESET_MASK_HEADER, Inbound
+from neocloud.server.references import spec_references
 from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape
 from neocloud.server.validation import (
@@ -35,12 +36,13 @@ class Update:
 
     async def __call__(self, inbound: Inbound) -> Any:
         request = inbound.message
-        refuse_unserved(request, {"metadata", "spec", "status"})
         resource_id = request.metadata.id
         if not resource_id:
             raise contract.bad_field("metadata.id", "is required: the id of the resource to change")
-        mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
         await require(self._runtime, inbound, f"{self._kind.permission}.update", resource_id)
+        await require_references(self._runtime, inbound, resource_id, await self._named(resource_id))
+        refuse_unserved(request, {"metadata", "spec", "status"})
+        mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
         now = self._runtime.now()
 
         def work(tx: Transaction) -> Change:
@@ -58,6 +60,13 @@ class Update:
             return self._write(tx, inbound, row, new, new.spec != old.spec, now)
 
         return await commit(self._runtime, inbound, work)
+
+    async def _named(self, resource_id: str) -> frozenset[str]:
+        """What the resource names as it is."""
+        row = await self._runtime.store.read(lambda tx: tx.get(resource_id))
+        if row is None or row.kind != self._kind.message or not self._shape.has("spec"):
+            return frozenset()
+        return frozenset(named for _, named in spec_references(wire.resource_message(row).spec))
 
     def _current(self, tx: Transaction, request: Any) -> Resource:
         row = tx.get(request.metadata.id)
