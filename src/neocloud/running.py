@@ -17,7 +17,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.steps import Reconciler
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
-from neocloud.core.store import Store, load_or_make_key, open_store
+from neocloud.core.store import Store, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Around, just_serve
 from neocloud.settings import Settings
@@ -52,7 +52,9 @@ class Parts:
     authorizer: Callable[[Store], Authorizer]
     extras: Mapping[str, Any] = field(default_factory=dict)
     """What bricks look up in `Dependencies.extras`."""
-    around: Around = just_serve
+    watch: Watcher | None = None
+    """Told of every change of a resource, and may refuse it."""
+    around: Callable[[Store], Around] = lambda store: just_serve
     """Stands around every call."""
     reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
     """Stands around every reconciler."""
@@ -73,7 +75,8 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
     """Start all parts; on the way out stop them and leave the workloads alone."""
     settings, engine, clock = parts.settings, parts.engine, parts.clock
     async with AsyncExitStack() as stack:
-        store = await open_store(settings.database, load_or_make_key(settings.key_file), clock)
+        key = load_or_make_key(settings.key_file)
+        store = await open_store(settings.database, key, clock, watch=parts.watch)
         stack.push_async_callback(store.close)
         first = await parts.bootstrap(store)
         inventory = await engine.capabilities()
@@ -100,7 +103,7 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             wake=worker.wake,
             inventory=lambda: inventory,
             status=lambda: _status(parts),
-            around=parts.around,
+            around=parts.around(store),
         )
         await server.start()
         stack.push_async_callback(server.stop)

@@ -13,12 +13,16 @@ from google.protobuf.message import Message
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
+from neocloud.core.contract import ApiError
 from neocloud.core.reconcile import removal
 from neocloud.core.reconcile.steps import Failed, RetryLater
 from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
 
 Result = TypeVar("Result")
+
+REFUSED = "Refused"
+"""The reason of a resource whose parts the cloud does not allow; stable, for programs."""
 
 
 class ChildKind(Protocol):
@@ -143,7 +147,10 @@ class PassContext:
         return await self._around.store.write(keep)
 
     async def _change_others(self, work: Callable[[Transaction], Result]) -> Result:
-        result = await self._around.store.write(work)
+        try:
+            result = await self._around.store.write(work)
+        except ApiError as refusal:  # a quota has no room for the change
+            raise Failed(REFUSED, refusal.message, code=refusal.code) from refusal
         self._around.poke()
         return result
 
