@@ -179,6 +179,20 @@ class Method:
 
 
 @dataclass(frozen=True)
+class Twin:
+    """A method that is another one in other words: another version of the API, or another way to name the
+    resource. The other's endpoint serves it, with all its checks; the log tells the words that were used."""
+
+    path: str
+    of: str
+    """The path of the other."""
+    request: Callable[[Any], Any]
+    """The other's request for one of this method's."""
+    answer: Callable[[Any], Any] | None = None
+    """This method's answer for one of the other's; None where both have one type."""
+
+
+@dataclass(frozen=True)
 class Dependencies:
     """What the running control plane hands to handlers and reconcilers."""
 
@@ -198,6 +212,7 @@ class Service:
     name: str
     kinds: tuple[Kind, ...] = ()
     methods: tuple[Method, ...] = ()
+    twins: tuple[Twin, ...] = ()
     reconcilers: Callable[[Dependencies], Sequence[Reconciler]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
 

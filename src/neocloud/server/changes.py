@@ -126,5 +126,5 @@ def remember(tx: Transaction, inbound: Inbound, answer: Any, now: datetime) -> N
 
 def _request_hash(inbound: Inbound) -> str:
     digest = hashlib.sha256(inbound.headers.get(RESET_MASK_HEADER, "").encode() + b"\0")
-    digest.update(inbound.message.SerializeToString(deterministic=True))
+    digest.update(inbound.original.SerializeToString(deterministic=True))
     return digest.hexdigest()

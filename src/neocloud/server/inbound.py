@@ -22,11 +22,17 @@ class Inbound:
     headers: Mapping[str, str]
     request_id: str
     subject: Subject | None = None
+    asked: Any = None
+    """What the caller sent, where a twin serves it with another message."""
+
+    @property
+    def original(self) -> Any:
+        return self.message if self.asked is None else self.asked
 
     @cached_property
     def redacted(self) -> bytes:
         """The request without secrets, as a serialised Any: what may be kept of it."""
-        return contract.pack(contract.redact(self.message)).SerializeToString()
+        return contract.pack(contract.redact(self.original)).SerializeToString()
 
     @property
     def subject_id(self) -> str:

@@ -1,13 +1,14 @@
 """Build the table from method path to endpoint out of the bricks' own tables.
 
-Precedence: a brick's Method over the standard verb of its kind. Two bricks that claim one path are refused.
+Precedence: a brick's Method over the standard verb of its kind; a Twin is served by either. Two bricks that
+claim one path are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Kind, Method, Service
+from neocloud.core.service import Kind, Method, Service, Twin
 from neocloud.server.inbound import Endpoint
 from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape, ShapeError, require_operation_answer, shape_of
@@ -16,6 +17,7 @@ from neocloud.server.verbs.custom import Custom
 from neocloud.server.verbs.delete import Delete
 from neocloud.server.verbs.operation import SERVICES, GetOperation, ListOperations, ListOperationsByParent
 from neocloud.server.verbs.read import Get, GetByName, List
+from neocloud.server.verbs.twin import Translated
 from neocloud.server.verbs.update import Update
 
 _VERBS: Mapping[str, Callable[[Runtime, KindShape], Any]] = {
@@ -52,6 +54,10 @@ def endpoints(services: Sequence[Service], runtime: Runtime) -> dict[str, Endpoi
             table[endpoint.rpc.path] = endpoint
     for method in own.values():
         table[method.path.removeprefix("/")] = _custom_endpoint(runtime, method)
+    for twin in (twin for service in services for twin in service.twins):
+        if twin.path in table:
+            raise ShapeError(f"{twin.path} is claimed twice, the second time by a twin.")
+        table[twin.path] = _twin_endpoint(table, twin)
     return table
 
 
@@ -80,11 +86,25 @@ def _operation_endpoints(runtime: Runtime) -> Iterator[Endpoint]:
         yield Endpoint(contract.method(f"{service}/List"), ListOperations(runtime))
 
 
-def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:
+def _twin_endpoint(table: Mapping[str, Endpoint], twin: Twin) -> Endpoint:
+    other = table.get(twin.of)
+    if other is None:
+        raise ShapeError(f"{twin.path} is a twin of {twin.of}, which is not served.")
+    rpc = _method(twin.path)
+    if twin.answer is None and rpc.output is not other.rpc.output:
+        raise ShapeError(f"{twin.path} answers with another message than {twin.of}; give the twin an answer.")
+    return Endpoint(rpc, Translated(twin, other), is_change=other.is_change)
+
+
+def _method(path: str) -> contract.Rpc:
     try:
-        rpc = contract.method(method.path)
+        return contract.method(path)
     except LookupError as error:
         raise ShapeError(f"{error} A brick has a Method for it.") from None
+
+
+def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:
+    is_public = method.permission is None
     return Endpoint(
-        rpc, Custom(runtime, method), is_public=method.permission is None, is_change=method.is_change
+        _method(method.path), Custom(runtime, method), is_public=is_public, is_change=method.is_change
     )
