@@ -52,6 +52,8 @@ class World(Protocol):
 
     def get(self, resource_id: str) -> Resource | None: ...
 
+    def find(self, kind: str, parent_id: str, name: str) -> Resource | None: ...
+
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
 
     def claims(self, space: str) -> Mapping[str, str]:
@@ -61,6 +63,10 @@ class World(Protocol):
     def claim(self, space: str, value: str, resource_id: str) -> bool:
         """Take the value for the resource (its `metadata.id`) until that is deleted; False when another
         holds it. Taken back when the request is refused after all."""
+        ...
+
+    def release(self, space: str, value: str) -> None:
+        """Give the value back before its holder is deleted, also only if the request succeeds."""
         ...
 
 

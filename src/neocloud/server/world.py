@@ -22,6 +22,9 @@ class TransactionWorld:
     def get(self, resource_id: str) -> Resource | None:
         return self._tx.get(resource_id)
 
+    def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
+        return self._tx.find(kind, parent_id, name)
+
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
         return self._tx.list(kind, parent_id=parent_id)[0]
 
@@ -30,3 +33,6 @@ class TransactionWorld:
 
     def claim(self, space: str, value: str, resource_id: str) -> bool:
         return self._tx.claim(space, value, resource_id)
+
+    def release(self, space: str, value: str) -> None:
+        self._tx.release(space, value)
