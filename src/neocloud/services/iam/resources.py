@@ -70,7 +70,7 @@ SIGNING_KEY_SECRET = "access-token-signing-key"
 TOKEN_ISSUER = "iam.token-issuer"
 """Where `Dependencies.extras` has a TokenIssuer."""
 TokenIssuer = Callable[[str, timedelta], Awaitable[tuple[str, datetime]]]
-"""(service account id, lifetime) -> (access token, when it ends): for what acts as the account, e.g. a virtual
+"""(service account id, lifetime) -> (access token, when it ends): for what acts as the account, e.g. a
 machine. The token dies with the account. Raises ApiError (not found) when there is no such account."""
 
 

@@ -20,16 +20,27 @@ ACCESS_TOKEN_LIFETIME = timedelta(hours=1)
 ISSUER = "neocloud"
 TYPE = "at+jwt"
 ALGORITHM = "EdDSA"
-_REQUIRED = ["iss", "sub", "key", "exp"]
+_REQUIRED = ["iss", "sub", "key", "iat", "exp"]
 UNCHECKED_TIMES = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False}
 
 
 @dataclass(frozen=True)
+class Actor:
+    """Who acts as the subject of a token, and on the strength of what."""
+
+    id: str
+    proof_id: str
+
+
+@dataclass(frozen=True)
 class AccessClaims:
-    service_account_id: str
-    public_key_id: str
-    """The key that the token was got with; the token dies with it."""
+    subject_id: str
+    proof_id: str
+    """What the token was got with: a public key, a session, federated credentials, or the account itself when
+    the cloud gave it out on its own. The token dies with it. "" when an actor is the proof."""
+    issued_at: datetime
     expires_at: datetime
+    actor: Actor | None = None
 
 
 def ensure_signing_key(tx: Transaction) -> Ed25519PrivateKey:
@@ -45,15 +56,17 @@ def find_signing_key(tx: Transaction) -> Ed25519PrivateKey | None:
     return Ed25519PrivateKey.from_private_bytes(raw) if raw else None
 
 
-def sign_access_token(claims: AccessClaims, now: datetime, key: Ed25519PrivateKey) -> str:
-    payload = {
+def sign_access_token(claims: AccessClaims, key: Ed25519PrivateKey) -> str:
+    payload: dict[str, Any] = {
         "iss": ISSUER,
-        "sub": claims.service_account_id,
-        "key": claims.public_key_id,
-        "iat": int(now.timestamp()),
+        "sub": claims.subject_id,
+        "key": claims.proof_id,
+        "iat": claims.issued_at.timestamp(),
         "exp": int(claims.expires_at.timestamp()),
         "jti": secrets.token_urlsafe(12),
     }
+    if claims.actor is not None:
+        payload["act"] = {"sub": claims.actor.id, "key": claims.actor.proof_id}
     return jwt.encode(payload, key, algorithm=ALGORITHM, headers={"typ": TYPE})
 
 
@@ -62,10 +75,16 @@ def read_access_token(token: str, key: Ed25519PrivateKey) -> AccessClaims:
     options: Any = {"require": _REQUIRED, **UNCHECKED_TIMES}
     try:
         claims = jwt.decode(token, key.public_key(), algorithms=[ALGORITHM], issuer=ISSUER, options=options)
-        expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
-        return AccessClaims(str(claims["sub"]), str(claims["key"]), expires_at)
-    except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError) as error:
+        acting = claims.get("act")
+        return AccessClaims(
+            subject_id=str(claims["sub"]),
+            proof_id=str(claims["key"]),
+            issued_at=datetime.fromtimestamp(float(claims["iat"]), UTC),
+            expires_at=datetime.fromtimestamp(int(claims["exp"]), UTC),
+            actor=Actor(str(acting["sub"]), str(acting["key"])) if acting else None,
+        )
+    except (jwt.InvalidTokenError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise contract.unauthenticated(
             "The access token is missing, was not issued by this cloud, or was changed on the way. "
-            "Exchange your service account key for a new one."
+            "Sign in again, or exchange your service account key for a new one."
         ) from error

@@ -2,6 +2,7 @@
 
 The subject token says who signed it: `kid` is the id of the public key, `iss` and `sub` are the service
 account. It must be short-lived. Which algorithm it may use is a property of the key, never of the token.
+When the subject is only named, an actor must speak for it: see exchange_by_actor.
 """
 
 from dataclasses import dataclass
@@ -12,16 +13,10 @@ import jwt
 
 from neocloud.core import contract
 from neocloud.core.service import Call
-from neocloud.core.store.protocol import Transaction
-from neocloud.services.iam.access.authenticate import find_account
-from neocloud.services.iam.access.tokens import (
-    ACCESS_TOKEN_LIFETIME,
-    UNCHECKED_TIMES,
-    AccessClaims,
-    ensure_signing_key,
-    find_signing_key,
-    sign_access_token,
-)
+from neocloud.services.iam.access.issuing import AccessToken, issue
+from neocloud.services.iam.access.proof import find_subject
+from neocloud.services.iam.access.tokens import UNCHECKED_TIMES, AccessClaims
+from neocloud.services.iam.api import exchange_by_actor
 from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeySpec
 from neocloud.services.iam.rules.public_key import read_public_key
 
@@ -48,41 +43,45 @@ class Claims:
 
 async def exchange(call: Call, request: Any) -> Any:
     _check_form(request)
-    now = call.dependencies.clock.now()
+    if request.subject_token_type == exchange_by_actor.SUBJECT_IDENTIFIER_TYPE:
+        token = await exchange_by_actor.exchange(call, request)
+    else:
+        token = await _by_key(call, request)
+    return CreateTokenResponse(
+        access_token=token.value,
+        issued_token_type=ACCESS_TOKEN_TYPE,
+        token_type="Bearer",
+        expires_in=int(token.lifetime.total_seconds()),
+    )
+
+
+async def _by_key(call: Call, request: Any) -> AccessToken:
+    now, store = call.dependencies.clock.now(), call.dependencies.store
     claimed = _read_unverified(request.subject_token)
-    store = call.dependencies.store
     key_row = await store.read(lambda tx: tx.get(claimed.key_id))
     if key_row is None or key_row.kind != AUTH_PUBLIC_KEY:
         raise _not_proven(claimed)
     _verify(request.subject_token, AuthPublicKeySpec.FromString(key_row.spec).data, claimed, now)
-    claims = AccessClaims(claimed.account_id, claimed.key_id, now + ACCESS_TOKEN_LIFETIME)
-    account = await store.read(lambda tx: find_account(tx, claims))
-    if account is None or (account.key_expires_at and account.key_expires_at <= now):
+    claims = AccessClaims(claimed.account_id, claimed.key_id, now, now)
+    proven = await store.read(lambda tx: find_subject(tx, claims))
+    if proven is None or (proven.ends_at and proven.ends_at <= now):
         raise _not_proven(claimed)
-    signing_key = await store.read(find_signing_key) or await store.write(_ensure)
-    return CreateTokenResponse(
-        access_token=sign_access_token(claims, now, signing_key),
-        issued_token_type=ACCESS_TOKEN_TYPE,
-        token_type="Bearer",
-        expires_in=int(ACCESS_TOKEN_LIFETIME.total_seconds()),
-    )
-
-
-def _ensure(tx: Transaction) -> Any:
-    return ensure_signing_key(tx)
+    return await issue(store, now, claimed.account_id, claimed.key_id)
 
 
 def _check_form(request: Any) -> None:
     expected = {
         "grant_type": (GRANT_TYPE,),
-        "subject_token_type": (JWT_TYPE,),
+        "subject_token_type": (exchange_by_actor.SUBJECT_IDENTIFIER_TYPE, JWT_TYPE),
         "requested_token_type": ("", ACCESS_TOKEN_TYPE),
-        "actor_token": ("",),
     }
     for field, allowed in expected.items():
         if getattr(request, field) not in allowed:
-            wanted = f'must be "{allowed[-1]}"' if allowed[-1] else "is not served here; leave it out"
-            raise contract.bad_field(field, wanted)
+            raise contract.bad_field(field, f'must be "{allowed[-1]}"')
+    if request.actor_token and request.subject_token_type == JWT_TYPE:
+        raise contract.bad_field(
+            "actor_token", "goes with a subject that is only named: see subject_token_type; leave it out"
+        )
     if not request.subject_token or len(request.subject_token) > MAX_SUBJECT_TOKEN_CHARS:
         raise contract.bad_field("subject_token", "must be a JWT signed with a service account's key")
 

@@ -1,0 +1,158 @@
+"""Sessions as rows: opened by a sign-in, kept alive by refresh tokens, closed for good.
+
+A refresh token is "<session id>.<random>". Only its hash is kept. Each works once: a refresh gives the next.
+When one comes back that was used before, it has been stolen from one side or the other, and the session ends.
+Within some seconds an answer may just have been lost, so the last one may be repeated.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam import resources as iam
+from neocloud.services.iam.access.users import is_usable
+from neocloud.services.iam.resources import Session, SessionStatus
+
+IDLE_LIFETIME = timedelta(days=14)
+"""A session ends when it was not refreshed for so long,"""
+MAX_LIFETIME = timedelta(days=90)
+"""and in any case after so long."""
+REPEAT_WITHIN = timedelta(seconds=20)
+REMEMBERED = 20
+"""Used tokens that are known when they come back. An unknown one is refused and ends nothing, or whoever
+knows the id of a session could end it."""
+MAX_SESSIONS = 50
+"""Of one user; the oldest goes."""
+_REFRESH = "refresh-tokens"
+SignInMethod = contract.enum("neocloud.iam.v1.SessionSpec.Method")
+
+
+@dataclass
+class _Tokens:
+    """Hashes of the refresh tokens of one session."""
+
+    current: str
+    rotated_at: datetime
+    repeatable: str = ""
+    """The one that gave the current one."""
+    used: list[str] = field(default_factory=list)
+    """The newest first."""
+
+    @classmethod
+    def read(cls, tx: Transaction, session_id: str) -> "_Tokens":
+        known = json.loads(tx.secret(session_id, _REFRESH) or b"{}")
+        rotated_at = datetime.fromisoformat(known["rotated_at"])
+        return cls(known["current"], rotated_at, known["repeatable"], known["used"])
+
+    def write(self, tx: Transaction, session_id: str) -> None:
+        known = asdict(self) | {"rotated_at": self.rotated_at.isoformat()}
+        tx.put_secret(session_id, _REFRESH, json.dumps(known).encode())
+
+    def rotate(self, given: str, following: str, now: datetime) -> bool:
+        if hmac.compare_digest(given, self.current):
+            self.repeatable, self.rotated_at = given, now
+        elif not hmac.compare_digest(given, self.repeatable) or now >= self.rotated_at + REPEAT_WITHIN:
+            return False
+        self.used = [self.current, *self.used][:REMEMBERED]
+        self.current = following
+        return True
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    row: Resource
+    account: Resource
+    refresh_token: str
+    expires_at: datetime
+
+
+def open_session(tx: Transaction, account: Resource, method: str, client: str, now: datetime) -> OpenSession:
+    for old in sessions_of(tx, account.id)[: -MAX_SESSIONS + 1]:
+        tx.delete(old.id)
+    session, expires_at = Session(), now + IDLE_LIFETIME
+    session.spec.method = SignInMethod.Value(method)
+    session.spec.client = client
+    row = Resource(
+        id=contract.new_id(iam.SESSION_ID_PREFIX),
+        kind=iam.SESSION,
+        parent_id=account.id,
+        name="",
+        created_at=now,
+        updated_at=now,
+        spec=session.spec.SerializeToString(),
+        status=_status(now, expires_at),
+        owner_id=account.id,
+    )
+    tx.insert(row)
+    token = _new_token(row.id)
+    _Tokens(_hash(token), now).write(tx, row.id)
+    return OpenSession(row, account, token, expires_at)
+
+
+def refresh(tx: Transaction, token: str, now: datetime) -> OpenSession | None:
+    """The session with its next refresh token; None when the token opens nothing. A replay ends it."""
+    row = _row_of(tx, token)
+    account = tx.get(row.parent_id) if row else None
+    if row is None or account is None or not is_usable(tx, account):
+        return None
+    if now >= contract.to_datetime(SessionStatus.FromString(row.status).expires_at):
+        tx.delete(row.id)
+        return None
+    tokens = _Tokens.read(tx, row.id)
+    following = _new_token(row.id)
+    if not tokens.rotate(_hash(token), _hash(following), now):
+        if _hash(token) in tokens.used:
+            tx.delete(row.id)
+        return None
+    tokens.write(tx, row.id)
+    expires_at = min(now + IDLE_LIFETIME, row.created_at + MAX_LIFETIME)
+    row = replace(row, status=_status(now, expires_at), updated_at=now)
+    tx.update(row)
+    return OpenSession(row, account, following, expires_at)
+
+
+def close(tx: Transaction, token: str) -> Resource | None:
+    """End the session of a refresh token, used up or not; says which it was."""
+    row = _row_of(tx, token)
+    if row is not None:
+        tokens = _Tokens.read(tx, row.id)
+        if _hash(token) not in (tokens.current, *tokens.used):
+            return None
+        tx.delete(row.id)
+    return row
+
+
+def close_all(tx: Transaction, account_id: str, *, but: str = "") -> int:
+    """End all sessions of a user, save one."""
+    rows = [row for row in sessions_of(tx, account_id) if row.id != but]
+    for row in rows:
+        tx.delete(row.id)
+    return len(rows)
+
+
+def sessions_of(tx: Transaction, account_id: str) -> list[Resource]:
+    """Oldest first."""
+    return list(tx.list(iam.SESSION, parent_id=account_id)[0])
+
+
+def _row_of(tx: Transaction, token: str) -> Resource | None:
+    row = tx.get(token.partition(".")[0])
+    return row if row is not None and row.kind == iam.SESSION else None
+
+
+def _new_token(session_id: str) -> str:
+    return f"{session_id}.{secrets.token_urlsafe(32)}"
+
+
+def _hash(token: str) -> str:
+    """A random token needs no slow hash."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _status(now: datetime, expires_at: datetime) -> bytes:
+    return SessionStatus(last_refreshed_at=now, expires_at=expires_at).SerializeToString()

@@ -1,0 +1,109 @@
+"""User accounts as rows: make one, find it by its e-mail address or its name at a provider, take it away.
+
+Personal data (name, address) lies encrypted beside the row and goes with it, because the history of rows is
+kept for ever. An e-mail address, and an identity at a provider, is claimed: no two accounts have the same.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam import resources as iam
+from neocloud.services.iam.resources import TenantUserAccountStatus, UserAttributes
+
+_ATTRIBUTES = "attributes"
+AccountState = contract.enum("nebius.iam.v1.TenantUserAccountStatus.State")
+UserState = contract.enum("nebius.iam.v1.UserAccountStatus.State")
+
+
+def attributes_of(tx: Transaction, account_id: str) -> Any:
+    """The UserAttributes of an account; empty when it has none."""
+    return UserAttributes.FromString(tx.secret(account_id, _ATTRIBUTES) or b"")
+
+
+def put_attributes(tx: Transaction, account_id: str, attributes: Any) -> None:
+    tx.put_secret(account_id, _ATTRIBUTES, attributes.SerializeToString())
+
+
+def add_user(
+    tx: Transaction,
+    tenant_id: str,
+    attributes: Any,
+    now: datetime,
+    *,
+    federation_id: str = "",
+    invitation_id: str = "",
+) -> Resource:
+    """A new account. Raises ApiError (already exists) when its address or identity has one."""
+    pending = bool(invitation_id)
+    status = TenantUserAccountStatus(
+        state=AccountState.Value(iam.State.INACTIVE if pending else iam.State.ACTIVE),
+        user_account_state=UserState.Value(iam.State.INACTIVE if pending else iam.State.ACTIVE),
+        federation_id=federation_id,
+        invitation_id=invitation_id,
+    )
+    row = Resource(
+        id=contract.new_id(iam.TENANT_USER_ACCOUNT_ID_PREFIX),
+        kind=iam.TENANT_USER_ACCOUNT,
+        parent_id=tenant_id,
+        name="",
+        created_at=now,
+        updated_at=now,
+        status=status.SerializeToString(),
+        state=iam.State.INACTIVE if pending else iam.State.ACTIVE,
+        owner_id=federation_id or invitation_id,
+    )
+    tx.insert(row)
+    if federation_id:
+        is_free = tx.claim(_identity_space(federation_id, attributes.sub), "", row.id)
+    else:
+        is_free = tx.claim(_address_space(attributes.email), tenant_id, row.id)
+    if not is_free:
+        raise contract.already_exists("user account", attributes.email or attributes.sub)
+    put_attributes(tx, row.id, attributes)
+    return row
+
+
+def find_by_address(tx: Transaction, email: str, tenant_id: str = "") -> Resource | None:
+    """The account that signs in with this address; None also when several tenants have one and none is
+    named."""
+    holders = tx.claims(_address_space(email))
+    if tenant_id:
+        return tx.get(holders.get(tenant_id, ""))
+    return tx.get(next(iter(holders.values()))) if len(holders) == 1 else None
+
+
+def find_by_identity(tx: Transaction, federation_id: str, sub: str) -> Resource | None:
+    return tx.get(tx.claims(_identity_space(federation_id, sub)).get("", ""))
+
+
+def is_usable(tx: Transaction, account: Resource) -> bool:
+    """Whether it may act now: neither pending nor blocked, and its federation, if it has one, is on."""
+    if account.kind != iam.TENANT_USER_ACCOUNT or account.deleted_at or account.state != iam.State.ACTIVE:
+        return False
+    federation_id = TenantUserAccountStatus.FromString(account.status).federation_id
+    if not federation_id:
+        return True
+    federation = tx.get(federation_id)
+    return federation is not None and federation.state == iam.State.ACTIVE
+
+
+def remove(tx: Transaction, resource_id: str) -> None:
+    """With everything it owns: sessions and memberships. None of these has a reconciler."""
+    for owned in tx.owned(resource_id):
+        remove(tx, owned.id)
+    tx.delete(resource_id)
+
+
+def normal_address(email: str) -> str:
+    """Addresses are compared without regard to case."""
+    return email.strip().casefold()
+
+
+def _address_space(email: str) -> str:
+    return f"iam.address/{normal_address(email)}"
+
+
+def _identity_space(federation_id: str, sub: str) -> str:
+    return f"iam.identity/{federation_id}/{sub}"
