@@ -2,6 +2,18 @@
 
 from neocloud.cli.clients.plan import Plan, PlannedFile, Target
 
+CATALOG = ".sky/catalogs/v8/nebius/vms.csv"
+"""Where SkyPilot 0.14 keeps its copy of the published price list."""
+_NO_MACHINES = (
+    "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
+)
+
+
+def plan_for_this_cloud_only(target: Target) -> Plan:
+    """With an empty published list, SkyPilot shows what this cloud itself offers, and needs no internet."""
+    usual = plan(target)
+    return Plan((*usual.files, PlannedFile(CATALOG, _NO_MACHINES)), usual.next_steps)
+
 
 def plan(target: Target) -> Plan:
     return Plan(

@@ -43,14 +43,27 @@ def sdk(context: typer.Context, directory: DirectoryOption = None, force: ForceO
 
 
 @app.command()
-def sky(context: typer.Context, directory: DirectoryOption = None, force: ForceOption = False) -> None:
+def sky(
+    context: typer.Context,
+    directory: DirectoryOption = None,
+    force: ForceOption = False,
+    only_this_cloud: Annotated[
+        bool,
+        typer.Option(
+            "--only-this-cloud",
+            help="Show this cloud's machines without the published list of Nebius' own; needs no internet.",
+        ),
+    ] = False,
+) -> None:
     """Write the credentials and the address that SkyPilot's Nebius cloud reads.
 
-    Example:
+    Examples:
 
       neo client-config sky && sky check nebius
+      neo client-config sky --only-this-cloud
     """
-    _write_plan(context, sky_client.plan, directory, force)
+    plan = sky_client.plan_for_this_cloud_only if only_this_cloud else sky_client.plan
+    _write_plan(context, plan, directory, force)
 
 
 @app.command()
