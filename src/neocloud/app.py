@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from neocloud import home, running
+from neocloud import emulator, home, running
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.service import Service
 from neocloud.core.stopping import record_stop
@@ -92,14 +92,22 @@ async def _load_images(settings: Settings, engine: PodmanEngine) -> None:
             await engine.load_image(record.parent / image["archive"])
 
 
+@asynccontextmanager
+async def on_emulator(settings: Settings) -> AsyncIterator[Parts]:
+    clock = SystemClock()
+    async with emulator.emulated_machine(settings, clock) as machine:
+        yield emulator.emulated(parts(settings, machine.engine, clock, {}), machine)
+
+
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     """Stop all pods, or remove every trace of them. The server must not run."""
     with home.locked(settings):
-        engine = PodmanEngine(settings.home)
-        try:
-            await (engine.destroy() if destroy else engine.shutdown())
-        finally:
-            await engine.close()
+        if not settings.emulator:
+            engine = PodmanEngine(settings.home)
+            try:
+                await (engine.destroy() if destroy else engine.shutdown())
+            finally:
+                await engine.close()
         if not destroy:
             store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
             await record_stop(store, [kind for service in SERVICES for kind in service.kinds])
@@ -112,7 +120,8 @@ def main() -> int:
     action, settings = parse_arguments()
     try:
         if action == "serve":
-            asyncio.run(running.serve(on_podman(settings), settings))
+            machine = on_emulator(settings) if settings.emulator else on_podman(settings)
+            asyncio.run(running.serve(machine, settings))
         else:
             asyncio.run(end_workloads(settings, destroy=action == "destroy"))
     except (
@@ -120,6 +129,7 @@ def main() -> int:
         EngineError,
         ServerError,
         billing.PriceListError,
+        emulator.UnknownGpus,
         home.HomeInUse,
         OSError,
     ) as error:

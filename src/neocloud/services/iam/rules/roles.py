@@ -15,7 +15,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     # Everything, including who may do what.
     "admin": ("*",),
     # Everything but who may do what.
-    "editor": ("*", "!iam.*", "iam.*.get", "iam.*.list"),
+    "editor": ("*", "!emulator.*", "!iam.*", "iam.*.get", "iam.*.list"),
     # Looking only; never secrets.
     "viewer": READ,
     "iam.admin": ("iam.*",),

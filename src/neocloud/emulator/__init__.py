@@ -1,0 +1,34 @@
+"""The emulator: the whole API on a fake engine, for tests of clients. No root, no containers, nothing real.
+
+What differs from a real cloud is all in here: the engine, that waiting is short, that calls answer when their
+operation is finished, and that faults can be injected.
+"""
+
+from dataclasses import replace
+
+from neocloud.emulator.front import Front
+from neocloud.emulator.hurry import Hurry
+from neocloud.emulator.incidents import EmulatorIncidents
+from neocloud.emulator.machine import EmulatedMachine, UnknownGpus, emulated_machine
+from neocloud.running import Parts
+from neocloud.services import emulator as faults
+
+__all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]
+
+
+def emulated(parts: Parts, machine: EmulatedMachine) -> Parts:
+    """The same parts on an emulated machine, with faults to inject."""
+    book = faults.FaultBook(parts.clock)
+    hurry = Hurry(book)
+    return replace(
+        parts,
+        services=(*parts.services, faults.SERVICE),
+        around=lambda store: Front(book, store, parts.clock),
+        reconciler=hurry.reconciler,
+        extras={
+            **parts.extras,
+            **machine.extras,
+            faults.FAULTS: book,
+            faults.INCIDENTS: EmulatorIncidents(machine.engine),
+        },
+    )

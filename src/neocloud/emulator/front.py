@@ -1,0 +1,74 @@
+"""Stands around every call: injects faults, and answers a change when its operation is finished.
+
+Answering late makes the emulator deterministic: whoever reads after a change sees its outcome, never a state
+on the way. Operations that a fault holds up, or that wait for something else, are answered unfinished.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+from neocloud.core import wire
+from neocloud.core.clock import Clock
+from neocloud.core.store import Store
+from neocloud.server import Inbound, Serve
+from neocloud.services.emulator import FaultBook
+from neocloud.services.emulator.rules import BEFORE, kind_of, refusal
+
+OPERATIONS = frozenset({"nebius.common.v1.Operation", "nebius.common.v1alpha1.Operation"})
+PATIENCE_SECONDS = 1.0
+LOOK_SECONDS = 0.002
+
+
+class Front:
+    def __init__(self, book: FaultBook, store: Store, clock: Clock) -> None:
+        self._book = book
+        self._store = store
+        self._clock = clock
+
+    async def __call__(self, inbound: Inbound, serve: Serve) -> Any:
+        met = self._book.meet(inbound.rpc.path)
+        for spec in met:
+            if kind_of(spec) == "slow_call":
+                await self._clock.sleep(spec.slow_call.delay.ToTimedelta().total_seconds())
+            elif kind_of(spec) in BEFORE and not spec.refusal.answer_lost:
+                raise refusal(spec, inbound.rpc.path)
+        answer = await self._serve(inbound, serve, met)
+        for spec in met:
+            if spec.refusal.answer_lost:
+                raise refusal(spec, inbound.rpc.path)
+        return answer
+
+    async def _serve(self, inbound: Inbound, serve: Serve, met: list[Any]) -> Any:
+        delays = [
+            spec.slow_operation.delay.ToTimedelta() for spec in met if kind_of(spec) == "slow_operation"
+        ]
+        with ExitStack() as stack:
+            if delays:
+                stack.enter_context(self._book.arming())
+            answer = await serve(inbound)
+            if inbound.rpc.output.DESCRIPTOR.full_name not in OPERATIONS or not _is_change(inbound):
+                return answer
+            for delay in delays:
+                self._book.hold(answer.resource_id, delay)
+        return await self._finished(inbound, answer)
+
+    async def _finished(self, inbound: Inbound, answer: Any) -> Any:
+        deadline = self._clock.monotonic() + PATIENCE_SECONDS
+        while not answer.HasField("status"):
+            if self._book.held_seconds(answer.resource_id) or self._clock.monotonic() > deadline:
+                break
+            await self._clock.sleep(LOOK_SECONDS)
+            row = await self._store.read(lambda tx: tx.get_operation(answer.id))
+            if row is None:
+                break
+            if row.code is not None:
+                return wire.operation_message(row, inbound.rpc.output)
+        return answer
+
+
+def _is_change(inbound: Inbound) -> bool:
+    """Looking at an operation is none: who asks wants to see it as it is."""
+    return inbound.rpc.path not in _LOOKS
+
+
+_LOOKS = frozenset(f"{name}.OperationService/Get" for name in ("nebius.common.v1", "nebius.common.v1alpha1"))

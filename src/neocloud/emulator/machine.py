@@ -1,0 +1,131 @@
+"""The machine that an emulated cloud pretends to have: a fake engine and a fake Slurm, kept over restarts.
+
+The pretended world is in memory and written to a file of the home folder a moment after it has changed. Only
+the owner of that folder can write it, so it is safe to read back.
+"""
+
+import asyncio
+import pickle
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neocloud.core.clock import Clock
+from neocloud.engines.base import Accelerator
+from neocloud.engines.fake import FakeEngine, FakeWorld
+from neocloud.fleet.gpu_models import gpu_type
+from neocloud.services.compute.resources import platforms
+from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
+from neocloud.settings import Settings
+from neocloud.testing.slurm import FakeSlurm
+
+CPUS = 1_000_000
+MEMORY_MIB = 4 * CPUS * 1024
+GPUS_OF_EACH_TYPE = 128
+GPU_MEMORY_GIB = {"h100": 80, "h200": 141, "b200": 180, "b300": 288, "l40s": 48, "a100": 80}
+OTHER_GPU_MEMORY_GIB = 16
+KEEP_SECONDS = 1.0
+REST_FOR_EACH_SECOND_OF_KEEPING = 20.0
+_GPUS = re.compile(r"(?P<count>[1-9][0-9]{0,3})x(?P<model>[A-Za-z][A-Za-z0-9 -]*)")
+
+
+class UnknownGpus(ValueError):
+    """`--emulator-gpus` cannot be read; the message says how to write it."""
+
+
+class EmulatedWorld(FakeWorld):
+    """Notes that it changed instead of writing itself each time."""
+
+    is_changed = False
+
+    def save(self) -> None:
+        self.is_changed = True
+
+
+@dataclass
+class EmulatedMachine:
+    engine: FakeEngine
+    slurm: FakeSlurm
+    file: Path
+
+    @property
+    def extras(self) -> Mapping[str, Any]:
+        return {SLURM_FACTORY: self.slurm.connect}
+
+    def keep(self) -> None:
+        """Write the world to its file when it has changed."""
+        world = self.engine.world
+        self.engine.applied.clear()
+        if not (isinstance(world, EmulatedWorld) and world.is_changed):
+            return
+        world.is_changed = False
+        partial = self.file.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps((world, self.slurm.records)))
+        partial.replace(self.file)
+
+
+@asynccontextmanager
+async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[EmulatedMachine]:
+    """As the last server on this home folder left it."""
+    file = settings.home / "emulated-world"
+    world, slurm_records = _read(file)
+    slurm = FakeSlurm(world)
+    slurm.records.update(slurm_records)
+    engine = FakeEngine(
+        world, clock=clock, cpus=CPUS, memory_mib=MEMORY_MIB, accelerators=gpus(settings.emulator_gpus)
+    )
+    machine = EmulatedMachine(engine, slurm, file)
+    keeping = asyncio.create_task(_keep(machine, clock))
+    try:
+        yield machine
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        machine.keep()
+        await engine.close()
+
+
+def _read(file: Path) -> tuple[FakeWorld, Mapping[str, Any]]:
+    try:
+        return pickle.loads(file.read_bytes())
+    except FileNotFoundError:
+        return EmulatedWorld(), {}
+
+
+async def _keep(machine: EmulatedMachine, clock: Clock) -> None:
+    """A large world takes longer to write; it is then written less often."""
+    while True:
+        begin = clock.monotonic()
+        machine.keep()
+        took = clock.monotonic() - begin
+        await clock.sleep(max(KEEP_SECONDS, took * REST_FOR_EACH_SECOND_OF_KEEPING))
+
+
+def gpus(text: str) -> tuple[Accelerator, ...]:
+    """ "8xH100,2xL40S" as accelerators; "none" for none; "" for plenty of every type in the catalogue."""
+    if text.strip().lower() == "none":
+        return ()
+    wanted = text or ",".join(f"{GPUS_OF_EACH_TYPE}x{name.upper()}" for name in _published_types())
+    found: list[Accelerator] = []
+    for part in wanted.split(","):
+        match = _GPUS.fullmatch(part.strip())
+        if match is None:
+            raise UnknownGpus(
+                f'--emulator-gpus: {part.strip()!r} is not of the form "8xH100"; join several by commas,'
+                ' or say "none"'
+            )
+        model = f"NVIDIA {match['model']}"
+        memory_mib = GPU_MEMORY_GIB.get(gpu_type(model), OTHER_GPU_MEMORY_GIB) * 1024
+        first = len(found)
+        found += [
+            Accelerator("nvidia", model, memory_mib, first + number) for number in range(int(match["count"]))
+        ]
+    return tuple(found)
+
+
+def _published_types() -> list[str]:
+    presets = [preset for platform in platforms().values() for preset in platform.presets.values()]
+    return sorted({preset.gpu_type for preset in presets if preset.gpu_type})

@@ -1,0 +1,58 @@
+"""What an administrator may do: inject faults, see them, clear them."""
+
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.services.emulator.faults import FaultBook
+from neocloud.services.emulator.resources import (
+    FAULTS,
+    INCIDENTS,
+    PERMISSION,
+    ClearFaultsResponse,
+    Incidents,
+    ListFaultsResponse,
+)
+from neocloud.services.emulator.rules import is_of_resource, kind_of, violations
+
+
+async def inject(call: Call, request: Any) -> Any:
+    wrong = list(violations(request.spec))
+    if wrong:
+        raise contract.bad_request(wrong)
+    effect = await _cause(call, request.spec) if is_of_resource(request.spec) else ""
+    return _book(call).add(request.spec, effect)
+
+
+async def list_faults(call: Call, request: Any) -> Any:
+    return ListFaultsResponse(items=_book(call).all())
+
+
+async def clear(call: Call, request: Any) -> Any:
+    cleared = _book(call).clear(request.id)
+    if request.id and not cleared:
+        raise contract.not_found("fault", request.id)
+    return ClearFaultsResponse(cleared=cleared)
+
+
+async def _cause(call: Call, spec: Any) -> str:
+    """Make it happen to the resource, now."""
+    incidents: Incidents = call.dependencies.extras[INCIDENTS]
+    kind = kind_of(spec)
+    if kind == "pod_crash":
+        return await incidents.crash(spec.resource_id, spec.pod_crash.pod)
+    if kind == "preemption":
+        return await incidents.preempt(spec.resource_id)
+    delay = spec.maintenance.delay.ToTimedelta().total_seconds()
+    return await incidents.plan_maintenance(spec.resource_id, delay)
+
+
+def _book(call: Call) -> FaultBook:
+    return call.dependencies.extras[FAULTS]
+
+
+METHODS = (
+    Method("neocloud.emulator.v1.FaultService/Inject", inject, PERMISSION, is_change=True),
+    Method("neocloud.emulator.v1.FaultService/List", list_faults, PERMISSION),
+    Method("neocloud.emulator.v1.FaultService/Clear", clear, PERMISSION, is_change=True),
+)

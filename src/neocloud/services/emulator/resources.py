@@ -1,0 +1,31 @@
+"""Words others may rely on: message classes, and the keys of what the app hands in."""
+
+from typing import Protocol
+
+from neocloud.core import contract
+
+Fault = contract.message("neocloud.emulator.v1.Fault")
+FaultSpec = contract.message("neocloud.emulator.v1.FaultSpec")
+Refusal = contract.message("neocloud.emulator.v1.Refusal")
+ListFaultsResponse = contract.message("neocloud.emulator.v1.ListFaultsResponse")
+ClearFaultsResponse = contract.message("neocloud.emulator.v1.ClearFaultsResponse")
+
+FAULT_ID_PREFIX = "fault"
+PACKAGE = "neocloud.emulator."
+"""Calls of it meet no faults: else nobody could clear one that is too broad."""
+PERMISSION = "emulator.faults.manage"
+
+FAULTS = "emulator.faults"
+"""Key in Dependencies.extras of the FaultBook."""
+INCIDENTS = "emulator.incidents"
+"""Key in Dependencies.extras of the Incidents."""
+
+
+class Incidents(Protocol):
+    """What can be made to happen to a resource. Each says what it did; ApiError when it cannot."""
+
+    async def crash(self, resource_id: str, pod: str) -> str: ...
+
+    async def preempt(self, resource_id: str) -> str: ...
+
+    async def plan_maintenance(self, resource_id: str, delay_seconds: float) -> str: ...

@@ -1,0 +1,63 @@
+"""What is legal for a fault, which calls it is about, and how a refusal reads. Pure."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.contract import ApiError, Code
+
+OF_RESOURCES = frozenset({"pod_crash", "preemption", "maintenance"})
+BEFORE = frozenset({"quota_exceeded", "no_capacity", "refusal"})
+"""Kinds of faults that refuse a call."""
+INJECTED = "Injected by the emulator."
+
+
+def kind_of(spec: Any) -> str:
+    return spec.WhichOneof("fault") or ""
+
+
+def is_of_resource(spec: Any) -> bool:
+    return kind_of(spec) in OF_RESOURCES
+
+
+def violations(spec: Any) -> Iterable[tuple[str, str]]:
+    if is_of_resource(spec):
+        if not spec.resource_id:
+            yield "spec.resource_id", f"is required: {kind_of(spec)} happens to a resource"
+        for name in ("calls", "count", "unlimited"):
+            if getattr(spec, name):
+                yield f"spec.{name}", f"has no meaning for {kind_of(spec)}, which happens once; leave it out"
+        return
+    if spec.resource_id:
+        yield "spec.resource_id", f"has no meaning for {kind_of(spec)}, which is of calls; leave it out"
+    if not spec.calls:
+        yield "spec.calls", "is required: which calls, such as DiskService/Create"
+    elif not any(is_about(spec, path) for path in _paths()):
+        yield "spec.calls", f"matches no method of the contract: {spec.calls!r}; write Service/Method"
+
+
+def _paths() -> Iterable[str]:
+    return (rpc.path for rpcs in contract.services().values() for rpc in rpcs)
+
+
+def is_about(spec: Any, path: str) -> bool:
+    """Whether the fault is about the method at "package.Service/Method"."""
+    without_package = path.rpartition(".")[2]
+    return any(fnmatchcase(name, spec.calls) for name in (path, without_package))
+
+
+def refusal(spec: Any, path: str) -> ApiError:
+    """The error that a call at this path is answered with."""
+    kind = kind_of(spec)
+    if kind == "quota_exceeded":
+        name = spec.quota_exceeded.quota or path.rpartition(".")[2].replace("/", ".").lower()
+        return contract.quota_failure([(name, "0", "1", f"Quota {name} is used up. {INJECTED}")])
+    if kind == "no_capacity":
+        return contract.not_enough_resources(
+            path.partition("/")[0], "1", f"There is no capacity for {path} now. {INJECTED}"
+        )
+    name = type(spec.refusal).Code.Name(spec.refusal.code)
+    if name == "TOO_MANY_REQUESTS":
+        return contract.too_many_requests(f"Too many calls of {path}. {INJECTED}")
+    return ApiError(Code[name], f"{path} is answered with {name}. {INJECTED}")

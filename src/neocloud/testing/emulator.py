@@ -1,0 +1,129 @@
+"""An emulated cloud for tests of clients: `with emulator() as cloud: cloud.sdk()`.
+
+Uses the one that `NEOCLOUD_HOME` names when one runs there, as in a CI job that ran `neo up --emulator`; else
+starts one in a temporary folder and ends it afterwards. Nothing real runs in it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nebius.base.options import INSECURE
+from nebius.base.resolver import Constant
+from nebius.sdk import SDK
+
+from neocloud.client.connection import Client, connect_as
+from neocloud.client.credentials import read_credentials
+from neocloud.client.faults import CLEAR, FaultKind, inject
+
+START_SECONDS = 60.0
+"""The very first start on a machine reads the whole contract, which takes some seconds."""
+STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A running one."""
+
+    home: Path
+    endpoint: str
+    """host:port of the gRPC API, plain text on loopback."""
+    http_endpoint: str
+    tenant_id: str
+    project_id: str
+    client: Client
+    """Calls any method of the contract: `client.call("package.Service/Method", {...})`."""
+
+    @property
+    def credentials_file(self) -> Path:
+        """A service account's key in the form that published clients read."""
+        return self.home / "credentials.json"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For programs that tests start: enough for `neo` and for this module."""
+        return {"NEOCLOUD_HOME": str(self.home)}
+
+    def sdk(self, **options: Any) -> SDK:
+        """The official SDK, signed in. Close it, or use it as a context manager."""
+        given = {
+            "resolver": Constant(self.endpoint),
+            "options": [(INSECURE, True)],
+            "credentials_file_name": str(self.credentials_file),
+            "user_agent_prefix": "neocloud-testing/1.0",
+        }
+        return SDK(**(given | options))
+
+    def inject(self, kind: FaultKind | str, **details: Any) -> Any:
+        """Make something go wrong: `inject("quota-exceeded", calls="DiskService/Create", count=2)`. The
+        details are those of `neocloud.client.faults.inject`."""
+        return inject(self.client, kind, **details)
+
+    def clear_faults(self) -> None:
+        self.client.call(CLEAR)
+
+
+@contextmanager
+def emulator(*, gpus: str = "") -> Iterator[Emulator]:
+    """The emulator of `NEOCLOUD_HOME`, or one of its own. `gpus`: "8xH100,2xL40S"; empty means plenty."""
+    named = os.environ.get("NEOCLOUD_HOME", "")
+    if named and not gpus and (Path(named) / "server.json").exists():
+        with _connected(Path(named)) as found:
+            yield found
+        return
+    with tempfile.TemporaryDirectory(prefix="neocloud-emulator-") as folder:
+        home = Path(folder)
+        with _server(home, gpus), _connected(home) as started:
+            yield started
+
+
+@contextmanager
+def _server(home: Path, gpus: str) -> Iterator[None]:
+    ports = ["--grpc-port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home), *ports]
+    with (home / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--emulator-gpus", gpus], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+        )
+    try:
+        _wait_until_ready(home, process)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(home: Path, process: "subprocess.Popen[bytes]") -> None:
+    """The server writes server.json when it is ready."""
+    deadline = time.monotonic() + START_SECONDS
+    while not (home / "server.json").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            log = (home / "server.log").read_text(errors="replace").strip()
+            raise RuntimeError(f"The emulator has not started: {log or 'it said nothing'}")
+        time.sleep(0.01)
+
+
+@contextmanager
+def _connected(home: Path) -> Iterator[Emulator]:
+    server = json.loads((home / "server.json").read_text())
+    with connect_as(read_credentials(home / "credentials.json"), server["grpc"]) as client:
+        yield Emulator(
+            home=home,
+            endpoint=server["grpc"],
+            http_endpoint=server["http"],
+            tenant_id=server["tenant_id"],
+            project_id=server["project_id"],
+            client=client,
+        )
