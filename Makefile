@@ -9,7 +9,7 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench docs debian-run debian-test
+.PHONY: help setup demo serve test check bench docs clients debian-run debian-test
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in
 serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
 	@$(BIN)/python -m neocloud.app --home "$(SERVE_HOME)"
 
-test: debian-test $(TOOLS) ## run the tests
+test: debian-test $(TOOLS) clients ## run the tests
 	@$(BIN)/pytest
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
@@ -36,6 +36,9 @@ bench: debian-test $(TOOLS) ## measure, and print the figures as ratios
 
 docs: $(SERVER) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.cli.reference docs/reference/cli.md
+
+clients: ## install the clients that the tests drive us with (SkyPilot, dstack), apart from .venv
+	@for client in skypilot dstack; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 debian-run debian-test: debian-%:
 	@scripts/install-debian-packages $*
