@@ -7,8 +7,6 @@ CATALOG = ".sky/catalogs/v8/nebius/vms.csv"
 _NO_MACHINES = (
     "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
 )
-    "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
-)
 
 
 def plan_for_this_cloud_only(target: Target) -> Plan:
