@@ -101,6 +101,13 @@ def test_secret_data_is_decoded_and_plain_data_wins() -> None:
         pod({"securityContext": {"procMount": "Unmasked"}}),
         pod(volumes=[{"name": "v", "nfs": {}}]),
         pod(volumes=[{"name": "v", "hostPath": {"path": "relative"}}]),
+        pod(volumes=[{"name": "v", "hostPath": {"path": "/etc/passwd", "type": "CharDevice"}}]),
+        pod(volumes=[{"name": "v", "hostPath": {"path": "/dev/../etc/x", "type": "CharDevice"}}]),
+        manifest("PersistentVolumeClaim", spec={"dataSourceRef": {"kind": "VolumeSnapshot", "name": "x"}}),
+        manifest("PersistentVolumeClaim", spec={"dataSourceRef": {"kind": "MachineImage", "name": "../x"}}),
+        manifest(
+            "PersistentVolumeClaim", spec={"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "one"}}
+        ),
         pod(volumes=[{"name": "v", "emptyDir": {"medium": "HugePages"}}]),
         pod(volumes=[{"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": "../p"}]}}]),
     ],

@@ -1,14 +1,16 @@
 """The border between the control plane and whatever runs workloads.
 
 An engine takes Kubernetes objects as plain dicts and makes them true. The set it understands is small and
-the same for every engine: Namespace, NetworkPolicy, ConfigMap, Secret, PersistentVolumeClaim, Service, Pod.
+the same for every engine: Namespace, VirtualNetwork, NetworkPolicy, ConfigMap, Secret, PersistentVolumeClaim,
+Service, Pod.
 An engine keeps no wishes of its own: after a restart it adopts what runs by looking at the world.
 
 What an engine promises:
 - `apply` may be repeated. Nothing happens to a pod whose spec did not change; a changed pod is replaced.
   A changed ConfigMap or Secret is updated in place inside running pods.
 - A Namespace is an isolation border: pods of one resolve and reach each other by `hostname`, and cannot
-  reach pods of another.
+  reach pods of another; unless their interface is on a VirtualNetwork, which has members of many namespaces
+  and its own rules. What such a pod may change while it runs are its security groups and public address.
 - `remove` may be repeated and returns only when the objects are gone.
 - An engine never decides that a pod should exist; whoever applied it does.
 """
@@ -124,7 +126,10 @@ class Capabilities:
     enforces_memory: bool = False
     enforces_volume_size: bool = False
     details: dict[str, str] = field(default_factory=dict)
-    """Anything else worth showing: runtime, cgroup version, storage driver, limits that were found."""
+    """Anything else worth showing: runtime, cgroup version, storage driver, limits that were found.
+
+    `acceleration` is always there: "kvm" or "tcg", what a virtual machine can be run with.
+    """
     warnings: tuple[str, ...] = ()
 
 

@@ -17,6 +17,7 @@ from neocloud.engines.base import EngineError, KubernetesObject, Reference
 
 KINDS = (
     "Namespace",
+    "VirtualNetwork",
     "NetworkPolicy",
     "ConfigMap",
     "Secret",

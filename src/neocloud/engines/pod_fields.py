@@ -65,6 +65,11 @@ _CONTAINER_SECURITY = {
 _LIMITS = {"cpu", "memory", "nvidia.com/gpu", "ephemeral-storage"}
 
 
+def is_device(host_path: Mapping[str, Any]) -> bool:
+    """Whether a hostPath volume is a device, such as /dev/kvm, that containers may use."""
+    return host_path.get("type") == "CharDevice"
+
+
 def check_pod(manifest: KubernetesObject) -> None:
     """Raise EngineError naming the first field that is wrong or not understood."""
     name = manifest["metadata"]["name"]
@@ -129,8 +134,12 @@ def _check_volume_source(kind: str, source: Mapping[str, Any], where: str) -> No
     }.get(kind)
     if name_field:
         check_name(source.get(name_field), f"{name_field} of {where}")
-    if kind == "hostPath" and not str(source.get("path", "")).startswith("/"):
-        raise EngineError(f"{where}: hostPath needs an absolute path.")
+    if kind == "hostPath":
+        path = PurePosixPath(str(source.get("path", "")))
+        if not path.is_absolute():
+            raise EngineError(f"{where}: hostPath needs an absolute path.")
+        if is_device(source) and (path.parts[:2] != ("/", "dev") or ".." in path.parts):
+            raise EngineError(f"{where}: a CharDevice must lie below /dev, {path} does not.")
     if kind == "emptyDir":
         if source.get("medium", "") not in ("", "Memory"):
             raise EngineError(f"{where}: emptyDir medium must be Memory or left out.")

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.data_source import data_source_of
+from neocloud.engines.interface import interface_of
 from neocloud.engines.manifests import (
     check_network_policy,
     checked_reference,
     file_contents,
 )
 from neocloud.engines.pod_fields import check_pod
+from neocloud.engines.virtual_network import parse_virtual_network
 
 
 def checked(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
@@ -23,6 +26,11 @@ def checked(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
         seen.add(reference)
         if reference.kind == "Pod":
             check_pod(manifest)
+            interface_of(manifest)
+        elif reference.kind == "VirtualNetwork":
+            parse_virtual_network(manifest)
+        elif reference.kind == "PersistentVolumeClaim":
+            data_source_of(manifest)
         elif reference.kind == "NetworkPolicy":
             check_network_policy(manifest)
         elif reference.kind in ("ConfigMap", "Secret"):

@@ -192,6 +192,36 @@ class EngineConformance:
         await space.apply(space.claim("data"), space.pod("two", **mounted(volume, "/data")))
         assert await space.read("two", "/data/file") == b""
 
+    async def test_copied_volume_is_independent_of_its_source(self, space: Space, bench: Bench) -> None:
+        other = Space(bench.engine, bench.image)
+        await other.apply(other.namespace())
+        volume = mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data")
+        copied = other.claim("data")
+        copied["spec"]["dataSourceRef"] = {
+            "kind": "PersistentVolumeClaim",
+            "name": "data",
+            "namespace": space.name,
+        }
+        try:
+            with pytest.raises(EngineError, match="does not exist"):
+                await other.apply(copied)
+            await space.apply(space.claim("data"), space.pod("one", **volume))
+            await space.run("one", "tee", "/data/file", stdin=b"first")
+            await other.apply(copied, other.pod("two", **volume))
+            assert await other.read("two", "/data/file") == b"first"
+            await other.run("two", "tee", "/data/file", stdin=b"second")
+            await other.apply(copied)
+            assert await other.read("two", "/data/file") == b"second"
+            assert await space.read("one", "/data/file") == b"first"
+            with pytest.raises(EngineError, match="another dataSourceRef"):
+                await other.apply(other.claim("data"))
+        finally:
+            await other.remove("Namespace", other.name)
+
+    async def test_capabilities_say_how_machines_would_run(self, bench: Bench) -> None:
+        details = (await bench.engine.capabilities()).details
+        assert details["acceleration"] in ("kvm", "tcg") and details["acceleration reason"]
+
     async def test_pods_of_a_namespace_find_and_reach_each_other(self, space: Space) -> None:
         front = space.manifest("Service", "front", spec={"selector": {"role": "front"}})
         server = space.pod("server-0", SERVE, labels={"role": "front"}, hostname="server")

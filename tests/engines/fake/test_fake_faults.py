@@ -101,3 +101,18 @@ async def test_world_in_a_file_outlives_the_process(tmp_path: Path) -> None:
     await FakeEngine(FakeWorld.open(path)).apply([NAMESPACE, pod()])
     engine = FakeEngine(FakeWorld.open(path))
     assert await phase(engine) is PodPhase.RUNNING
+
+
+async def test_machine_image_fills_a_new_volume_unless_unknown() -> None:
+    engine = FakeEngine(faults=Faults(unknown_images={"absent"}))
+
+    def claim(name: str) -> dict[str, Any]:
+        source = {"kind": "MachineImage", "name": name}
+        metadata = {"name": name, "namespace": "space"}
+        return {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"dataSourceRef": source}}
+
+    await engine.apply([NAMESPACE, claim("debian")])
+    reference = Reference("PersistentVolumeClaim", "space", "debian")
+    assert engine.world.volumes[reference] == {"disk.qcow2": b"disk of image debian"}
+    with pytest.raises(EngineError, match="build or import"):
+        await engine.apply([claim("absent")])

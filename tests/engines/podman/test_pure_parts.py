@@ -23,7 +23,7 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.netavark import is_unused
 from neocloud.engines.podman.observation import observed_pod, phase_of
 from neocloud.engines.podman.probes import Verdict
-from neocloud.engines.podman.processes import LOST, with_lost
+from neocloud.engines.podman.processes import LOST, living_containers, with_lost
 from neocloud.engines.podman.projections import Projections
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
@@ -293,6 +293,8 @@ def test_a_container_counts_as_lost_only_when_neither_it_nor_its_monitor_has_a_p
     assert ended == rows[1]
     monitor = subprocess.Popen([sys.executable, "-c", "input()", "d" * 64], stdin=subprocess.PIPE)
     try:
+        while "d" * 64 not in living_containers():  # its command line shows a moment after its start
+            assert monitor.poll() is None
         assert with_lost(rows) == rows
     finally:
         monitor.communicate()

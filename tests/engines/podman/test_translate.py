@@ -172,3 +172,12 @@ def test_security_of_the_container_wins_over_that_of_the_pod() -> None:
 )
 def test_images_without_a_registry_are_local(name: str, full: str) -> None:
     assert full_image_name(name) == full
+
+
+def test_character_devices_are_handed_over_where_they_are_mounted() -> None:
+    volumes = [{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]
+    mounts = [{"name": "tun", "mountPath": "/dev/net/tun"}, {"name": "data", "mountPath": "/data"}]
+    spec, other = specs({"volumeMounts": mounts}, {"name": "side"}, volumes=volumes)[1:]
+    assert spec["devices"][-1:] == [{"path": "/dev/net/tun:/dev/net/tun:rw"}]
+    assert [mount["destination"] for mount in spec["mounts"]][2:] == ["/data"]
+    assert other["devices"] == []

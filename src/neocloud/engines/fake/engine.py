@@ -20,13 +20,17 @@ from neocloud.engines.base import (
     Observation,
     Reference,
 )
+from neocloud.engines.data_source import CLAIM, DISK, MACHINE_IMAGE, data_source_of
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.observation import observed_pod
 from neocloud.engines.fake.shell import Seat, StillRunning, run
 from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld
-from neocloud.engines.manifests import check_reference, fingerprint, in_order
+from neocloud.engines.interface import member_of, pod_fingerprint
+from neocloud.engines.manifests import check_reference, in_order
+from neocloud.engines.membership import check_member, check_network, check_unused
 from neocloud.engines.pod_references import required_objects
 from neocloud.engines.validation import checked
+from neocloud.engines.virtual_network import parse_virtual_network
 
 Responder = Callable[[Reference, str, Sequence[str], bytes], ExecResult | None]
 """(pod, container, command, stdin) to an answer; None leaves it to the built-in programs."""
@@ -65,6 +69,7 @@ class FakeEngine:
             memory_mib=memory_mib,
             accelerators=accelerators,
             isolates_namespaces=True,
+            details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),
         )
         self._listeners: list[asyncio.Queue[EngineEvent]] = []
@@ -103,10 +108,11 @@ class FakeEngine:
         for reference in [r for r in references if r.kind == "Pod"]:
             self._remove_pod(reference)
         for reference in [r for r in references if r.kind not in ("Pod", "Namespace")]:
-            self._refuse_if_mounted(reference)
+            self._refuse_if_used(reference)
             self.world.objects.pop(reference, None)
             self.world.volumes.pop(reference, None)
         for reference in [r for r in references if r.kind == "Namespace"]:
+            self._refuse_if_used(reference)
             for pod in list(self.world.pods_of(reference.name)):
                 self._remove_pod(pod.reference)
             self.world.remove_namespace(reference.name)
@@ -186,7 +192,7 @@ class FakeEngine:
 
     def lose(self, pod: Reference) -> None:
         """The pod is gone, and nobody was told."""
-        self.world.pods.pop(pod, None)
+        self.world.take(pod)
         self.world.save()
 
     # Inside
@@ -197,22 +203,50 @@ class FakeEngine:
             self.world.add_namespace(reference.name)
             return
         self._require_namespace(reference)
+        if reference.kind == "VirtualNetwork":
+            network = parse_virtual_network(manifest)
+            check_network(network, self.world.networks(), self.world.members())
+        elif reference.kind == "PersistentVolumeClaim":
+            self._fill(manifest)
         self.world.objects[reference] = manifest
+
+    def _fill(self, manifest: KubernetesObject) -> None:
+        """Once, when the claim is new."""
+        reference, source = Reference.of(manifest), data_source_of(manifest)
+        known = self.world.objects.get(reference)
+        if known:
+            if data_source_of(known) != source:
+                raise EngineError(
+                    f"PersistentVolumeClaim {reference.name} exists with another dataSourceRef; "
+                    "remove it first, which deletes its data, or choose another name."
+                )
+        elif source and source.kind == CLAIM:
+            if source.claim not in self.world.objects:
+                raise EngineError(f"{source} does not exist; it cannot be copied.")
+            self.world.volumes[reference] = dict(self.world.volumes.get(source.claim, {}))
+        elif source and source.kind == MACHINE_IMAGE:
+            if source.name in self.faults.unknown_images:
+                raise EngineError(f"{source} is not known; build or import it first.")
+            self.world.volumes[reference] = {DISK: f"disk of image {source.name}".encode()}
 
     async def _apply_pod(self, manifest: KubernetesObject) -> None:
         reference = Reference.of(manifest)
         self._require_namespace(reference)
         self._require_references(manifest)
         existing = self.world.pods.get(reference)
-        if existing and fingerprint(existing.manifest["spec"]) != fingerprint(manifest["spec"]):
+        member = member_of(manifest)
+        if member:
+            check_member(member, self.world.network, self.world.holders)
+        if existing and pod_fingerprint(existing.manifest) != pod_fingerprint(manifest):
             self._remove_pod(reference)
             existing = None
         if existing:
-            existing.manifest = manifest
+            self.world.change(existing, manifest)
         else:
             containers = [FakeContainer(container) for container in manifest["spec"]["containers"]]
-            existing = FakePod(manifest, self.world.address_of(reference), containers)
-            self.world.pods[reference] = existing
+            address = str(member.interface.address) if member else self.world.address_of(reference)
+            existing = FakePod(manifest, address, containers)
+            self.world.add(existing)
             self.world.save()
         if self._clock and self.faults.apply_seconds:
             await self._clock.sleep(self.faults.apply_seconds)
@@ -279,7 +313,7 @@ class FakeEngine:
             self._start(pod, container)
 
     def _remove_pod(self, reference: Reference) -> None:
-        pod = self.world.pods.pop(reference, None)
+        pod = self.world.take(reference)
         if pod is None:
             return
         for container in pod.containers:
@@ -287,7 +321,11 @@ class FakeEngine:
                 self._end(pod, container, 143, restart=False)
         self._tell(EventKind.POD_REMOVED, reference)
 
-    def _refuse_if_mounted(self, reference: Reference) -> None:
+    def _refuse_if_used(self, reference: Reference) -> None:
+        if reference.kind in ("VirtualNetwork", "Namespace"):
+            goes_too = reference.namespace if reference.kind == "Namespace" else ""
+            staying = (m for m in self.world.members() if m.pod.namespace != goes_too)
+            check_unused(reference.namespace, staying)
         for pod in self.world.pods_of(reference.namespace):
             for volume in pod.manifest["spec"].get("volumes") or []:
                 claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")

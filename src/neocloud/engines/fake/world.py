@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.interface import Member, member_of
+from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
 Files = dict[str, bytes]
 """Content by path."""
@@ -52,6 +54,8 @@ class FakePod:
     ip: str
     containers: list[FakeContainer]
     scratch: dict[str, Files] = field(default_factory=dict)
+    member: Member | None = None
+    """Set while its interface is on a virtual network."""
 
     @property
     def reference(self) -> Reference:
@@ -74,6 +78,8 @@ class FakeWorld:
     pods: dict[Reference, FakePod] = field(default_factory=dict)
     volumes: dict[Reference, Files] = field(default_factory=dict)
     addresses: dict[Reference, str] = field(default_factory=dict)
+    holders: dict[str, Reference] = field(default_factory=dict)
+    """Which pod has which address, card and public address of a virtual network."""
     ticks: int = 0
 
     @classmethod
@@ -94,6 +100,37 @@ class FakeWorld:
 
     def pods_of(self, namespace: str) -> Iterator[FakePod]:
         return (pod for pod in list(self.pods.values()) if pod.reference.namespace == namespace)
+
+    def add(self, pod: FakePod) -> None:
+        self.pods[pod.reference] = pod
+        self.change(pod, pod.manifest)
+
+    def change(self, pod: FakePod, manifest: KubernetesObject) -> None:
+        self._let_go(pod)
+        pod.manifest, pod.member = manifest, member_of(manifest)
+        if pod.member:
+            self.holders |= dict.fromkeys(pod.member.holdings, pod.reference)
+
+    def take(self, reference: Reference) -> FakePod | None:
+        """The pod, which is no longer there."""
+        pod = self.pods.pop(reference, None)
+        if pod:
+            self._let_go(pod)
+        return pod
+
+    def _let_go(self, pod: FakePod) -> None:
+        for what in pod.member.holdings if pod.member else ():
+            self.holders.pop(what, None)
+
+    def networks(self) -> list[VirtualNetwork]:
+        found = (m for r, m in self.objects.items() if r.kind == "VirtualNetwork")
+        return [parse_virtual_network(manifest) for manifest in found]
+
+    def network(self, namespace: str) -> VirtualNetwork | None:
+        return next((network for network in self.networks() if network.namespace == namespace), None)
+
+    def members(self) -> list[Member]:
+        return [pod.member for pod in self.pods.values() if pod.member]
 
     def add_namespace(self, namespace: str) -> None:
         if namespace not in self.namespaces:

@@ -21,6 +21,7 @@ from neocloud.engines.base import (
     Reference,
 )
 from neocloud.engines.manifests import KINDS, check_reference, in_order
+from neocloud.engines.podman.acceleration import find_acceleration
 from neocloud.engines.podman.accelerators import find_accelerators
 from neocloud.engines.podman.events import watch
 from neocloud.engines.podman.execution import execute
@@ -64,6 +65,7 @@ class PodmanEngine:
         await self._prepare()
         host = self._known_host()
         accelerators, gpu_warnings = await asyncio.to_thread(find_accelerators)
+        acceleration, reason = await asyncio.to_thread(find_acceleration)
         _, name_warnings = resolver_configuration()
         info = await self._libpod.get("/info")
         return Capabilities(
@@ -77,6 +79,8 @@ class PodmanEngine:
             enforces_memory="memory" in info["host"]["cgroupControllers"],
             enforces_volume_size=False,
             details={
+                "acceleration": acceleration,
+                "acceleration reason": reason,
                 "runtime": host.runtime,
                 "cgroups": host.cgroup_version,
                 "storage driver": info["store"]["graphDriverName"],

@@ -12,6 +12,7 @@ from typing import Any
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import fingerprint
+from neocloud.engines.pod_fields import is_device
 from neocloud.engines.pod_references import environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
 from neocloud.engines.podman.dead_forwards import remove_dead_forwards
@@ -193,6 +194,9 @@ class Pods:
         folders = {}
         for volume in manifest["spec"].get("volumes") or []:
             kind, source = next((k, v or {}) for k, v in volume.items() if k != "name")
+            if is_device(source):
+                _require_device(source, pod)
+                continue
             match kind:
                 case "configMap":
                     path = self._projections["ConfigMap"].view(namespace, source)
@@ -272,6 +276,11 @@ def _to_start(manifest: KubernetesObject, rows: Sequence[Row]) -> list[Row]:
         return is_sandbox or policy == "Always" or (policy == "OnFailure" and row["ExitCode"] != 0)
 
     return sorted(filter(is_due, rows), key=lambda row: container_name(row) != SANDBOX)
+
+
+def _require_device(source: Mapping[str, Any], pod: str) -> None:
+    if not Path(source["path"]).is_char_device():
+        raise EngineError(f"Pod {pod} wants device {source['path']}, which this machine does not have.")
 
 
 def _host_path(source: Mapping[str, Any], pod: str) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 from neocloud.engines.base import KubernetesObject
 from neocloud.engines.manifests import fingerprint, quantity
+from neocloud.engines.pod_fields import is_device
 from neocloud.engines.podman.environment import Contents, container_environment, expand_all
 from neocloud.engines.podman.hostsfile import hostname_of
 from neocloud.engines.podman.images import full_image_name
@@ -153,7 +154,7 @@ def _container(
         "restart_policy": _RESTART[spec.get("restartPolicy", "Always")],
         "stop_timeout": spec.get("terminationGracePeriodSeconds", 30),
         "mounts": _mounts(container, resolved, layout),
-        "devices": [{"path": f"{GPU}={number}"} for number in devices],
+        "devices": [{"path": f"{GPU}={number}"} for number in devices] + _devices(manifest, container),
         "resource_limits": _limits(container.get("resources") or {}),
         **_security(spec.get("securityContext") or {}, container.get("securityContext") or {}),
     }
@@ -171,6 +172,8 @@ def _mounts(container: Mapping[str, Any], resolved: Resolved, layout: Layout) ->
         _bind(layout.resolv_conf, "/etc/resolv.conf", ["ro", "rprivate"]),
     ]
     for mount in container.get("volumeMounts") or []:
+        if mount["name"] not in resolved.volumes:
+            continue  # a device, which is handed over as one: as a mere mount it could not be opened
         source = resolved.volumes[mount["name"]]
         if mount.get("subPath"):
             source = source / mount["subPath"]
@@ -178,6 +181,20 @@ def _mounts(container: Mapping[str, Any], resolved: Resolved, layout: Layout) ->
         propagation = _PROPAGATION[mount.get("mountPropagation", "None")]
         mounts.append(_bind(source, mount["mountPath"], [access, propagation]))
     return mounts
+
+
+def _devices(manifest: KubernetesObject, container: Mapping[str, Any]) -> list[Spec]:
+    """Character devices of this machine, at the paths where their volumes are mounted."""
+    paths = {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in manifest["spec"].get("volumes") or []
+        if is_device(volume.get("hostPath") or {})
+    }
+    mounts = [mount for mount in container.get("volumeMounts") or [] if mount["name"] in paths]
+    return [
+        {"path": f"{paths[mount['name']]}:{mount['mountPath']}:{'r' if mount.get('readOnly') else 'rw'}"}
+        for mount in mounts
+    ]
 
 
 def _bind(source: Path, destination: str, options: list[str]) -> Spec:

@@ -2,8 +2,8 @@
 
 A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourceRef of kind RootFilesystem it
 is an overlay: the named root file system below, everything written above it, one mount on this machine that
-all pods share. It keeps the version of the root file system that it began with. Sizes are recorded and not
-enforced.
+all pods share. It keeps the version of the root file system that it began with. With any other source it is a
+copy, made once, before the claim counts as existing. Sizes are recorded and not enforced.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import EngineError, KubernetesObject
+from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
 from neocloud.engines.manifests import quantity
+from neocloud.engines.podman.copies import copy_file, copy_folder
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import (
     mount_overlay,
@@ -39,15 +41,20 @@ class Volumes:
         """The folder exists and, for an overlay, is mounted; so it is again after a reboot."""
         metadata, spec = manifest["metadata"], manifest.get("spec") or {}
         folder = self._folder(metadata["namespace"], metadata["name"])
-        record = {"source": _source_of(manifest), "size_bytes": _size_of(manifest), "spec": spec}
+        source = data_source_of(manifest)
+        below = source.name if source and source.kind == ROOT_FILESYSTEM else None
+        copied = str(source) if source and not below else None
+        record = {"source": below, "copied": copied, "size_bytes": _size_of(manifest), "spec": spec}
         known = read_record(folder / "volume.json") or {}
-        if known and known["source"] != record["source"]:
+        if known and (known["source"], known.get("copied")) != (below, copied):
             raise EngineError(
                 f"PersistentVolumeClaim {metadata['name']} exists with another dataSourceRef; "
                 "remove it first, which deletes its data, or choose another name."
             )
         if record["source"]:
             record["lower"] = self._lower(record["source"], known.get("lower"))
+        elif source and not known:
+            self._fill(folder / "data", source)
         _make(folder, record)
         write_record(folder / "volume.json", record)
 
@@ -94,6 +101,15 @@ class Volumes:
     def _scratch(self, namespace: str, pod: str) -> Path:
         return self._layout.namespace(namespace) / "pods" / pod / "scratch"
 
+    def _fill(self, target: Path, source: DataSource) -> None:
+        if source.kind == CLAIM:
+            copy_folder(self.claim_path(source.namespace, source.name), target)
+            return
+        disk = self._layout.images / "machine" / source.name / DISK
+        if not disk.is_file():
+            raise EngineError(f"The machine image {source.name} is not in {disk}; build or import it first.")
+        copy_file(disk, target / DISK)
+
     def _lower(self, source: str, known: str | None) -> str:
         """The root file system that the volume began with, as long as that version is there."""
         if known and Path(known).is_dir():
@@ -110,18 +126,6 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
         mount_overlay(folder / "merged", lower=lower, upper=folder / "upper", work=folder / "work")
     else:
         (folder / "data").mkdir(parents=True, exist_ok=True)
-
-
-def _source_of(manifest: KubernetesObject) -> str | None:
-    reference = (manifest.get("spec") or {}).get("dataSourceRef")
-    if reference is None:
-        return None
-    if reference.get("kind") != "RootFilesystem" or not reference.get("name"):
-        raise EngineError(
-            f"PersistentVolumeClaim {manifest['metadata']['name']}: dataSourceRef must be of kind "
-            "RootFilesystem and have a name."
-        )
-    return reference["name"]
 
 
 def _size_of(manifest: KubernetesObject) -> int:

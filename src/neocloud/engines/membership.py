@@ -1,0 +1,94 @@
+"""What a pod and its virtual network must agree on, and what two of either must not share.
+
+Pure. Engines ask before they touch anything; the pods that were applied are the only record they bring.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network
+
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.interface import Member
+from neocloud.engines.virtual_network import Subnet, VirtualNetwork
+
+Holders = Mapping[str, Reference]
+"""Which pod has each of `Member.holdings`."""
+
+
+def check_member(
+    member: Member, network_of: Callable[[str], VirtualNetwork | None], holders: Holders
+) -> tuple[VirtualNetwork, IPv4Network]:
+    """Its subnet is there, its address lies in it, nobody else has what it asks for.
+
+    Gives the network and the range of the subnet that the address is in.
+    """
+    interface = member.interface
+    where = f"Pod {member.pod.name}"
+    network = network_of(interface.network)
+    if network is None:
+        raise EngineError(
+            f"{where}: VirtualNetwork {interface.network} does not exist; apply it before its pods."
+        )
+    subnet = network.subnet(interface.subnet)
+    if subnet is None:
+        raise EngineError(
+            f"{where}: VirtualNetwork {interface.network} has no subnet {interface.subnet}; "
+            "add the subnet to it before its pods."
+        )
+    for what in member.holdings:
+        holder = holders.get(what, member.pod)
+        if holder != member.pod:
+            raise EngineError(
+                f"{where}: {what} is held by pod {holder.name} of namespace {holder.namespace}; "
+                "take it from that pod first."
+            )
+    return network, _cidr(interface.address, subnet, where)
+
+
+def check_network(
+    network: VirtualNetwork, others: Iterable[VirtualNetwork], members: Iterable[Member]
+) -> None:
+    """It is the only one of its namespace, overlaps no other, and keeps what its members stand on."""
+    where = f"VirtualNetwork {network.name}"
+    for other in others:
+        if other.namespace == network.namespace:
+            if other.name != network.name:
+                raise EngineError(
+                    f"{where}: namespace {network.namespace} has VirtualNetwork {other.name} already; "
+                    "give each a namespace of its own."
+                )
+            continue
+        for first, second in _pairs(network, other):
+            if first.overlaps(second):
+                raise EngineError(
+                    f"{where}: {first} overlaps {second} of VirtualNetwork {other.name}; networks on one "
+                    "machine need ranges of their own."
+                )
+    for member in members:
+        if member.interface.network == network.namespace:
+            check_member(member, lambda _: network, {})
+
+
+def check_unused(namespace: str, members: Iterable[Member]) -> None:
+    """A network goes after its pods, wherever they are."""
+    for member in members:
+        if member.interface.network == namespace:
+            raise EngineError(
+                f"VirtualNetwork of namespace {namespace} is in use by pod {member.pod.name} of namespace "
+                f"{member.pod.namespace}; remove that pod first."
+            )
+
+
+def _cidr(address: IPv4Address, subnet: Subnet, where: str) -> IPv4Network:
+    cidr = subnet.cidr_of(address)
+    if cidr is None:
+        ranges = ", ".join(str(cidr) for cidr in subnet.cidrs)
+        raise EngineError(f"{where}: address {address} is not in subnet {subnet.name} ({ranges}).")
+    if address in (cidr.network_address, cidr.broadcast_address, subnet.gateway_of(cidr)):
+        raise EngineError(f"{where}: address {address} belongs to subnet {subnet.name} itself; take another.")
+    return cidr
+
+
+def _pairs(network: VirtualNetwork, other: VirtualNetwork) -> Iterable[tuple[IPv4Network, IPv4Network]]:
+    for subnet in network.subnets:
+        for peer in other.subnets:
+            yield from ((first, second) for first in subnet.cidrs for second in peer.cidrs)

@@ -1,0 +1,54 @@
+"""Copies of volume contents: whole or not at all, sparse, shared with the original where the file system can.
+
+Blocking. A copy is made beside its place and moved there once it is on the disk.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+from neocloud.engines.base import EngineError
+from neocloud.engines.podman.mounts import remove_tree
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """All files below `source`, with owners, times and links."""
+    _copy(f"{source}/.", target)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """A folder `target.parent` with this one file in it."""
+    _copy(str(source), target.parent, as_name=target.name)
+
+
+def _copy(source: str, folder: Path, as_name: str = "") -> None:
+    if folder.exists():
+        return
+    unfinished = folder.with_name(f"{folder.name}.new")
+    remove_tree(unfinished)
+    try:
+        unfinished.mkdir(parents=True)
+        command = ["cp", "--archive", "--reflink=auto", "--sparse=auto", "--", source]
+        done = subprocess.run(
+            [*command, f"{unfinished}/{as_name}"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise EngineError(
+                f"A volume could not be filled: {done.stderr.strip()}; check free space and apply it again."
+            )
+        subprocess.run(["sync", "--file-system", str(unfinished)], check=True)
+        unfinished.rename(folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EngineError(f"A volume could not be filled: {error}; check free space.") from error
+    finally:
+        if unfinished.exists():
+            remove_tree(unfinished)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
