@@ -1,0 +1,1 @@
+"""Clients that nobody here wrote, run unmodified against a Neocloud."""
