@@ -5,7 +5,7 @@ that needs nothing special is one `Kind(...)` line: the six standard verbs are g
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -97,8 +97,14 @@ class Rules:
 
     def complete(self, new: Message, old: Message | None, world: World) -> None:
         """Last, once it is legal: what follows from the World, in place, e.g. an address claimed for it. What
-        it sets is stored, save that the status of a reconciled kind changes only on create. May raise
-        ApiError, e.g. not_enough_resources."""
+        it sets is stored, save that the status of a reconciled kind changes only on create. Also run for
+        children that reconcilers make; of those only the status is kept. May raise ApiError, e.g.
+        not_enough_resources."""
+
+    def born_with(self, resource: Message, world: World) -> Iterable[Resource]:
+        """Rows that a Create makes together with the new resource, e.g. a network's route table. They are
+        the rules' own, complete as they are."""
+        return ()
 
     def wakes(self, resource: Message) -> Iterable[str]:
         """Ids of those whose reconcilers must look when this one was made, changed (also its status or
@@ -139,6 +145,8 @@ class Kind:
     is_reconciled: bool = False
     reference_verb: str = "get"
     """The right that a caller needs on a resource of the kind to name it in another one's spec."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: "View | None" = None
     """What is worked out anew each time a resource of the kind is read."""
 
@@ -153,6 +161,15 @@ class Kind:
         if type(self.rules).wakes is Rules.wakes:
             return ()
         return self.rules.wakes(wire.resource_message(row))
+
+    def completed(self, row: Resource, world: World) -> Resource:
+        """A new child with the status that the rules complete."""
+        if type(self.rules).complete is Rules.complete:
+            return row
+        resource = wire.resource_message(row)
+        self.rules.complete(resource, None, world)
+        state = wire.state_of(resource) or row.state
+        return replace(row, status=resource.status.SerializeToString(), state=state)
 
 
 @dataclass(frozen=True)
@@ -211,6 +228,10 @@ class Dependencies:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
+Seed = Callable[[Transaction, Resource, datetime, Any], None]
+"""Puts its first things into a new resource: gets it, the time and the settings. Runs once for each."""
+
+
 @dataclass(frozen=True)
 class Service:
     """A brick, as the rest sees it."""
@@ -221,6 +242,8 @@ class Service:
     twins: tuple[Twin, ...] = ()
     reconcilers: Callable[[Dependencies], Sequence[Reconciler]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
+    seeds: Mapping[str, Seed] = field(default_factory=dict)
+    """By the kind, often another brick's, whose new resources start with something of this brick."""
 
 
 class Authenticator(Protocol):

@@ -89,6 +89,14 @@ def with_state(kind: str, status: bytes, state: str) -> bytes:
     return message.SerializeToString()
 
 
+def state_of(resource: Any) -> str:
+    """The name of the state in a resource's status; "" where its kind has none."""
+    field = resource.status.DESCRIPTOR.fields_by_name.get("state")
+    if field is None or field.enum_type is None:
+        return ""
+    return field.enum_type.values_by_number[resource.status.state].name
+
+
 @cache
 def _has(kind: str, field: str) -> bool:
     return field in contract.message(kind).DESCRIPTOR.fields_by_name

@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import uvicorn
 
+from neocloud.core.seeding import seeds_of
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_front import OPTIONS, ContractHandler
@@ -72,7 +73,8 @@ class ApiServer:
         status: StatusReport | None = None,
         around: Around = just_serve,
     ) -> None:
-        runtime = Runtime(dependencies, authenticator, authorizer, kinds_of(services), wake, inventory)
+        kinds, seeds = kinds_of(services), seeds_of(services)
+        runtime = Runtime(dependencies, authenticator, authorizer, kinds, wake, inventory, seeds)
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, around)
         self._json = JsonFront(self._pipeline, runtime, status)
         self._dependencies = dependencies

@@ -1,11 +1,12 @@
 """What the server needs while it runs, and the two questions it asks about each caller."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.seeding import Seeds
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Kind, Subject
 from neocloud.core.store.protocol import Store
 
@@ -19,6 +20,8 @@ class Runtime:
     """All served kinds by message name."""
     wake: Callable[[], None]
     inventory: Callable[[], Any]
+    seeds: Seeds = field(default_factory=dict)
+    """What bricks put into new resources."""
 
     @property
     def store(self) -> Store:

@@ -7,17 +7,18 @@ not make children beside its successor.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
-from neocloud.core.contract import ApiError
+from neocloud.core.contract import ApiError, Code
 from neocloud.core.reconcile import removal
 from neocloud.core.reconcile.steps import Failed, RetryLater
 from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
+from neocloud.core.world import StoreWorld
 
 Result = TypeVar("Result")
 
@@ -44,6 +45,8 @@ class ChildKind(Protocol):
     def finalizers(self) -> tuple[str, ...]: ...
 
     def wakes(self, row: Resource) -> Iterable[str]: ...
+
+    def completed(self, row: Resource, world: Any) -> Resource: ...
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,17 @@ class PassContext:
 
         return await self._around.store.write(take)
 
+    async def claims(self, space: str) -> Mapping[str, str]:
+        return await self._around.store.read(lambda tx: tx.claims(space))
+
+    async def release(self, space: str, value: str) -> None:
+        def give_back(tx: Transaction) -> None:
+            self._check_lease(tx)
+            if tx.claims(space).get(value) == self.resource.id:
+                tx.release(space, value)
+
+        await self._around.store.write(give_back)
+
     async def ensure_child(
         self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]
     ) -> Resource:
@@ -104,7 +118,8 @@ class PassContext:
             self._check_lease(tx)
             found = tx.find(kind, parent_id, name)
             if found is None:
-                born = self._newborn(kind, name, parent_id, spec, labels)
+                newborn = self._newborn(kind, name, parent_id, spec, labels)
+                born = self._completed(tx, newborn)
                 tx.insert(born)
                 self._wake_interested(tx, born)
                 return born
@@ -180,6 +195,14 @@ class PassContext:
             finalizers=known.finalizers,
         )
 
+    def _completed(self, tx: Transaction, newborn: Resource) -> Resource:
+        try:
+            world = StoreWorld(tx, self._around.clock.now())
+            return self._around.kinds[newborn.kind].completed(newborn, world)
+        except ApiError as refusal:
+            code = refusal.code if refusal.code == Code.RESOURCE_EXHAUSTED else Code.FAILED_PRECONDITION
+            raise Failed(_reason(refusal), refusal.message, code=code) from refusal
+
     def _changed(self, child: Resource, spec: Message, labels: Mapping[str, str]) -> Resource:
         is_new_spec = type(spec).FromString(child.spec) != spec
         return replace(
@@ -200,3 +223,9 @@ class PassContext:
         if child.deleted_at is not None:
             raise RetryLater(f"{child.id} ({child.name}) of an earlier wish is still being deleted")
         return dict(child.labels) == dict(labels) and type(spec).FromString(child.spec) == spec
+
+
+def _reason(refusal: ApiError) -> str:
+    """ "NotEnoughResources" for not_enough_resources."""
+    code = next((detail.code for detail in refusal.details if detail.code), "refused")
+    return "".join(word.capitalize() for word in code.split("_"))

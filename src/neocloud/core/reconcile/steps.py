@@ -5,7 +5,7 @@ the end, also after a failed step. A step reads the world again each time and ma
 Steps never sleep and never write to the store directly.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -109,11 +109,20 @@ class Context(Protocol):
         candidate, taken until the resource is deleted; None when all are taken."""
         ...
 
+    async def claims(self, space: str) -> Mapping[str, str]:
+        """Who holds what in the space: resource ids by value."""
+        ...
+
+    async def release(self, space: str, value: str) -> None:
+        """Give back what this resource holds; what another holds stays."""
+        ...
+
     async def ensure_child(
         self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]
     ) -> Resource:
-        """The owned resource of this kind and name, created or given this spec. Its own reconciler does the
-        rest. Raises RetryLater while one of this name is still being deleted."""
+        """The owned resource of this kind and name, created or given this spec. Its rules complete it, its
+        own reconciler does the rest. Raises RetryLater while one of this name is still being deleted, and
+        Failed where its rules refuse, e.g. because a subnet is full."""
         ...
 
     async def delete_owned(self) -> bool:

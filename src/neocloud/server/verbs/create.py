@@ -6,6 +6,7 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.seeding import sow
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.server.access import require, require_references
@@ -45,6 +46,7 @@ class Create:
             self._kind.rules.complete(resource, None, world)
             row = self._with_content(draft, resource)
             self._insert(tx, row)
+            self._insert_beside(tx, row, resource, world)
             wake_interested(tx, self._runtime.kinds, [row], now)
             operation = new_operation(inbound, self._kind, row, now, f"{self._shape.word} {row.name}".strip())
             return Change(accepted(self._kind, operation, now))
@@ -106,6 +108,13 @@ class Create:
             raise contract.bad_state(
                 parent_id, f"{parent_id} is being deleted; nothing new can be made in it."
             )
+
+    def _insert_beside(self, tx: Transaction, row: Resource, resource: Any, world: TransactionWorld) -> None:
+        """What its rules and other bricks' seeds make together with it."""
+        for born in self._kind.rules.born_with(resource, world):
+            tx.insert(born)
+        seeds, settings = self._runtime.seeds, self._runtime.dependencies.settings
+        sow(tx, seeds, row, world.now, settings)
 
     def _insert(self, tx: Transaction, row: Resource) -> None:
         try:
