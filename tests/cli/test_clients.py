@@ -59,7 +59,7 @@ def test_dstack_gets_a_backend_with_one_project():
 
 
 def test_terraform_gets_an_override_file():
-    document = json.loads(content(terraform.plan(TARGET), terraform.OVERRIDE))
+    document = json.loads(content(terraform.plan(TARGET), f"./{terraform.OVERRIDE}"))
     provider = document["provider"]["nebius"]
     assert provider["domain"] == "api.localhost:7372"
     assert provider["service_account"]["account_id"] == "serviceaccount-e00a"
@@ -89,3 +89,12 @@ def test_a_second_run_changes_nothing_and_other_files_are_kept(neo, tmp_path):
     assert domain.read_text() == "api.elsewhere:443\n"
     assert neo("sky", "--directory", str(tmp_path), "--force").exit_code == 0
     assert domain.read_text() == "api.localhost:7372\n"
+
+
+def test_terraform_keeps_the_key_out_of_the_configuration(neo, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "infrastructure").mkdir()
+    done = neo("terraform", "--directory", str(tmp_path / "infrastructure"))
+    assert done.exit_code == 0, done.output
+    assert [path.name for path in (tmp_path / "infrastructure").iterdir()] == [terraform.OVERRIDE]
+    assert "PRIVATE KEY" in (tmp_path / "home" / ".nebius" / "neocloud.pem").read_text()

@@ -1,7 +1,7 @@
 """SkyPilot, unmodified, on machines that really boot (EXP-01, CMP-01, CMP-09).
 
-`sky check`, `launch`, its output, `stop`, `start`, `down`: each as a user types it, over TLS under the cloud's
-own authority.
+`sky check`, `launch`, its output, `stop`, `start`, `down`: each as a user types it, over TLS under the
+cloud's own authority.
 """
 
 import subprocess

@@ -21,7 +21,7 @@ class Target:
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A file to write; its path is relative to the home directory."""
+    """A file to write, below the home directory; one that starts with `./` lies where the user works."""
 
     path: str
     content: str

@@ -18,10 +18,10 @@ def plan(target: Target) -> Plan:
     return Plan(
         files=(
             PlannedFile(".nebius/neocloud.pem", subject["private-key"], is_secret=True),
-            PlannedFile(OVERRIDE, json.dumps({"provider": {"nebius": provider}}, indent=2) + "\n"),
+            PlannedFile(f"./{OVERRIDE}", json.dumps({"provider": {"nebius": provider}}, indent=2) + "\n"),
         ),
         next_steps=(
-            f"Put {OVERRIDE} beside your *.tf files",
+            f"Keep {OVERRIDE} beside your *.tf files",
             f"export SSL_CERT_FILE={target.authority}    # or, once: neo client-config trust",
         ),
     )

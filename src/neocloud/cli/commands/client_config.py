@@ -1,7 +1,7 @@
 """`neo client-config`: write what the official SDK, SkyPilot, dstack and Terraform need to use this cloud."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -78,14 +78,20 @@ def dstack(context: typer.Context, directory: DirectoryOption = None, force: For
 
 
 @app.command()
-def terraform(context: typer.Context, directory: DirectoryOption = None, force: ForceOption = False) -> None:
+def terraform(
+    context: typer.Context,
+    directory: Annotated[
+        Path, typer.Option("--directory", help="Where your *.tf files are; the key goes to ~/.nebius.")
+    ] = Path(),
+    force: ForceOption = False,
+) -> None:
     """Write an override file that leads the Terraform provider here.
 
     Example:
 
       neo client-config terraform --directory ./infrastructure
     """
-    _write_plan(context, terraform_client.plan, directory, force)
+    _write_plan(context, terraform_client.plan, None, force, work=directory)
 
 
 @app.command()
@@ -114,16 +120,23 @@ def trust(
 
 
 def _write_plan(
-    context: typer.Context, make: Callable[[Target], Plan], directory: Path | None, force: bool
+    context: typer.Context,
+    make: Callable[[Target], Plan],
+    home: Path | None,
+    force: bool,
+    *,
+    work: Path = Path(),
 ) -> None:
+    """Write the files of the plan, all or none of those that say something else, and say what comes next."""
     target = _target(context)
     plan = make(target)
-    root = directory.absolute() if directory else Path.home()
+    roots = {True: work.absolute(), False: (home or Path.home()).absolute()}
+    places = {roots[file.path.startswith("./")] / file.path: file for file in plan.files}
     if not force:
-        _refuse_overwriting(plan, root)
-    for file in plan.files:
-        _write(root / file.path, file)
-        typer.echo(f"Wrote {root / file.path}")
+        _refuse_overwriting(places)
+    for path, file in places.items():
+        _write(path, file)
+        typer.echo(f"Wrote {path}")
     if not trust_store.trusts(target.authority):
         typer.echo("This machine does not trust the cloud's authority yet. Once, as root:")
         typer.echo("  neo client-config trust")
@@ -163,12 +176,8 @@ def _server_with_tls(home: Home) -> RunningServer:
     return server
 
 
-def _refuse_overwriting(plan: Plan, root: Path) -> None:
-    others = [
-        root / file.path
-        for file in plan.files
-        if (root / file.path).exists() and (root / file.path).read_text() != file.content
-    ]
+def _refuse_overwriting(places: Mapping[Path, PlannedFile]) -> None:
+    others = [path for path, file in places.items() if path.exists() and path.read_text() != file.content]
     if others:
         raise ClientError(
             "ALREADY_EXISTS",
