@@ -9,7 +9,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 
 class StoreWorld:
     def __init__(self, tx: Transaction, now: datetime, *, inventory: Any = None, subject: Any = None) -> None:
-        """Without a `subject` (a core.service.Subject) no request is behind it: a reconciler makes a child."""
+        """Without a `subject` (core.service.Subject) no request is behind it: a reconciler makes a child."""
         self._tx = tx
         self.now = now
         self.inventory = inventory
