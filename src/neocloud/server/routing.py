@@ -75,6 +75,9 @@ def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> I
         if verb in _CHANGES:
             require_operation_answer(rpc)
         yield Endpoint(rpc, _VERBS[verb](runtime, shape), is_change=verb in _CHANGES)
+    for verb, path in kind.elsewhere.items():
+        require_operation_answer(_method(path))
+        yield Endpoint(_method(path), _VERBS[verb](runtime, shape), is_change=True)
     if _BY_PARENT in shape.rpcs:
         serve = ListOperationsByParent(runtime, kind.message, kind.permission)
         yield Endpoint(shape.rpcs[_BY_PARENT], serve)

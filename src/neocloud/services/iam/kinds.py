@@ -2,7 +2,9 @@
 
 from neocloud.core.service import Kind
 from neocloud.services.iam import resources as iam
+from neocloud.services.iam.members import view_group, view_membership
 from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ProjectRules, ServiceAccountRules
+from neocloud.services.iam.rules.keys import AccessKeyRules, view_key, view_static_key
 from neocloud.services.iam.rules.permits import AccessPermitRules, GroupMembershipRules, GroupRules
 
 KINDS = (
@@ -15,6 +17,7 @@ KINDS = (
         verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
         rules=ProjectRules(),
         initial_state=iam.State.ACTIVE,
+        elsewhere={"Delete": "nebius.iam.v2.ProjectService/Delete"},
     ),
     Kind(
         message=iam.SERVICE_ACCOUNT,
@@ -23,6 +26,8 @@ KINDS = (
         permission="iam.serviceAccounts",
         parent_kinds=(iam.CONTAINER,),
         rules=ServiceAccountRules(),
+        # Whoever makes something act as an account can do what the account can.
+        reference_verb="impersonate",
     ),
     Kind(
         message=iam.AUTH_PUBLIC_KEY,
@@ -33,6 +38,7 @@ KINDS = (
         verbs=frozenset({"Create", "Get", "List", "Update", "Delete"}),
         rules=AuthPublicKeyRules(),
         initial_state=iam.State.ACTIVE,
+        view=view_key,
     ),
     Kind(
         message=iam.GROUP,
@@ -42,6 +48,7 @@ KINDS = (
         parent_kinds=(iam.CONTAINER,),
         rules=GroupRules(),
         initial_state=iam.State.ACTIVE,
+        view=view_group,
     ),
     Kind(
         message=iam.GROUP_MEMBERSHIP,
@@ -51,6 +58,7 @@ KINDS = (
         parent_kinds=(iam.GROUP,),
         verbs=frozenset({"Create", "Get", "Delete"}),
         rules=GroupMembershipRules(),
+        view=view_membership,
     ),
     Kind(
         message=iam.ACCESS_PERMIT,
@@ -60,5 +68,25 @@ KINDS = (
         parent_kinds=(iam.GROUP,),
         verbs=frozenset({"Create", "Get", "List", "Delete"}),
         rules=AccessPermitRules(),
+    ),
+    Kind(
+        message=iam.ACCESS_KEY,
+        rpc="nebius.iam.v2.AccessKeyService",
+        id_prefix=iam.ACCESS_KEY_ID_PREFIX,
+        permission="iam.accessKeys",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Create", "Get", "List", "Update", "Delete"}),
+        rules=AccessKeyRules(),
+        initial_state=iam.State.ACTIVE,
+        view=view_key,
+    ),
+    Kind(
+        message=iam.STATIC_KEY,
+        rpc="nebius.iam.v1.StaticKeyService",
+        id_prefix=iam.STATIC_KEY_ID_PREFIX,
+        permission="iam.staticKeys",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Get", "GetByName", "List", "Delete"}),
+        view=view_static_key,
     ),
 )

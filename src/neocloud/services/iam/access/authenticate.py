@@ -13,6 +13,7 @@ from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Store
 from neocloud.services.iam.access.proof import Proven, find_subject
 from neocloud.services.iam.access.recent import Recent
+from neocloud.services.iam.access.static_keys import StaticKeys, is_static_token
 from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, read_access_token
 
 LOOK_AGAIN_SECONDS = 1.0
@@ -24,11 +25,14 @@ class StoreAuthenticator:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._static_keys = StaticKeys(store, clock)
         self._key: Ed25519PrivateKey | None = None
         self._claims: Recent[str, AccessClaims] = Recent(clock)
         self._proven: Recent[AccessClaims, Proven] = Recent(clock, max_age_seconds=LOOK_AGAIN_SECONDS)
 
     async def authenticate(self, token: str) -> Subject:
+        if is_static_token(token):
+            return await self._static_keys.authenticate(token)
         claims = await self.claims_of(token)
         proven = self._proven.get(claims)
         if proven is None:

@@ -11,7 +11,7 @@ from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.recent import Recent
 from neocloud.services.iam.resources import GROUP_MEMBERSHIP, lineage
-from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted
+from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted, is_in_scope
 
 LOOK_AGAIN_SECONDS = 1.0
 
@@ -26,7 +26,14 @@ class StoreAuthorizer:
 
     async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
         path, grants = self._lineages.get(target_id), self._grants.get(subject.id)
-        if path and grants and path[-1] == subject.tenant_id and is_granted(grants, permission, path):
+        in_scope = is_in_scope(subject.scopes, permission)
+        if (
+            in_scope
+            and path
+            and grants
+            and path[-1] == subject.tenant_id
+            and is_granted(grants, permission, path)
+        ):
             return
         path, grants = await self._store.read(
             lambda tx: (_lineage_ids(tx, target_id), subject_grants(tx, subject.id))
@@ -35,6 +42,12 @@ class StoreAuthorizer:
             raise contract.not_found("resource", target_id)
         self._lineages.put(target_id, path)
         self._grants.put(subject.id, grants)
+        if not in_scope:
+            raise contract.permission_denied(
+                permission,
+                target_id,
+                f'The key that signs this call is for other services: it cannot be used for "{permission}".',
+            )
         if not is_granted(grants, permission, path):
             raise contract.permission_denied(
                 permission,

@@ -1,7 +1,16 @@
 """What a caller may do beyond the standard verbs: the table of methods and the permission each needs."""
 
 from neocloud.core.service import Method
-from neocloud.services.iam.api import groups, keys, profile, tenants, token_exchange
+from neocloud.services.iam.api import (
+    access_keys,
+    containers,
+    groups,
+    keys,
+    profile,
+    static_keys,
+    tenants,
+    token_exchange,
+)
 
 METHODS = (
     # The subject token is the proof; whoever holds one may call.
@@ -12,36 +21,11 @@ METHODS = (
     Method(
         "nebius.iam.v1.TenantService/Get", tenants.get, "iam.tenants.get", target=lambda request: request.id
     ),
-    Method(
-        "nebius.iam.v1.AuthPublicKeyService/ListByAccount",
-        keys.list_by_account,
-        "iam.authPublicKeys.list",
-        target=lambda request: request.account.service_account.id,
-    ),
-    Method(
-        "nebius.iam.v1.AuthPublicKeyService/Activate",
-        keys.activate,
-        "iam.authPublicKeys.update",
-        target=lambda request: request.id,
-        is_change=True,
-    ),
-    Method(
-        "nebius.iam.v1.AuthPublicKeyService/Deactivate",
-        keys.deactivate,
-        "iam.authPublicKeys.update",
-        target=lambda request: request.id,
-        is_change=True,
-    ),
-    Method(
-        "nebius.iam.v1.GroupMembershipService/ListMembers",
-        groups.list_members,
-        "iam.groupMemberships.list",
-        target=lambda request: request.parent_id,
-    ),
-    Method(
-        "nebius.iam.v1.GroupMembershipService/ListMemberOf",
-        groups.list_member_of,
-        "iam.groupMemberships.list",
-        target=lambda request: request.subject_id,
-    ),
+    *containers.METHODS,
+    *keys.METHODS,
+    *access_keys.METHODS,
+    *static_keys.METHODS,
+    *groups.METHODS,
 )
+
+TWINS = (*containers.TWINS, *access_keys.TWINS)

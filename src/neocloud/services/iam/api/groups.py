@@ -1,46 +1,140 @@
-"""Who is in a group, and which groups somebody is in."""
+"""Who is in a group, also with what is known of each member, and which groups somebody is in."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
+from neocloud.services.iam.access.users import attributes_of
+from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, page
-from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP
+from neocloud.services.iam.members import view_group, view_membership
+from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
 
+SERVICE = "nebius.iam.v1.GroupMembershipService"
 ListGroupMembershipsResponse = contract.message("nebius.iam.v1.ListGroupMembershipsResponse")
+ListWithAttributesResponse = contract.message("nebius.iam.v1.ListGroupMembershipsWithAttributesResponse")
 ListMemberOfResponse = contract.message("nebius.iam.v1.ListMemberOfResponse")
+WithAttributes = contract.message("nebius.iam.v1.GroupMembershipWithAttributes")
+MemberKind = contract.enum("nebius.iam.v1.GroupMemberKind.Kind")
 
 
 async def list_members(call: Call, request: Any) -> Any:
-    scope = f"{GROUP_MEMBERSHIP}/{request.parent_id}"
-    wanted = Page(
-        size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
-        after=contract.page_after(request.page_token, scope),
-    )
-    rows, after = await call.dependencies.store.read(
-        lambda tx: tx.list(GROUP_MEMBERSHIP, parent_id=request.parent_id, page=wanted)
-    )
-    return ListGroupMembershipsResponse(
-        memberships=[wire.resource_message(row) for row in rows],
-        next_page_token=contract.page_token(after, scope),
-    )
+    def find(tx: Transaction) -> Any:
+        rows, token = _members(tx, request)
+        return ListGroupMembershipsResponse(
+            memberships=[_membership(tx, call, row) for row in rows], next_page_token=token
+        )
+
+    return await call.dependencies.store.read(find)
+
+
+async def list_members_with_attributes(call: Call, request: Any) -> Any:
+    def find(tx: Transaction) -> Any:
+        rows, token = _members(tx, request)
+        return ListWithAttributesResponse(
+            memberships=[_with_attributes(tx, call, row) for row in rows], next_page_token=token
+        )
+
+    return await call.dependencies.store.read(find)
+
+
+async def get_with_attributes(call: Call, request: Any) -> Any:
+    def find(tx: Transaction) -> Any:
+        row = tx.get(request.id)
+        if row is None or row.kind != GROUP_MEMBERSHIP:
+            raise contract.not_found("group membership", request.id)
+        return _with_attributes(tx, call, row)
+
+    return await call.dependencies.store.read(find)
 
 
 async def list_member_of(call: Call, request: Any) -> Any:
-    groups = await call.dependencies.store.read(lambda tx: groups_of(tx, request.subject_id))
-    found, token = page(
-        groups,
-        request.page_size,
-        request.page_token,
-        scope=f"memberOf/{request.subject_id}",
-        key=lambda row: row.id,
-    )
-    return ListMemberOfResponse(items=[wire.resource_message(row) for row in found], next_page_token=token)
+    _refuse_filter(request)
+
+    def find(tx: Transaction) -> Any:
+        found, token = page(
+            groups_of(tx, request.subject_id),
+            request.page_size,
+            request.page_token,
+            scope=f"memberOf/{request.subject_id}",
+            key=lambda row: row.id,
+        )
+        items = [wire.resource_message(row) for row in found]
+        for item in items:
+            view_group(item, tx, call.dependencies.clock.now())
+        return ListMemberOfResponse(items=items, next_page_token=token)
+
+    return await call.dependencies.store.read(find)
 
 
 def groups_of(tx: Transaction, subject_id: str) -> Sequence[Resource]:
     memberships = [row for row in tx.owned(subject_id) if row.kind == GROUP_MEMBERSHIP]
     rows = [tx.get(membership.parent_id) for membership in memberships]
     return [row for row in rows if row is not None and row.kind == GROUP]
+
+
+def _members(tx: Transaction, request: Any) -> tuple[Sequence[Resource], str]:
+    _refuse_filter(request)
+    if request.page_size < 0:
+        raise contract.bad_field("page_size", "must not be negative")
+    scope = f"{GROUP_MEMBERSHIP}/{request.parent_id}"
+    wanted = Page(
+        size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
+        after=contract.page_after(request.page_token, scope),
+    )
+    rows, after = tx.list(GROUP_MEMBERSHIP, parent_id=request.parent_id, page=wanted)
+    return rows, contract.page_token(after, scope)
+
+
+def _refuse_filter(request: Any) -> None:
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+
+
+def _membership(tx: Transaction, call: Call, row: Resource) -> Any:
+    message = wire.resource_message(row)
+    view_membership(message, tx, call.dependencies.clock.now())
+    return message
+
+
+def _with_attributes(tx: Transaction, call: Call, row: Resource) -> Any:
+    membership = _membership(tx, call, row)
+    answer = WithAttributes(group_membership=membership)
+    member = tx.get(membership.spec.member_id)
+    if member is None:
+        answer.error.message = f"{membership.spec.member_id} is not there any more."
+    elif member.kind == SERVICE_ACCOUNT:
+        answer.group_member_kind.kind = MemberKind.Value("SERVICE_ACCOUNT")
+        answer.service_account_attributes.name = member.name
+        answer.service_account_attributes.description = wire.resource_message(member).spec.description
+    else:
+        is_invited = member.state == State.INACTIVE
+        kind = "INVITED_TENANT_USER_ACCOUNT" if is_invited else "ORDINARY_TENANT_USER_ACCOUNT"
+        answer.group_member_kind.kind = MemberKind.Value(kind)
+        answer.user_attributes.CopyFrom(attributes_of(tx, member.id))
+    return answer
+
+
+METHODS = (
+    Method(
+        f"{SERVICE}/ListMembers",
+        list_members,
+        "iam.groupMemberships.list",
+        target=lambda request: request.parent_id,
+    ),
+    Method(
+        f"{SERVICE}/ListMembersWithAttributes",
+        list_members_with_attributes,
+        "iam.groupMemberships.list",
+        target=lambda request: request.parent_id,
+    ),
+    Method(f"{SERVICE}/GetWithAttributes", get_with_attributes, "iam.groupMemberships.get", target=by_id),
+    Method(
+        f"{SERVICE}/ListMemberOf",
+        list_member_of,
+        "iam.groupMemberships.list",
+        target=lambda request: request.subject_id,
+    ),
+)

@@ -1,70 +1,82 @@
-"""Public keys of one account; switching a key off and on again."""
+"""Keys that service accounts sign in with: those of one account, and switching a key off and on again.
+
+Every kind of key that has a state is switched here.
+"""
 
 from dataclasses import replace
 from typing import Any
 
-from neocloud.core import contract, operations, wire
-from neocloud.core.service import Call
-from neocloud.core.store.protocol import OperationRow, Resource, Transaction
+from neocloud.core import contract, wire
+from neocloud.core.service import Call, Handler, Method
+from neocloud.core.store.protocol import Transaction
+from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.api.pages import page
-from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeyStatus, State
-from neocloud.services.iam.rules.accounts import KeyState
+from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
+from neocloud.services.iam.rules.keys import set_state, show_expiry
 
 ListAuthPublicKeyResponse = contract.message("nebius.iam.v1.ListAuthPublicKeyResponse")
 SERVICE = "nebius.iam.v1.AuthPublicKeyService"
 
 
 async def list_by_account(call: Call, request: Any) -> Any:
-    account_id = request.account.service_account.id
+    return await list_keys_of(call, request, AUTH_PUBLIC_KEY, ListAuthPublicKeyResponse)
+
+
+async def list_keys_of(call: Call, request: Any, kind: str, response: Any) -> Any:
+    """The keys of this kind that a service account has, a page at a time."""
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+    account_id, now = account_of(request), call.dependencies.clock.now()
     owned = await call.dependencies.store.read(lambda tx: tx.owned(account_id))
     found, token = page(
-        [row for row in owned if row.kind == AUTH_PUBLIC_KEY],
+        [row for row in owned if row.kind == kind],
         request.page_size,
         request.page_token,
-        scope=f"keysOf/{account_id}",
+        scope=f"{kind}/{account_id}",
         key=lambda row: row.id,
     )
-    return ListAuthPublicKeyResponse(
-        items=[wire.resource_message(row) for row in found], next_page_token=token
+    items = [wire.resource_message(row) for row in found]
+    for item in items:
+        show_expiry(item, now)
+    return response(items=items, next_page_token=token)
+
+
+def account_of(request: Any) -> str:
+    return request.account.service_account.id
+
+
+def switch(kind: str, state: State, path: str) -> Handler:
+    """A handler that puts a key of this kind into the state."""
+
+    async def handle(call: Call, request: Any) -> Any:
+        def change(tx: Transaction) -> Any:
+            row = tx.get(request.id)
+            if row is None or row.kind != kind:
+                raise contract.not_found("key", request.id)
+            now = call.dependencies.clock.now()
+            changed = replace(row, status=set_state(row, state), state=state, updated_at=now)
+            tx.update(changed)
+            return done(tx, call, request, changed, path=path, title=f"key {row.name or row.id}")
+
+        return await call.dependencies.store.write(change)
+
+    return handle
+
+
+def switches(kind: str, service: str, permission: str) -> tuple[Method, Method]:
+    """Activate and Deactivate of a service whose keys are of this kind."""
+    on, off = f"{service}/Activate", f"{service}/Deactivate"
+    return (
+        Method(on, switch(kind, State.ACTIVE, on), permission, target=by_id, is_change=True),
+        Method(off, switch(kind, State.INACTIVE, off), permission, target=by_id, is_change=True),
     )
 
 
-async def activate(call: Call, request: Any) -> Any:
-    return await _set_state(call, request, State.ACTIVE, "Activate")
+def by_id(request: Any) -> str:
+    return request.id
 
 
-async def deactivate(call: Call, request: Any) -> Any:
-    return await _set_state(call, request, State.INACTIVE, "Deactivate")
-
-
-async def _set_state(call: Call, request: Any, state: State, verb: str) -> Any:
-    now = call.dependencies.clock.now()
-    operation_id = contract.new_id("operation")
-
-    def change(tx: Transaction) -> OperationRow:
-        row = tx.get(request.id)
-        if row is None or row.kind != AUTH_PUBLIC_KEY:
-            raise contract.not_found("public key", request.id)
-        status = AuthPublicKeyStatus.FromString(row.status)
-        status.state = KeyState.Value(state)
-        tx.update(replace(row, status=status.SerializeToString(), state=state, updated_at=now))
-        operation = operations.finish(_operation(call, request, row, operation_id, verb), now)
-        tx.insert_operation(operation)
-        return operation
-
-    return wire.operation_message(await call.dependencies.store.write(change))
-
-
-def _operation(call: Call, request: Any, row: Resource, operation_id: str, verb: str) -> OperationRow:
-    return OperationRow(
-        id=operation_id,
-        resource_id=row.id,
-        resource_kind=row.kind,
-        parent_id=row.parent_id,
-        method=f"{SERVICE}/{verb}",
-        description=f"{verb} public key {row.id}",
-        created_by=call.subject.id if call.subject else "",
-        created_at=call.dependencies.clock.now(),
-        resource_version=row.resource_version,
-        request=contract.pack(request).SerializeToString(),
-    )
+METHODS = (
+    Method(f"{SERVICE}/ListByAccount", list_by_account, "iam.authPublicKeys.list", target=account_of),
+    *switches(AUTH_PUBLIC_KEY, SERVICE, "iam.authPublicKeys.update"),
+)

@@ -18,6 +18,8 @@ async def get(call: Call, request: Any) -> Any:
 
 async def list_tenants(call: Call, request: Any) -> Any:
     """A service account belongs to exactly one tenant, so there is never a second page."""
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
     tenant_id = call.subject.tenant_id if call.subject else ""
     row = await call.dependencies.store.read(lambda tx: tx.get(tenant_id))
     return ListTenantsResponse(items=[wire.resource_message(row)] if row else [])

@@ -7,12 +7,12 @@ from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
 from neocloud.services.iam.resources import (
     PROJECT_ID_PREFIX,
-    SERVICE_ACCOUNT,
     ContainerStatus,
     State,
     is_project,
     is_tenant,
 )
+from neocloud.services.iam.rules.keys import account_problem, expiry_violations
 from neocloud.services.iam.rules.public_key import PublicKey, PublicKeyError, read_public_key
 
 ContainerState = contract.enum("nebius.iam.v1.State")
@@ -53,6 +53,10 @@ class ProjectRules(Rules):
 
 class ServiceAccountRules(Rules):
     def defaults(self, resource: Any) -> None:
+    def check_delete(self, resource: Any, world: World) -> None:
+        if not resource.metadata.parent_id:
+            raise contract.bad_state(resource.metadata.id, "A tenant is not deleted through the API.")
+
         resource.status.active = True
 
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
@@ -80,16 +84,8 @@ class AuthPublicKeyRules(Rules):
         key = _read(new.spec.data)
         if isinstance(key, PublicKeyError):
             yield Violation("spec.data", str(key))
-        account_id = new.spec.account.service_account.id
-        account = world.get(account_id) if account_id else None
-        if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != new.metadata.parent_id:
-            yield Violation(
-                "spec.account.service_account.id", f'"{account_id}" is no service account of this project'
-            )
-        if new.spec.HasField("expires_at") and contract.to_datetime(new.spec.expires_at) <= world.now:
-            yield Violation(
-                "spec.expires_at", "lies in the past; give a later time, or none to keep it for good"
-            )
+        yield from account_problem(new, world.get)
+        yield from expiry_violations(new, "expires_at", world.now)
 
 
 def _read(pem: str) -> PublicKey | PublicKeyError:

@@ -1,7 +1,8 @@
 """Which roles a subject holds where: from its group memberships to the permits of those groups."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from neocloud.core.store.protocol import Resource
 from neocloud.services.iam.resources import ACCESS_PERMIT, AccessPermitSpec, GroupMembershipSpec
@@ -14,6 +15,11 @@ class Grant:
 
     resource_id: str
     role: str
+
+
+def is_in_scope(scopes: Sequence[str] | None, permission: str) -> bool:
+    """Whether a sign-in that is limited to these patterns can be used for the permission at all."""
+    return scopes is None or any(fnmatchcase(permission, pattern) for pattern in scopes)
 
 
 def member_id(membership: Resource) -> str:

@@ -1,0 +1,141 @@
+"""Access keys for the S3 protocol, in both versions of the API: who may see the secret, when, and how often.
+
+One kind of row serves both. Version 1 shows the secret once; version 2 as the delivery mode of its key says:
+INLINE in the status to whoever may get secrets, EXPLICIT (also when nothing is said) by GetSecret.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Call, Method, Twin
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.access.access_keys import ensure_secret, show_secret_once
+from neocloud.services.iam.access.authorize import subject_grants
+from neocloud.services.iam.api.keys import account_of, by_id, list_keys_of, switches
+from neocloud.services.iam.resources import ACCESS_KEY, lineage
+from neocloud.services.iam.rules.access_key_id import key_id_of
+from neocloud.services.iam.rules.grants import is_granted
+from neocloud.services.iam.rules.keys import DeliveryMode, show_expiry
+
+V1, V2 = "nebius.iam.v1.AccessKeyService", "nebius.iam.v2.AccessKeyService"
+GET_SECRET = "iam.accessKeys.getSecret"
+INLINE = DeliveryMode.Value("INLINE")
+
+ListAccessKeysResponse = contract.message("nebius.iam.v2.ListAccessKeysResponse")
+GetAccessKeySecretResponse = contract.message("nebius.iam.v2.GetAccessKeySecretResponse")
+GetAccessKeySecretOnceResponse = contract.message("nebius.iam.v1.GetAccessKeySecretOnceResponse")
+
+
+async def get(call: Call, request: Any) -> Any:
+    key = await call.dependencies.store.read(lambda tx: _as_seen(tx, call, request.id))
+    if key.spec.secret_delivery_mode == INLINE and await _may_see_secret(call, request.id):
+        key.status.secret = await call.dependencies.store.write(lambda tx: _secret_of(tx, request.id))
+    return key
+
+
+async def get_secret(call: Call, request: Any) -> Any:
+    def find(tx: Transaction) -> tuple[Any, str]:
+        key = wire.resource_message(_key(tx, request.id))
+        if key.spec.secret_delivery_mode == INLINE:
+            raise contract.bad_state(
+                request.id,
+                f"The secret of {request.id} is delivered INLINE: it is in the status of the key.",
+            )
+        return key, ensure_secret(tx, request.id)
+
+    key, secret = await call.dependencies.store.write(find)
+    return GetAccessKeySecretResponse(aws_access_key_id=key.status.aws_access_key_id, secret=secret)
+
+
+async def get_secret_once(call: Call, request: Any) -> Any:
+    def show(tx: Transaction) -> str:
+        return show_secret_once(tx, _key(tx, request.id).id)
+
+    return GetAccessKeySecretOnceResponse(secret=await call.dependencies.store.write(show))
+
+
+async def list_by_account(call: Call, request: Any) -> Any:
+    return await list_keys_of(call, request, ACCESS_KEY, ListAccessKeysResponse)
+
+
+def _as_seen(tx: Transaction, call: Call, key_id: str) -> Any:
+    key = wire.resource_message(_key(tx, key_id))
+    show_expiry(key, call.dependencies.clock.now())
+    return key
+
+
+async def _may_see_secret(call: Call, key_id: str) -> bool:
+    def ask(tx: Transaction) -> bool:
+        path = [row.id for row in lineage(key_id, tx.get)]
+        return call.subject is not None and is_granted(subject_grants(tx, call.subject.id), GET_SECRET, path)
+
+    return await call.dependencies.store.read(ask)
+
+
+def _secret_of(tx: Transaction, key_id: str) -> str:
+    return ensure_secret(tx, _key(tx, key_id).id)
+
+
+def _key(tx: Transaction, key_id: str) -> Resource:
+    row = tx.get(key_id)
+    if row is None or row.kind != ACCESS_KEY:
+        raise contract.not_found("access key", key_id)
+    return row
+
+
+def _same(name: str) -> Callable[[Any], Any]:
+    """The message of another version with the same fields under the same numbers."""
+    wanted = contract.message(name)
+    return lambda message: wanted.FromString(message.SerializeToString())
+
+
+def _identified(name: str) -> Callable[[Any], Any]:
+    """Version 1 names a key by either id, inside a message of its own."""
+    wanted = contract.message(name)
+
+    def translate(request: Any) -> Any:
+        aws_id = request.id.aws_access_key_id
+        return wanted(id=key_id_of(aws_id) if aws_id else request.id.id)
+
+    return translate
+
+
+def _by_aws_id(name: str) -> Callable[[Any], Any]:
+    wanted = contract.message(name)
+    return lambda request: wanted(id=key_id_of(request.aws_access_key_id))
+
+
+METHODS = (
+    Method(f"{V2}/Get", get, "iam.accessKeys.get", target=by_id),
+    Method(f"{V2}/GetSecret", get_secret, GET_SECRET, target=by_id, is_change=True),
+    Method(f"{V1}/GetSecretOnce", get_secret_once, GET_SECRET, target=by_id, is_change=True),
+    Method(f"{V2}/ListByAccount", list_by_account, "iam.accessKeys.list", target=account_of),
+    *switches(ACCESS_KEY, V2, "iam.accessKeys.update"),
+)
+
+_V1_KEY = _same("nebius.iam.v1.AccessKey")
+_V1_LIST = _same("nebius.iam.v1.ListAccessKeysResponse")
+
+TWINS = (
+    Twin(f"{V1}/Create", f"{V2}/Create", _same("nebius.iam.v2.CreateAccessKeyRequest")),
+    Twin(f"{V1}/Update", f"{V2}/Update", _same("nebius.iam.v2.UpdateAccessKeyRequest")),
+    Twin(f"{V1}/GetById", f"{V2}/Get", _same("nebius.iam.v2.GetAccessKeyRequest"), _V1_KEY),
+    Twin(f"{V1}/GetByAwsId", f"{V2}/Get", _by_aws_id("nebius.iam.v2.GetAccessKeyRequest"), _V1_KEY),
+    Twin(f"{V1}/List", f"{V2}/List", _same("nebius.iam.v2.ListAccessKeysRequest"), _V1_LIST),
+    Twin(
+        f"{V1}/ListByAccount",
+        f"{V2}/ListByAccount",
+        _same("nebius.iam.v2.ListAccessKeysByAccountRequest"),
+        _V1_LIST,
+    ),
+    Twin(f"{V1}/Activate", f"{V2}/Activate", _identified("nebius.iam.v2.ActivateAccessKeyRequest")),
+    Twin(f"{V1}/Deactivate", f"{V2}/Deactivate", _identified("nebius.iam.v2.DeactivateAccessKeyRequest")),
+    Twin(f"{V1}/Delete", f"{V2}/Delete", _identified("nebius.iam.v2.DeleteAccessKeyRequest")),
+    Twin(f"{V2}/GetByAwsId", f"{V2}/Get", _by_aws_id("nebius.iam.v2.GetAccessKeyRequest")),
+    Twin(f"{V2}/DeleteByAwsId", f"{V2}/Delete", _by_aws_id("nebius.iam.v2.DeleteAccessKeyRequest")),
+    Twin(f"{V2}/ActivateByAwsId", f"{V2}/Activate", _by_aws_id("nebius.iam.v2.ActivateAccessKeyRequest")),
+    Twin(
+        f"{V2}/DeactivateByAwsId", f"{V2}/Deactivate", _by_aws_id("nebius.iam.v2.DeactivateAccessKeyRequest")
+    ),
+)

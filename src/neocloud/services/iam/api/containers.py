@@ -1,0 +1,141 @@
+"""Tenants and projects in version 2 of the API, where they are two messages instead of one.
+
+Projects are served by the verbs of version 1, translated; tenants have little to serve: nobody makes or
+deletes them through the API.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Call, Method, Twin
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.api.instant import done
+from neocloud.services.iam.api.keys import by_id
+from neocloud.services.iam.resources import Project, Tenant, is_tenant
+
+PROJECTS_V1, PROJECTS = "nebius.iam.v1.ProjectService", "nebius.iam.v2.ProjectService"
+TENANTS = "nebius.iam.v2.TenantService"
+ListTenantsResponse = contract.message("nebius.iam.v2.ListTenantsResponse")
+ListProjectsResponse = contract.message("nebius.iam.v2.ListProjectsResponse")
+ProjectState = contract.enum("nebius.iam.v2.ProjectStatus.ProjectState")
+TenantState = contract.enum("nebius.iam.v2.TenantStatus.TenantState")
+ContainerState = contract.enum("nebius.iam.v1.State")
+RESET_MASK_HEADER = "x-resetmask"
+RESERVED_LABELS = "neocloud.dev/"
+
+
+def project_message(container: Any) -> Any:
+    project = Project(metadata=container.metadata)
+    project.spec.region = container.spec.region
+    project.status.project_state = ProjectState.Value(ContainerState.Name(container.status.container_state))
+    return project
+
+
+def tenant_message(row: Resource) -> Any:
+    container = wire.resource_message(row)
+    tenant = Tenant(metadata=container.metadata)
+    tenant.spec.SetInParent()
+    tenant.status.tenant_state = TenantState.Value(ContainerState.Name(container.status.container_state))
+    return tenant
+
+
+async def get(call: Call, request: Any) -> Any:
+    return await call.dependencies.store.read(lambda tx: tenant_message(_tenant(tx, request.id)))
+
+
+async def get_by_name(call: Call, request: Any) -> Any:
+    """Among the tenants of the caller: there is one."""
+    tenant = await _own(call)
+    if request.parent_id or tenant is None or tenant.metadata.name != request.name:
+        raise contract.not_found("tenant", request.name)
+    return tenant
+
+
+async def list_tenants(call: Call, request: Any) -> Any:
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+    tenant = await _own(call)
+    return ListTenantsResponse(items=[tenant] if tenant else [])
+
+
+async def update(call: Call, request: Any) -> Any:
+    """Labels may change. The name may not: the cloud finds its tenant by it when it starts."""
+    mask = contract.parse_mask(call.headers.get(RESET_MASK_HEADER, ""))
+
+    def change(tx: Transaction) -> Any:
+        row = _tenant(tx, request.metadata.id)
+        new = contract.merge_update(tenant_message(row), request, mask).metadata
+        _check(request, row, new)
+        now = call.dependencies.clock.now()
+        changed = replace(row, labels=dict(new.labels), updated_at=now)
+        tx.update(changed, expected_version=row.resource_version)
+        return done(tx, call, request, changed, path=f"{TENANTS}/Update", title=f"tenant {row.name}")
+
+    return await call.dependencies.store.write(change)
+
+
+def _check(request: Any, row: Resource, new: Any) -> None:
+    wanted = request.metadata.resource_version
+    if wanted and wanted != row.resource_version:
+        raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Get it again first.")
+    if request.name_prefix or new.name != row.name:
+        field = "name_prefix" if request.name_prefix else "metadata.name"
+        raise contract.bad_field(
+            field, f"cannot be changed: the cloud finds its tenant by the name {row.name!r}"
+        )
+    for label, value in new.labels.items():
+        if label.startswith(RESERVED_LABELS) and row.labels.get(label) != value:
+            raise contract.bad_field(f"metadata.labels[{label}]", "is a label of the cloud's own")
+
+
+def _tenant(tx: Transaction, tenant_id: str) -> Resource:
+    row = tx.get(tenant_id)
+    if row is None or not is_tenant(row):
+        raise contract.not_found("tenant", tenant_id)
+    return row
+
+
+async def _own(call: Call) -> Any | None:
+    tenant_id = call.subject.tenant_id if call.subject else ""
+    row = await call.dependencies.store.read(lambda tx: tx.get(tenant_id))
+    return tenant_message(row) if row is not None and is_tenant(row) else None
+
+
+def _as_v1(name: str) -> Callable[[Any], Any]:
+    """What both versions have is under the same numbers."""
+    wanted = contract.message(name)
+    return lambda request: wanted.FromString(request.SerializeToString())
+
+
+def _project_list(answer: Any) -> Any:
+    items = [project_message(item) for item in answer.items]
+    return ListProjectsResponse(items=items, next_page_token=answer.next_page_token)
+
+
+def _twin(verb: str, request: str, answer: Callable[[Any], Any] | None = None) -> Twin:
+    return Twin(f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _as_v1(f"nebius.iam.v1.{request}"), answer)
+
+
+METHODS = (
+    Method(f"{TENANTS}/Get", get, "iam.tenants.get", target=by_id),
+    # Any signed-in subject, about its own.
+    Method(f"{TENANTS}/GetByName", get_by_name, permission=""),
+    Method(f"{TENANTS}/List", list_tenants, permission=""),
+    Method(
+        f"{TENANTS}/Update",
+        update,
+        "iam.tenants.update",
+        target=lambda request: request.metadata.id,
+        is_change=True,
+    ),
+)
+
+TWINS = (
+    _twin("Create", "CreateProjectRequest"),
+    _twin("Get", "GetProjectRequest", project_message),
+    _twin("GetByName", "GetProjectByNameRequest", project_message),
+    _twin("List", "ListProjectsRequest", _project_list),
+    _twin("Update", "UpdateProjectRequest"),
+)
