@@ -131,7 +131,8 @@ async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -
                     tenant_id=first.tenant_id,
                     project_id=first.project_id,
                 )
-                log.info("ready: grpc %s, http %s, home %s", addresses.grpc, addresses.http, settings.home)
+                what = "emulator, nothing real runs" if settings.emulator else "ready"
+                log.info("%s: grpc %s, http %s, home %s", what, addresses.grpc, addresses.http, settings.home)
                 await _stop_signal()
         finally:
             settings.server_file.unlink(missing_ok=True)

@@ -48,6 +48,7 @@ class NeoGroup(LazyGroup):
         "status": Entry("Show what runs, where, and on which hardware.", MACHINE),
         "down": Entry("Stop the cloud and all that runs in it; keep its state.", MACHINE),
         "destroy": Entry("Remove the cloud and every trace of it.", MACHINE),
+        "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
         "image": Entry("Build the container images that clusters run on.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
         "compute": Entry("Platforms to choose from, and shared file systems.", PRODUCTS),

@@ -1,5 +1,6 @@
 """`neo status`: what runs, where its state lies, what the machine offers, which clusters there are."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.emulator import NOTHING_REAL
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.server_process import get_json
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table, warn
@@ -45,7 +47,11 @@ def status(
     """
     place = Home(home_of(context, home))
     server = place.server()
-    report: dict[str, Any] = {"state": "running" if server else "stopped", "home": str(place.path)}
+    report: dict[str, Any] = {
+        "state": "running" if server else "stopped",
+        "home": str(place.path),
+        "is_emulator": place.options().emulator,
+    }
     if server is not None:
         report |= _ask(place, server)
     if output is not Format.TABLE:
@@ -100,7 +106,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
     engine = report.get("engine") or {}
     elapsed = duration((datetime.now(UTC) - server.ready_since).total_seconds())
     rows = [
-        ("State", "running"),
+        ("State", "running, as an emulator" if report["is_emulator"] else "running"),
         ("Since", f"{server.ready_since:%Y-%m-%d %H:%M:%S} UTC ({elapsed})"),
         ("Version", server.version),
         ("Process", server.pid),
@@ -112,7 +118,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
         ("Services", ", ".join(report.get("services") or ())),
     ]
     print_view(fields_table([*rows, *_engine_rows(engine)]))
-    for warning in engine.get("warnings") or ():
+    for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
     typer.echo()
     clusters = [(item["name"], item["state"], item["workers"], item["id"]) for item in report["clusters"]]
@@ -129,10 +135,11 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
 def _engine_rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     enforced = [word for key, word in ENFORCEABLE.items() if engine.get(key)]
     missing = [word for key, word in ENFORCEABLE.items() if not engine.get(key)]
-    accelerators = [
+    found = Counter(
         f"{gpu['vendor']} {gpu['model']} ({_gib(gpu['memory_mib'])})"
         for gpu in engine.get("accelerators") or ()
-    ]
+    )
+    accelerators = [f"{count} x {gpu}" if count > 1 else gpu for gpu, count in found.items()]
     return [
         ("Machine", f"{engine.get('cpus', 0)} CPUs, {_gib(engine.get('memory_mib', 0))} memory"),
         ("Accelerators", ", ".join(accelerators) or "none found"),

@@ -9,6 +9,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
+from neocloud.cli.machine.emulator import NOTHING_REAL, emulator_home
 from neocloud.cli.machine.home import Home, Options, RunningServer
 from neocloud.cli.machine.requirements import check_machine
 from neocloud.cli.machine.server_process import start_server
@@ -67,6 +68,20 @@ def up(
     price_file: Annotated[
         Path | None, typer.Option(help="Own price list instead of the one that comes along.")
     ] = None,
+    emulator: Annotated[
+        bool,
+        typer.Option(
+            "--emulator",
+            help="Run nothing real: the whole API on a pretended machine, for clients' tests. Takes no root.",
+        ),
+    ] = False,
+    emulator_gpus: Annotated[
+        str | None,
+        typer.Option(
+            help='GPUs of the pretended machine, as "8xH100,2xL40S" or "none". Default: plenty of each type.'
+            " Implies --emulator."
+        ),
+    ] = None,
 ) -> None:
     """Start the cloud on this machine.
 
@@ -79,19 +94,24 @@ def up(
       neo up
       neo up --home /srv/cloud                 # keep the state elsewhere
       neo up --grpc-port 0 --http-port 0       # any free ports
+      neo up --emulator                        # for tests: nothing real, any free ports, a temporary folder
     """
-    place = Home(home_of(context, home))
+    emulator = emulator or emulator_gpus is not None
+    place = emulator_home(home) if emulator else Home(home_of(context, home))
+    is_first = not place.was_started()
     place.create()
     with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
         options = _options(
             place.options(),
-            grpc_port=grpc_port,
-            http_port=http_port,
+            grpc_port=0 if emulator and is_first and grpc_port is None else grpc_port,
+            http_port=0 if emulator and is_first and http_port is None else http_port,
             tls_port=_tls_port(place.options(), tls, tls_port, host),
             host=host,
             domain=domain,
             database_url=database_url,
             price_file=str(price_file.absolute()) if price_file else None,
+            emulator=emulator or None,
+            emulator_gpus=emulator_gpus,
         )
         server = place.server()
         is_new = server is None
@@ -120,10 +140,11 @@ def _options(kept: Options, *, tls_port: int | None, **given: Any) -> Options:
 
 
 def _start(place: Home, options: Options) -> RunningServer:
-    check_machine()
-    for name in images.image_names():
-        with stage(f"Image {name}") as show:
-            images.build_image(name, place.path, show)
+    if not options.emulator:
+        check_machine()
+        for name in images.image_names():
+            with stage(f"Image {name}") as show:
+                images.build_image(name, place.path, show)
     with stage("Start the server"):
         server = start_server(place, options)
     # Only what worked is kept: a port that was taken must not be tried again by the next `neo up`.
@@ -139,7 +160,10 @@ def _make_profile(place: Home) -> Profile:
 
 
 def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_new: bool) -> None:
+    is_emulator = place.options().emulator
     typer.echo("Neocloud is running." if is_new else "Neocloud is running already; nothing was changed.")
+    if is_emulator:
+        typer.echo(NOTHING_REAL)
     print_view(
         fields_table(
             [
@@ -155,7 +179,9 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
             ]
         )
     )
-    if is_new:
+    if is_emulator:
+        typer.echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
+    elif is_new:
         typer.echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
 
 

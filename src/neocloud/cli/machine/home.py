@@ -30,6 +30,8 @@ class Options:
     domain: str = ""
     database_url: str = ""
     price_file: str = ""
+    emulator: bool = False
+    emulator_gpus: str = ""
 
     def arguments(self) -> list[str]:
         given = ["--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)]
@@ -48,6 +50,8 @@ class Options:
             given += ["--database-url", self.database_url]
         if self.price_file:
             given += ["--price-file", self.price_file]
+        if self.emulator:
+            given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
 
 
@@ -88,6 +92,10 @@ class Home:
 
     def is_ours(self) -> bool:
         return (self.path / "neo.json").exists() or (self.path / "server.lock").exists()
+
+    def was_started(self) -> bool:
+        """A server was ready on this folder at least once."""
+        return self.credentials_file.exists()
 
     def create(self) -> None:
         """Make the folder; refuses one that holds something else, because `neo destroy` empties it."""

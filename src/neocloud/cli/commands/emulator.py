@@ -1,0 +1,130 @@
+"""`neo emulator fault`: make an emulated cloud fail on demand."""
+
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.target import client_of
+from neocloud.client.faults import CLEAR, LIST, FaultKind
+from neocloud.client.faults import inject as inject_fault
+from neocloud.core import contract
+
+app = command_group(
+    "Make an emulated cloud fail on demand.\n\n`neo up --emulator` starts one; nothing real runs in it."
+    "\n\nExample:\n\n  neo emulator fault list"
+)
+fault = command_group(
+    "Faults on demand.\n\nExample:\n\n  neo emulator fault inject no-capacity --calls InstanceService/Create"
+)
+app.add_typer(fault, name="fault")
+
+
+@fault.command()
+def inject(
+    context: typer.Context,
+    kind: Annotated[FaultKind, typer.Argument(help="What goes wrong.")],
+    calls: Annotated[
+        str,
+        typer.Option(help="Which calls: Service/Method, with * for any text. Needed unless --resource is."),
+    ] = "",
+    count: Annotated[int, typer.Option(min=1, help="How many calls.")] = 1,
+    unlimited: Annotated[bool, typer.Option("--unlimited", help="All calls, until it is cleared.")] = False,
+    resource: Annotated[
+        str, typer.Option(help="Id of the resource that it happens to: pod-crash, preemption, maintenance.")
+    ] = "",
+    pod: Annotated[str, typer.Option(help="pod-crash: which pod. Default: all of the resource.")] = "",
+    delay: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds, for slow-call, slow-operation (default 5) and maintenance (0)."),
+    ] = None,
+    answer_lost: Annotated[
+        bool, typer.Option("--answer-lost", help="Do the call first, and lose only its answer.")
+    ] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Make the next calls fail, or something happen to a resource.
+
+    Examples:
+
+      neo emulator fault inject quota-exceeded --calls DiskService/Create --count 2
+      neo emulator fault inject slow-operation --calls 'InstanceService/*' --delay 30
+      neo emulator fault inject unavailable --calls '*/Create' --answer-lost
+      neo emulator fault inject preemption --resource computeinstance-e00abc
+    """
+    with client_of(context) as client:
+        injected = inject_fault(
+            client,
+            kind,
+            calls=calls,
+            count=count,
+            unlimited=unlimited,
+            resource_id=resource,
+            pod=pod,
+            delay_seconds=delay,
+            answer_lost=answer_lost,
+        )
+    show(output, contract.to_dict(injected), _table([injected]))
+
+
+@fault.command(name="list")
+def list_faults(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show the faults that were injected, oldest first, also those that are used up.
+
+    Example:
+
+      neo emulator fault list
+    """
+    with client_of(context) as client:
+        faults = list(client.call(LIST).items)
+    show(
+        output,
+        [contract.to_dict(found) for found in faults],
+        _table(faults),
+        empty="No faults. Inject one: neo emulator fault inject --help",
+    )
+
+
+@fault.command()
+def clear(
+    context: typer.Context,
+    fault_id: Annotated[str, typer.Argument(help="Which one. Default: all.")] = "",
+) -> None:
+    """Clear one fault or all; operations that one holds up go on.
+
+    Example:
+
+      neo emulator fault clear
+    """
+    with client_of(context) as client:
+        cleared = client.call(CLEAR, {"id": fault_id}).cleared
+    typer.echo(f"Cleared {cleared}.")
+
+
+def _table(faults: list[Any]) -> Any:
+    rows = [
+        (
+            found.id,
+            _kind(found.spec),
+            found.spec.calls or found.spec.resource_id,
+            _left(found),
+            found.calls_met or "",
+            found.effect,
+        )
+        for found in faults
+    ]
+    return table(["ID", "KIND", "OF", "LEFT", "MET", "EFFECT"], rows, right=["LEFT", "MET"])
+
+
+def _kind(spec: Any) -> str:
+    name = spec.WhichOneof("fault")
+    if name == "refusal":
+        name = spec.refusal.DESCRIPTOR.enum_types_by_name["Code"].values_by_number[spec.refusal.code].name
+    return name.lower().replace("_", "-")
+
+
+def _left(found: Any) -> str:
+    if found.spec.resource_id:
+        return ""
+    return "no end" if found.spec.unlimited else str(found.calls_left)

@@ -1,0 +1,139 @@
+"""`neo up --emulator` to `neo down` by somebody without root, in processes of their own (issue: emulator)."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from neocloud.core import contract
+
+NOBODY = 65534
+Neo = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """All that the person may write to; the contract is in their cache already."""
+    made = Path(tempfile.mkdtemp(prefix="neocloud-test-"))
+    cache = made / "cache" / "neocloud"
+    cache.mkdir(parents=True)
+    contract.services()  # builds it where it is not there yet
+    shutil.copy(contract.cache_path(), cache)
+    if os.geteuid() == 0:
+        for path in (made, *made.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def neo(folder: Path) -> Iterator[Neo]:
+    """`neo` as somebody who is not root, and who has no Podman and no other program."""
+    user = NOBODY if os.geteuid() == 0 else None
+    environment = {
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "PATH": "",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+    }
+
+    interpreter = _interpreter_for(user)
+
+    def call(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [interpreter, "-m", "neocloud.cli.main", *arguments],
+            user=user,
+            env={**environment, **more},
+            cwd="/",
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
+
+    yield call
+    call("down")
+
+
+def _interpreter_for(user: int | None) -> str:
+    """This one, or the system's of the same version where this one lies in a folder closed to others."""
+    major, minor = sys.version_info[:2]
+    for candidate in (sys.executable, f"/usr/bin/python{major}.{minor}"):
+        try:
+            subprocess.run([candidate, "-c", ""], user=user, env={}, check=True)
+        except OSError:
+            continue
+        return candidate
+    pytest.skip("no interpreter that other users may run")
+
+
+def test_it_starts_says_what_it_is_and_stops(neo: Neo, folder: Path) -> None:
+    up = neo("up", "--emulator")
+    assert up.returncode == 0, up.stderr
+    assert "nothing real runs" in up.stdout
+    variable = re.search(r"export NEOCLOUD_HOME=(\S+)", up.stdout)
+    assert variable is not None
+    home = Path(variable[1])
+    assert home.parent == folder and home.stat().st_mode & 0o077 == 0
+
+    report = json.loads(neo("status", "--output", "json").stdout)
+    assert (report["state"], report["is_emulator"], report["engine"]["engine"]) == ("running", True, "fake")
+    assert report["grpc"].startswith("127.0.0.1:")
+    status = neo("status")
+    assert "running, as an emulator" in status.stdout and "nothing real runs" in status.stderr
+
+    down = neo("down")
+    assert down.returncode == 0, down.stderr
+    assert json.loads(neo("status", "--output", "json").stdout)["state"] == "stopped"
+
+
+def test_state_is_there_again_after_down_and_up(neo: Neo, folder: Path) -> None:
+    home = {"NEOCLOUD_HOME": str(folder / "cloud")}
+    assert neo("up", "--emulator", "--emulator-gpus", "8xH100", **home).returncode == 0
+    spec = ("--name", "data", "--type", "NETWORK_SSD", "--size-gibibytes", "1")
+    made = neo("compute", "filesystem", "create", *spec, **home)
+    assert made.returncode == 0, made.stderr
+    neo("down", **home)
+    assert neo("up", **home).returncode == 0, "an emulator stays one"
+    engine = json.loads(neo("status", "--output", "json", **home).stdout)["engine"]
+    assert len(engine["accelerators"]) == 8
+    found = json.loads(neo("compute", "filesystem", "list", "--output", "json", **home).stdout)
+    assert [(each["metadata"]["name"], each["status"]["state"]) for each in found] == [("data", "READY")]
+    neo("down", **home)
+
+
+def test_the_folder_of_a_real_cloud_is_refused(neo: Neo, folder: Path) -> None:
+    (folder / "real").mkdir()
+    for name, content in (("neo.json", "{}"), ("credentials.json", "{}")):
+        (folder / "real" / name).write_text(content)
+    refused = neo("up", "--emulator", "--home", str(folder / "real"))
+    assert refused.returncode != 0
+    assert "holds a real cloud" in refused.stderr
+
+
+def test_gpus_that_cannot_be_read_are_refused(neo: Neo, folder: Path) -> None:
+    refused = neo("up", "--emulator-gpus", "lots", "--home", str(folder / "cloud"))
+    assert refused.returncode != 0
+    assert '"8xH100"' in refused.stderr
+
+
+def test_faults_are_injected_shown_and_cleared(neo: Neo, folder: Path) -> None:
+    neo("up", "--emulator")
+    injected = neo("emulator", "fault", "inject", "quota-exceeded", "--calls", "FilesystemService/Create")
+    assert injected.returncode == 0, injected.stderr
+    spec = ("--name", "data", "--type", "NETWORK_SSD", "--size-gibibytes", "1")
+    refused = neo("compute", "filesystem", "create", *spec)
+    assert refused.returncode != 0 and "Injected by the emulator" in refused.stderr
+    listed = json.loads(neo("emulator", "fault", "list", "--output", "json").stdout)
+    assert [fault.get("calls_met") for fault in listed] == [1]
+    assert neo("compute", "filesystem", "create", *spec).returncode == 0
+    assert "Cleared 1." in neo("emulator", "fault", "clear").stdout
+    neo("down")
