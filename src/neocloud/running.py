@@ -52,6 +52,8 @@ class Parts:
     authorizer: Callable[[Store], Authorizer]
     extras: Mapping[str, Any] = field(default_factory=dict)
     """What bricks look up in `Dependencies.extras`."""
+    extras_of: Callable[[Store], Mapping[str, Any]] = lambda store: {}
+    """More of them, that need the store; `extras` go over them."""
     watch: Watcher | None = None
     """Told of every change of a resource, and may refuse it."""
     around: Callable[[Store], Around] = lambda store: just_serve
@@ -80,7 +82,8 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         stack.push_async_callback(store.close)
         first = await parts.bootstrap(store)
         inventory = await engine.capabilities()
-        dependencies = Dependencies(store, clock, engine, settings, parts.extras)
+        extras = {**parts.extras_of(store), **parts.extras}
+        dependencies = Dependencies(store, clock, engine, settings, extras)
         worker = Worker(
             store,
             clock,

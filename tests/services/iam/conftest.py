@@ -17,6 +17,8 @@ from neocloud.server import ApiServer
 from neocloud.services.compute import SERVICE as COMPUTE
 from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
+from neocloud.services.iam import extras as iam_extras
+from neocloud.services.iam.access.issuers import ISSUERS, Issuers
 from tests.services.iam import keys
 
 IAM_API = "nebius.iam.v1"
@@ -119,15 +121,21 @@ class Cloud:
         return await self.made("GroupMembershipService/Create", {"metadata": metadata, "spec": spec})
 
 
+def direct_http() -> httpx.AsyncClient:
+    """To a provider on loopback, whatever proxy the environment names."""
+    return httpx.AsyncClient(timeout=5, trust_env=False)
+
+
 @pytest.fixture
 async def cloud() -> AsyncIterator[Cloud]:
     clock = MovableClock()
     store = await open_store(":memory:", b"k" * 32, clock)
+    extras = {**iam_extras(store, clock), ISSUERS: Issuers(clock, http=direct_http)}
     server = ApiServer(
         [IAM, COMPUTE],
         StoreAuthenticator(store, clock),
         StoreAuthorizer(store, clock),
-        Dependencies(store, clock, engine=None, settings=None),
+        Dependencies(store, clock, engine=None, settings=None, extras=extras),
     )
     await server.start()
     http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False)

@@ -90,7 +90,7 @@ async def test_accounts_of_another_tenant_cannot_be_let_in(cloud: Cloud) -> None
     spec = {"memberId": cloud.other.service_account_id}
     answer = await cloud.call("GroupMembershipService/Create", {"metadata": metadata, "spec": spec})
     assert answer.code == "invalid_argument"
-    assert "no service account of the group's tenant" in answer.message
+    assert "no user or service account of the group's tenant" in answer.message
 
 
 async def test_a_permit_cannot_reach_into_another_tenant(cloud: Cloud) -> None:

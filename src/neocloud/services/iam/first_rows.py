@@ -89,11 +89,15 @@ def _operator(tx: Transaction, project: Resource, group: Resource, now: datetime
     account.spec.description = "Whoever runs this cloud"
     ServiceAccountRules().defaults(account)
     row = _insert(tx, now, account, iam.SERVICE_ACCOUNT_ID_PREFIX, project.id, name=OPERATOR_NAME)
-    membership = iam.GroupMembership()
-    membership.spec.member_id = row.id
-    GroupMembershipRules().defaults(membership)
-    _insert(tx, now, membership, iam.GROUP_MEMBERSHIP_ID_PREFIX, group.id, owner_id=row.id)
+    add_membership(tx, group, row, now)
     return row
+
+
+def add_membership(tx: Transaction, group: Resource, member: Resource, now: datetime) -> Resource:
+    membership = iam.GroupMembership()
+    membership.spec.member_id = member.id
+    GroupMembershipRules().defaults(membership)
+    return _insert(tx, now, membership, iam.GROUP_MEMBERSHIP_ID_PREFIX, group.id, owner_id=member.id)
 
 
 def _insert(

@@ -37,6 +37,8 @@ class Endpoints:
     authorization: str
     token: str
     keys: str
+    client_authentication: tuple[str, ...]
+    """How its token endpoint takes a client's secret."""
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Issuers:
             str(document.get("authorization_endpoint", "")),
             str(document.get("token_endpoint", "")),
             str(document.get("jwks_uri", "")),
+            tuple(document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]),
         )
         self._endpoints.put(issuer, found)
         return found
@@ -123,14 +126,14 @@ def is_allowed_url(url: str, is_plain_allowed: bool) -> bool:
         return False
     if parts.scheme == "https":
         return bool(host) and "@" not in parts.netloc
-    return parts.scheme == "http" and is_plain_allowed and "@" not in parts.netloc and _is_loopback(host)
+    return parts.scheme == "http" and is_plain_allowed and "@" not in parts.netloc and is_loopback(host)
 
 
 def issuers_of(dependencies: Dependencies) -> Issuers:
     return dependencies.extras[ISSUERS]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -10,8 +10,10 @@ from functools import cache
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 
+PASSWORDS = "iam.passwords"
 _PASSWORD = "password"
 _HASHER = PasswordHasher()
 _AT_ONCE = 4
@@ -19,7 +21,8 @@ _AT_ONCE = 4
 
 
 class PasswordChecker:
-    """Slow on purpose, so it works beside the event loop and only some at a time."""
+    """Slow on purpose, so it works beside the event loop and only some at a time. One for the whole cloud, in
+    `Dependencies.extras`."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(_AT_ONCE)
@@ -32,6 +35,10 @@ class PasswordChecker:
     async def hash(self, password: str) -> str:
         async with self._turn:
             return await asyncio.to_thread(_HASHER.hash, password)
+
+
+def checker_of(dependencies: Dependencies) -> PasswordChecker:
+    return dependencies.extras[PASSWORDS]
 
 
 def generate_password() -> str:

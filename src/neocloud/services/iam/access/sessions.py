@@ -94,8 +94,9 @@ def open_session(tx: Transaction, account: Resource, method: str, client: str, n
     return OpenSession(row, account, token, expires_at)
 
 
-def refresh(tx: Transaction, token: str, now: datetime) -> OpenSession | None:
-    """The session with its next refresh token; None when the token opens nothing. A replay ends it."""
+def refresh(tx: Transaction, token: str, now: datetime) -> OpenSession | Resource | None:
+    """The session with its next refresh token; None when the token opens nothing. A replay ends the session:
+    then the answer is its account."""
     row = _row_of(tx, token)
     account = tx.get(row.parent_id) if row else None
     if row is None or account is None or not is_usable(tx, account):
@@ -106,9 +107,10 @@ def refresh(tx: Transaction, token: str, now: datetime) -> OpenSession | None:
     tokens = _Tokens.read(tx, row.id)
     following = _new_token(row.id)
     if not tokens.rotate(_hash(token), _hash(following), now):
-        if _hash(token) in tokens.used:
-            tx.delete(row.id)
-        return None
+        if _hash(token) not in tokens.used:
+            return None
+        tx.delete(row.id)
+        return account
     tokens.write(tx, row.id)
     expires_at = min(now + IDLE_LIFETIME, row.created_at + MAX_LIFETIME)
     row = replace(row, status=_status(now, expires_at), updated_at=now)

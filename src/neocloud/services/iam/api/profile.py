@@ -4,15 +4,39 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.access.users import attributes_of
+from neocloud.services.iam.resources import TENANT_USER_ACCOUNT, TenantUserAccountStatus
 
 GetProfileResponse = contract.message("nebius.iam.v1.GetProfileResponse")
 
 
 async def get(call: Call, request: Any) -> Any:
     subject_id = call.subject.id if call.subject else ""
-    row = await call.dependencies.store.read(lambda tx: tx.get(subject_id))
+    return await call.dependencies.store.read(lambda tx: _profile(tx, subject_id))
+
+
+def _profile(tx: Transaction, subject_id: str) -> Any:
+    row = tx.get(subject_id)
     if row is None:
-        raise contract.not_found("service account", subject_id)
+        raise contract.not_found("account", subject_id)
     profile = GetProfileResponse()
-    profile.service_account_profile.info.CopyFrom(wire.resource_message(row))
+    if row.kind == TENANT_USER_ACCOUNT:
+        _fill_user(tx, row, profile.user_profile)
+    else:
+        profile.service_account_profile.info.CopyFrom(wire.resource_message(row))
     return profile
+
+
+def _fill_user(tx: Transaction, row: Resource, profile: Any) -> None:
+    """An account belongs to one tenant here, so the user and the account are the same."""
+    status, attributes = TenantUserAccountStatus.FromString(row.status), attributes_of(tx, row.id)
+    profile.id = row.id
+    profile.attributes.CopyFrom(attributes)
+    profile.user_account_state = status.user_account_state
+    profile.tenants.add(
+        tenant_id=row.parent_id, tenant_user_account_id=row.id, tenant_user_account_state=status.state
+    )
+    if status.federation_id:
+        profile.federation_info.federation_id = status.federation_id
+        profile.federation_info.federation_user_account_id = attributes.sub

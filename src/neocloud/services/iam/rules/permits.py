@@ -1,6 +1,6 @@
 """What is legal for groups, memberships and permits. Nobody can give a right they do not have."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
@@ -10,6 +10,8 @@ from neocloud.services.iam.resources import (
     GROUP,
     GROUP_MEMBERSHIP,
     SERVICE_ACCOUNT,
+    TENANT_USER_ACCOUNT,
+    TENANT_USER_ACCOUNT_ID_PREFIX,
     is_tenant,
     lineage,
     tenant_of,
@@ -22,6 +24,9 @@ CREATE_PERMIT = "iam.accessPermits.create"
 
 
 class GroupRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.group.count": 1}
+
     def defaults(self, resource: Any) -> None:
         resource.status.state = GroupState.Value("ACTIVE")
 
@@ -36,11 +41,17 @@ class GroupRules(Rules):
 
 
 class GroupMembershipRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.group-membership.count": 1}
+
     def owner_id(self, resource: Any) -> str:
         return resource.spec.member_id
 
     def defaults(self, resource: Any) -> None:
-        resource.status.service_account_status.active = True
+        if contract.id_prefix(resource.spec.member_id) == TENANT_USER_ACCOUNT_ID_PREFIX:
+            resource.status.tenant_user_account_status.SetInParent()
+        else:
+            resource.status.service_account_status.active = True
 
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         if old is not None:
@@ -50,16 +61,20 @@ class GroupMembershipRules(Rules):
             yield Violation("metadata.parent_id", "a membership lies in a group; give an id group-...")
             return
         member = world.get(new.spec.member_id) if new.spec.member_id else None
-        is_account = member is not None and member.kind == SERVICE_ACCOUNT
+        is_account = member is not None and member.kind in (SERVICE_ACCOUNT, TENANT_USER_ACCOUNT)
         if not is_account or tenant_of(new.spec.member_id, world.get) != group.parent_id:
             yield Violation(
-                "spec.member_id", f'"{new.spec.member_id}" is no service account of the group\'s tenant'
+                "spec.member_id",
+                f'"{new.spec.member_id}" is no user or service account of the group\'s tenant',
             )
         if any(member_id(row) == new.spec.member_id for row in world.list(GROUP_MEMBERSHIP, group.id)):
             raise contract.already_exists("group membership", new.spec.member_id, group.id)
 
 
 class AccessPermitRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.access-permit.count": 1}
+
     def owner_id(self, resource: Any) -> str:
         return resource.metadata.parent_id
 
@@ -78,7 +93,7 @@ class AccessPermitRules(Rules):
             yield Violation(
                 "spec.resource_id", f'"{new.spec.resource_id}" is no resource of the group\'s tenant'
             )
-        elif world.subject and not is_granted(_grants(world.subject, world), CREATE_PERMIT, target):
+        elif world.subject and not is_granted(subject_grants(world.subject, world), CREATE_PERMIT, target):
             raise contract.permission_denied(
                 CREATE_PERMIT,
                 new.spec.resource_id,
@@ -92,7 +107,7 @@ def _group(new: Any, world: World) -> Any | None:
     return parent if parent is not None and parent.kind == GROUP else None
 
 
-def _grants(subject: Subject, world: World) -> Iterable[Grant]:
+def subject_grants(subject: Subject, world: World) -> Iterable[Grant]:
     for row in world.list(GROUP_MEMBERSHIP):
         if member_id(row) == subject.id:
             yield from group_grants(world.list(ACCESS_PERMIT, row.parent_id))

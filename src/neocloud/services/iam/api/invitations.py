@@ -1,0 +1,173 @@
+"""Invitations: an account that waits for its person, and the code that lets them in once.
+
+This cloud sends no mail. Whoever invites asks for a code and hands it over. The account is there from the
+start, so it can be put into groups before anybody has accepted. A code is kept as a hash; asking again ends
+the last.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.access import sessions, users
+from neocloud.services.iam.access.passwords import checker_of, put_password_hash
+from neocloud.services.iam.api.instant import done
+from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
+from neocloud.services.iam.api.users import refuse_weak
+from neocloud.services.iam.resources import (
+    INVITATION,
+    INVITATION_ID_PREFIX,
+    Invitation,
+    InvitationStatus,
+    State,
+    TenantUserAccountStatus,
+    UserAttributes,
+    is_tenant,
+)
+from neocloud.services.iam.rules.invitations import InvitationState, invitation_violations, lifetime
+
+_CODE = "code"
+IssueInvitationCodeResponse = contract.message("neocloud.iam.v1.IssueInvitationCodeResponse")
+METHOD = "nebius.iam.v1.InvitationService/Create"
+
+
+async def create(call: Call, request: Any) -> Any:
+    violations = list(invitation_violations(request))
+    if violations:
+        raise contract.bad_request(violations)
+    now = call.dependencies.clock.now()
+
+    def make(tx: Transaction) -> Any:
+        tenant = tx.get(request.metadata.parent_id)
+        if tenant is None or not is_tenant(tenant):
+            raise contract.bad_field("metadata.parent_id", "must be the id of a tenant")
+        row = _insert(tx, request, now)
+        return done(tx, call, request, row, path=METHOD, title=f"invitation {row.id}")
+
+    return await call.dependencies.store.write(make)
+
+
+async def issue_code(call: Call, request: Any) -> Any:
+    now = call.dependencies.clock.now()
+    code = f"{request.id}.{secrets.token_urlsafe(32)}"
+
+    def put(tx: Transaction) -> timedelta:
+        row = tx.get(request.id)
+        if row is None or row.kind != INVITATION:
+            raise contract.not_found("invitation", request.id)
+        if not _is_open(row, now):
+            raise contract.bad_state(
+                row.id, "The invitation was accepted or has expired. Delete it and make another."
+            )
+        tx.put_secret(row.id, _CODE, _hash(code))
+        return _expires_at(row) - now
+
+    left = await call.dependencies.store.write(put)
+    return IssueInvitationCodeResponse(code=code, expires_in=int(left.total_seconds()))
+
+
+async def accept(call: Call, request: Any) -> Any:
+    """Whoever has the code becomes the person: they choose the password."""
+    store, now = call.dependencies.store, call.dependencies.clock.now()
+    found = await store.read(lambda tx: _of_code(tx, request.code, now))
+    if found is None:
+        raise _no_invitation()
+    email = await store.read(lambda tx: users.attributes_of(tx, _account_id(found)).email)
+    refuse_weak(request.password, email)
+    hashed = await checker_of(call.dependencies).hash(request.password)
+
+    def take(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
+        row = _of_code(tx, request.code, now)
+        account = tx.get(_account_id(row)) if row else None
+        if row is None or account is None:
+            return _no_invitation()
+        account = _open_account(tx, account, request.name, now)
+        put_password_hash(tx, account.id, hashed)
+        _close(tx, row, now)
+        return start_session(tx, call, account, "INVITATION", request.client, f"{SERVICE}/AcceptInvitation")
+
+    return await answer(call, await store.write(take))
+
+
+def _insert(tx: Transaction, request: Any, now: datetime) -> Resource:
+    invitation = Invitation(spec=request.spec)
+    row = Resource(
+        id=contract.new_id(INVITATION_ID_PREFIX),
+        kind=INVITATION,
+        parent_id=request.metadata.parent_id,
+        name="",
+        created_at=now,
+        updated_at=now,
+        labels=dict(request.metadata.labels),
+        spec=invitation.spec.SerializeToString(),
+        state=State.PENDING,
+    )
+    tx.insert(row)
+    attributes = UserAttributes(email=users.normal_address(request.spec.email))
+    account = users.add_user(tx, row.parent_id, attributes, now, invitation_id=row.id)
+    status = InvitationStatus(
+        tenant_user_account_id=account.id,
+        expires_at=now + lifetime(request),
+        state=InvitationState.Value(State.PENDING),
+    )
+    row = replace(row, status=status.SerializeToString())
+    tx.update(row)
+    return row
+
+
+def _open_account(tx: Transaction, account: Resource, name: str, now: datetime) -> Resource:
+    """The invitation owns the account no longer: deleting it leaves the account as it is."""
+    status = TenantUserAccountStatus.FromString(account.status)
+    status.state = users.AccountState.Value(State.ACTIVE)
+    status.user_account_state = users.UserState.Value(State.ACTIVE)
+    opened = replace(
+        account, status=status.SerializeToString(), state=State.ACTIVE, owner_id="", updated_at=now
+    )
+    tx.update(opened)
+    if name:
+        attributes = users.attributes_of(tx, account.id)
+        attributes.name = name
+        users.put_attributes(tx, account.id, attributes)
+    return opened
+
+
+def _close(tx: Transaction, row: Resource, now: datetime) -> None:
+    status = InvitationStatus.FromString(row.status)
+    status.state = InvitationState.Value(State.ACCEPTED)
+    tx.update(replace(row, status=status.SerializeToString(), state=State.ACCEPTED, updated_at=now))
+
+
+def _of_code(tx: Transaction, code: str, now: datetime) -> Resource | None:
+    row = tx.get(code.partition(".")[0])
+    if row is None or row.kind != INVITATION or not _is_open(row, now):
+        return None
+    known = tx.secret(row.id, _CODE)
+    return row if known is not None and hmac.compare_digest(known, _hash(code)) else None
+
+
+def _is_open(row: Resource, now: datetime) -> bool:
+    return row.state == State.PENDING and now < _expires_at(row)
+
+
+def _expires_at(row: Resource) -> datetime:
+    return contract.to_datetime(InvitationStatus.FromString(row.status).expires_at)
+
+
+def _account_id(row: Resource) -> str:
+    return InvitationStatus.FromString(row.status).tenant_user_account_id
+
+
+def _hash(code: str) -> bytes:
+    return hashlib.sha256(code.encode()).digest()
+
+
+def _no_invitation() -> contract.ApiError:
+    return contract.unauthenticated(
+        "The code opens no invitation: it was used, replaced or has expired. Ask for another one."
+    )

@@ -1,0 +1,80 @@
+"""Which sessions there are, and ending them: one, all of somebody, all of one's own."""
+
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Call
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.access import sessions
+from neocloud.services.iam.access.proof import REVOKED_BEFORE
+from neocloud.services.iam.access.require import require
+from neocloud.services.iam.access.tokens import find_signing_key, read_access_token
+from neocloud.services.iam.api.pages import page
+from neocloud.services.iam.resources import SERVICE_ACCOUNT, SESSION, TENANT_USER_ACCOUNT
+
+REVOKE, LIST = "iam.sessions.revoke", "iam.sessions.list"
+ListSessionsResponse = contract.message("neocloud.iam.v1.ListSessionsResponse")
+RevokeOneSessionResponse = contract.message("neocloud.iam.v1.RevokeOneSessionResponse")
+RevokeSessionResponse = contract.message("nebius.iam.v1.RevokeSessionResponse")
+
+
+async def list_sessions(call: Call, request: Any) -> Any:
+    own_id = call.subject.id if call.subject else ""
+    account_id = request.parent_id or own_id
+    if account_id != own_id:
+        await require(call, "neocloud.iam.v1.SessionService/List", LIST, account_id)
+    rows = await call.dependencies.store.read(lambda tx: sessions.sessions_of(tx, account_id))
+    scope = f"sessionsOf/{account_id}"
+    found, token = page(rows, request.page_size, request.page_token, scope=scope, key=lambda row: row.id)
+    return ListSessionsResponse(items=[wire.resource_message(row) for row in found], next_page_token=token)
+
+
+async def revoke_one(call: Call, request: Any) -> Any:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or row.parent_id != (call.subject.id if call.subject else ""):
+        await require(call, "neocloud.iam.v1.SessionService/Revoke", REVOKE, request.id)
+
+    def close(tx: Transaction) -> None:
+        found = tx.get(request.id)
+        if found is None or found.kind != SESSION:
+            raise contract.not_found("session", request.id)
+        tx.delete(found.id)
+
+    await call.dependencies.store.write(close)
+    return RevokeOneSessionResponse()
+
+
+async def revoke(call: Call, request: Any) -> Any:
+    """The published call: everything of one account."""
+    own_id = call.subject.id if call.subject else ""
+    which = request.WhichOneof("revoke")
+    if which is None or (which == "all_my_active" and not request.all_my_active):
+        raise contract.bad_request([], "Say whose sessions: an account's id, or all_my_active.")
+    account_id = own_id if which == "all_my_active" else getattr(request, which)
+    if which != "all_my_active":
+        await require(call, "nebius.iam.v1.SessionManagementService/Revoke", REVOKE, account_id)
+    wanted = {"service_account_id": SERVICE_ACCOUNT, "tenant_user_account_id": TENANT_USER_ACCOUNT}.get(which)
+
+    def close(tx: Transaction) -> None:
+        row = tx.get(account_id)
+        if row is None or (wanted and row.kind != wanted):
+            raise contract.not_found("account", account_id)
+        _end_all(tx, row, call)
+
+    await call.dependencies.store.write(close)
+    return RevokeSessionResponse()
+
+
+async def proof_of(call: Call) -> str:
+    """What the caller's access token stands on: for a user, the id of the present session."""
+    token = call.headers.get("authorization", "").partition(" ")[2].strip()
+    key = await call.dependencies.store.read(find_signing_key)
+    return read_access_token(token, key).proof_id if key else ""
+
+
+def _end_all(tx: Transaction, row: Resource, call: Call) -> None:
+    if row.kind == SERVICE_ACCOUNT:
+        now = call.dependencies.clock.now()
+        tx.put_secret(row.id, REVOKED_BEFORE, now.isoformat().encode())
+    else:
+        sessions.close_all(tx, row.id)

@@ -1,0 +1,150 @@
+"""Signing in as a person: by password, and keeping a session alive. Nobody has a token yet who calls these.
+
+Every refusal has the same words and takes as long, whether the address has no account, the password is wrong
+or the account is blocked. Wrong passwords are counted per address; after some, all are refused for a while.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Subject
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.access import sessions
+from neocloud.services.iam.access.attempts import count_attempt, forgive
+from neocloud.services.iam.access.issuing import issue
+from neocloud.services.iam.access.passwords import (
+    checker_of,
+    is_outdated,
+    password_hash,
+    put_password_hash,
+)
+from neocloud.services.iam.access.second_factor import has_second_factor, use_code
+from neocloud.services.iam.access.sign_in_log import note_nothing, write_event
+from neocloud.services.iam.access.users import attributes_of, find_by_address, is_usable
+
+SERVICE = "neocloud.iam.v1.SignInService"
+SignInResponse = contract.message(f"{SERVICE.rpartition('.')[0]}.SignInResponse")
+SignOutResponse = contract.message("neocloud.iam.v1.SignOutResponse")
+
+
+async def with_password(call: Call, request: Any) -> Any:
+    now, store = call.dependencies.clock.now(), call.dependencies.store
+    checker = checker_of(call.dependencies)
+    await refuse_when_locked(call, request.email)
+    account, hashed = await store.read(lambda tx: _account(tx, request))
+    matches = await checker.matches(request.password, hashed)
+    fresh = await checker.hash(request.password) if matches and hashed and is_outdated(hashed) else ""
+
+    def decide(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
+        found = tx.get(account.id) if matches and account else None
+        if found is None or not is_usable(tx, found):
+            return _refused(tx, call, account)
+        if has_second_factor(tx, found.id):
+            if not request.totp_code:
+                return _code_wanted()
+            if not use_code(tx, found.id, request.totp_code, now):
+                return _refused(tx, call, account)
+        forgive(tx, request.email)
+        if fresh:
+            put_password_hash(tx, found.id, fresh)
+        return start_session(tx, call, found, "PASSWORD", request.client, f"{SERVICE}/WithPassword")
+
+    return await answer(call, await store.write(decide))
+
+
+async def refresh(call: Call, request: Any) -> Any:
+    now, store = call.dependencies.clock.now(), call.dependencies.store
+
+    def rotate(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
+        found = sessions.refresh(tx, request.refresh_token, now)
+        if isinstance(found, sessions.OpenSession):
+            return found
+        error = contract.unauthenticated(
+            "The session has ended, or its refresh token was used already. Sign in again: neo login"
+        )
+        if found is not None:
+            why = contract.unauthenticated("A refresh token came back after its use; the session was ended.")
+            write_event(tx, call, f"{SERVICE}/Refresh", subject_of(tx, found), found.id, error=why)
+        return error
+
+    return await answer(call, await store.write(rotate))
+
+
+async def sign_out(call: Call, request: Any) -> Any:
+    """Also fine when the session is gone already."""
+
+    def close(tx: Transaction) -> None:
+        row = sessions.close(tx, request.refresh_token)
+        account = tx.get(row.parent_id) if row else None
+        if account is not None and row is not None:
+            write_event(tx, call, f"{SERVICE}/SignOut", subject_of(tx, account), row.id)
+
+    await call.dependencies.store.write(close)
+    return SignOutResponse()
+
+
+async def refuse_when_locked(call: Call, email: str) -> None:
+    """Counts an attempt. Raises ApiError when the address has had too many wrong ones."""
+    now = call.dependencies.clock.now()
+    locked_until = await call.dependencies.store.write(lambda tx: count_attempt(tx, email, now))
+    if locked_until is not None:
+        minutes = max(1, round((locked_until - now).total_seconds() / 60))
+        raise contract.too_many_requests(
+            f"There were too many wrong passwords for this address. Try again in {minutes} min, or ask an"
+            " admin of the tenant to set a new one."
+        )
+
+
+def start_session(
+    tx: Transaction, call: Call, account: Resource, how: str, client: str, method: str
+) -> sessions.OpenSession:
+    opened = sessions.open_session(tx, account, how, client, call.dependencies.clock.now())
+    write_event(tx, call, method, subject_of(tx, account), opened.row.id)
+    return opened
+
+
+async def answer(call: Call, opened: sessions.OpenSession | contract.ApiError) -> Any:
+    """The tokens of a session; a refusal is raised here, outside the transaction that recorded it."""
+    if isinstance(opened, contract.ApiError):
+        raise opened
+    now: datetime = call.dependencies.clock.now()
+    token = await issue(call.dependencies.store, now, opened.account.id, opened.row.id)
+    return SignInResponse(
+        access_token=token.value,
+        expires_in=int(token.lifetime.total_seconds()),
+        refresh_token=opened.refresh_token,
+        refresh_expires_in=int((opened.expires_at - now).total_seconds()),
+        session_id=opened.row.id,
+        tenant_user_account_id=opened.account.id,
+        tenant_id=opened.account.parent_id,
+    )
+
+
+def subject_of(tx: Transaction, account: Resource) -> Subject:
+    return Subject(account.id, "user", attributes_of(tx, account.id).email, account.parent_id)
+
+
+def _account(tx: Transaction, request: Any) -> tuple[Resource | None, str | None]:
+    account = find_by_address(tx, request.email, request.tenant_id)
+    return account, password_hash(tx, account.id) if account else None
+
+
+def _refused(tx: Transaction, call: Call, account: Resource | None) -> contract.ApiError:
+    error = contract.unauthenticated(
+        "The address, the password or the code is wrong, or the account may not sign in. If the address has"
+        " accounts in several tenants, name the tenant."
+    )
+    if account is None:
+        note_nothing(tx)
+    else:
+        write_event(tx, call, f"{SERVICE}/WithPassword", subject_of(tx, account), account.id, error=error)
+    return error
+
+
+def _code_wanted() -> contract.ApiError:
+    """Only who knows the password gets here."""
+    return contract.ApiError(
+        contract.Code.FAILED_PRECONDITION,
+        "The account has a second factor: send the present code of its authenticator app too.",
+    )

@@ -1,0 +1,239 @@
+"""Local users: made and taken away by admins, passwords, second factor, blocking, what is known of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyotp
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Call, Violation
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.iam.access import second_factor, sessions, users
+from neocloud.services.iam.access.attempts import forgive
+from neocloud.services.iam.access.passwords import (
+    checker_of,
+    generate_password,
+    password_hash,
+    put_password_hash,
+)
+from neocloud.services.iam.api.instant import done
+from neocloud.services.iam.api.pages import page
+from neocloud.services.iam.api.sessions import proof_of
+from neocloud.services.iam.api.sign_in import refuse_when_locked
+from neocloud.services.iam.resources import (
+    TENANT_USER_ACCOUNT,
+    State,
+    TenantUserAccountStatus,
+    UserAttributes,
+    is_tenant,
+)
+from neocloud.services.iam.rules.users import password_violations
+
+_PACKAGE = "neocloud.iam.v1"
+CreateUserResponse = contract.message(f"{_PACKAGE}.CreateUserResponse")
+DeleteUserResponse = contract.message(f"{_PACKAGE}.DeleteUserResponse")
+SetPasswordResponse = contract.message(f"{_PACKAGE}.SetPasswordResponse")
+ChangePasswordResponse = contract.message(f"{_PACKAGE}.ChangePasswordResponse")
+StartTotpResponse = contract.message(f"{_PACKAGE}.StartTotpResponse")
+ConfirmTotpResponse = contract.message(f"{_PACKAGE}.ConfirmTotpResponse")
+RemoveTotpResponse = contract.message(f"{_PACKAGE}.RemoveTotpResponse")
+WithAttributes = contract.message("nebius.iam.v1.TenantUserAccountWithAttributes")
+ListWithAttributes = contract.message("nebius.iam.v1.ListTenantUserAccountsWithAttributesResponse")
+ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
+
+
+async def create(call: Call, request: Any) -> Any:
+    password = request.password or generate_password()
+    refuse_weak(password, request.email)
+    hashed = await checker_of(call.dependencies).hash(password)
+    now = call.dependencies.clock.now()
+    attributes = UserAttributes(email=users.normal_address(request.email), name=request.name)
+
+    def make(tx: Transaction) -> Resource:
+        tenant = tx.get(request.parent_id)
+        if tenant is None or not is_tenant(tenant):
+            raise contract.bad_field("parent_id", "must be the id of a tenant")
+        row = users.add_user(tx, tenant.id, attributes, now)
+        put_password_hash(tx, row.id, hashed)
+        return row
+
+    row = await call.dependencies.store.write(make)
+    shown = "" if request.password else password
+    return CreateUserResponse(tenant_user_account_id=row.id, generated_password=shown)
+
+
+async def delete(call: Call, request: Any) -> Any:
+    def take_away(tx: Transaction) -> None:
+        row = account(tx, request.id)
+        if row.state == State.INACTIVE:
+            raise contract.bad_state(
+                row.id, "Its invitation is not accepted yet. Delete the invitation instead."
+            )
+        users.remove(tx, row.id)
+
+    await call.dependencies.store.write(take_away)
+    return DeleteUserResponse()
+
+
+async def set_password(call: Call, request: Any) -> Any:
+    email = await call.dependencies.store.read(lambda tx: _local_address(tx, request.id))
+    password = request.password or generate_password()
+    refuse_weak(password, email)
+    hashed = await checker_of(call.dependencies).hash(password)
+
+    def change(tx: Transaction) -> None:
+        put_password_hash(tx, account(tx, request.id).id, hashed)
+        sessions.close_all(tx, request.id)
+        forgive(tx, email)
+
+    await call.dependencies.store.write(change)
+    return SetPasswordResponse(generated_password="" if request.password else password)
+
+
+async def change_password(call: Call, request: Any) -> Any:
+    account_id, email = await _prove_again(call, request.current_password, "current_password")
+    refuse_weak(request.new_password, email, "new_password")
+    hashed = await checker_of(call.dependencies).hash(request.new_password)
+    present = await proof_of(call)
+
+    def change(tx: Transaction) -> None:
+        put_password_hash(tx, account_id, hashed)
+        sessions.close_all(tx, account_id, but=present)
+
+    await call.dependencies.store.write(change)
+    return ChangePasswordResponse()
+
+
+async def start_totp(call: Call, request: Any) -> Any:
+    account_id, email = await _prove_again(call, request.current_password, "current_password")
+    secret = pyotp.random_base32()
+
+    def propose(tx: Transaction) -> None:
+        if second_factor.has_second_factor(tx, account_id):
+            raise contract.bad_state(
+                account_id, "There is a second factor already. Ask an admin to remove it."
+            )
+        second_factor.propose(tx, account_id, secret)
+
+    await call.dependencies.store.write(propose)
+    uri = pyotp.TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
+    return StartTotpResponse(secret=secret, uri=uri)
+
+
+async def confirm_totp(call: Call, request: Any) -> Any:
+    account_id = _own_id(call)
+    now = call.dependencies.clock.now()
+    email = await call.dependencies.store.read(lambda tx: _local_address(tx, account_id))
+    await refuse_when_locked(call, email)
+
+    def confirm(tx: Transaction) -> None:
+        if not second_factor.use_code(tx, account_id, request.totp_code, now, confirm=True):
+            raise contract.bad_field(
+                "totp_code", "is not the app's present code. Check the clock of the phone"
+            )
+        forgive(tx, email)
+
+    await call.dependencies.store.write(confirm)
+    return ConfirmTotpResponse()
+
+
+async def remove_totp(call: Call, request: Any) -> Any:
+    await call.dependencies.store.write(lambda tx: second_factor.remove(tx, account(tx, request.id).id))
+    return RemoveTotpResponse()
+
+
+async def block(call: Call, request: Any) -> Any:
+    return await _set_state(call, request, State.BLOCKED, "Block")
+
+
+async def unblock(call: Call, request: Any) -> Any:
+    return await _set_state(call, request, State.ACTIVE, "Unblock")
+
+
+async def get_with_attributes(call: Call, request: Any) -> Any:
+    return await call.dependencies.store.read(lambda tx: _with_attributes(tx, account(tx, request.id)))
+
+
+async def list_with_attributes(call: Call, request: Any) -> Any:
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+
+    def read(tx: Transaction) -> Any:
+        rows = tx.list(TENANT_USER_ACCOUNT, parent_id=request.parent_id)[0]
+        found, token = page(
+            rows,
+            request.page_size,
+            request.page_token,
+            scope=f"usersOf/{request.parent_id}",
+            key=lambda row: row.id,
+        )
+        items = [_with_attributes(tx, row) for row in found]
+        return ListWithAttributes(items=items, next_page_token=token)
+
+    return await call.dependencies.store.read(read)
+
+
+def account(tx: Transaction, account_id: str) -> Resource:
+    """Raises ApiError (not found)."""
+    row = tx.get(account_id)
+    if row is None or row.kind != TENANT_USER_ACCOUNT:
+        raise contract.not_found("user account", account_id)
+    return row
+
+
+def refuse_weak(password: str, email: str, field: str = "password") -> None:
+    violations: list[Violation] = list(password_violations(password, email, field))
+    if violations:
+        raise contract.bad_request(violations)
+
+
+async def _set_state(call: Call, request: Any, state: State, verb: str) -> Any:
+    def change(tx: Transaction) -> Any:
+        row = account(tx, request.id)
+        if row.state == State.INACTIVE:
+            raise contract.bad_state(
+                row.id, "Its invitation is not accepted yet. Delete the invitation instead."
+            )
+        status = TenantUserAccountStatus.FromString(row.status)
+        status.state = users.AccountState.Value(state)
+        now = call.dependencies.clock.now()
+        changed = replace(row, status=status.SerializeToString(), state=state, updated_at=now)
+        tx.update(changed)
+        if state == State.BLOCKED:
+            sessions.close_all(tx, row.id)
+        return done(tx, call, request, changed, path=f"{ACCOUNTS}/{verb}", title=f"user account {row.id}")
+
+    return await call.dependencies.store.write(change)
+
+
+async def _prove_again(call: Call, password: str, field: str) -> tuple[str, str]:
+    """Who changes how they sign in proves first that it is them: a stolen access token is not enough."""
+    account_id, store = _own_id(call), call.dependencies.store
+    email = await store.read(lambda tx: _local_address(tx, account_id))
+    await refuse_when_locked(call, email)
+    hashed = await store.read(lambda tx: password_hash(tx, account_id))
+    if not await checker_of(call.dependencies).matches(password, hashed):
+        raise contract.bad_field(field, "is not the password of the account")
+    await store.write(lambda tx: forgive(tx, email))
+    return account_id, email
+
+
+def _own_id(call: Call) -> str:
+    if call.subject is None or call.subject.kind != "user":
+        raise contract.ApiError(
+            contract.Code.FAILED_PRECONDITION, "Only people have passwords. Sign in as a user: neo login"
+        )
+    return call.subject.id
+
+
+def _local_address(tx: Transaction, account_id: str) -> str:
+    row = account(tx, account_id)
+    if TenantUserAccountStatus.FromString(row.status).federation_id:
+        raise contract.bad_state(row.id, "This user signs in at a federation and has no password here.")
+    return users.attributes_of(tx, account_id).email
+
+
+def _with_attributes(tx: Transaction, row: Resource) -> Any:
+    found = WithAttributes(tenant_user_account=wire.resource_message(row))
+    found.attributes.CopyFrom(users.attributes_of(tx, row.id))
+    return found

@@ -1,0 +1,110 @@
+"""What is legal for OIDC federations and for federated credentials: addresses, keys, and whom they let in."""
+
+import ipaddress
+import json
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.iam.resources import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
+from neocloud.services.iam.rules.grants import is_granted
+from neocloud.services.iam.rules.permits import subject_grants
+
+ADD_MEMBER = "iam.groupMemberships.create"
+FederationState = contract.enum("neocloud.iam.v1.OidcFederationStatus.State")
+
+
+class OidcFederationRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        if not resource.status.state:
+            resource.status.state = FederationState.Value("ACTIVE")
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        parent = world.get(new.metadata.parent_id)
+        if parent is None or not is_tenant(parent):
+            yield Violation("metadata.parent_id", "a federation lies in a tenant; give an id tenant-...")
+        if not new.metadata.name:
+            yield Violation("metadata.name", "a federation needs a name")
+        if why := issuer_fault(new.spec.issuer_url):
+            yield Violation("spec.issuer_url", why)
+        known = set(old.spec.group_ids) if old is not None else set()
+        for index, group_id in enumerate(new.spec.group_ids):
+            yield from _group_violations(f"spec.group_ids[{index}]", group_id, group_id in known, new, world)
+
+
+class FederatedCredentialsRules(Rules):
+    def owner_id(self, resource: Any) -> str:
+        return resource.spec.subject_id
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        spec = new.spec
+        account = world.get(spec.subject_id) if spec.subject_id else None
+        if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != new.metadata.parent_id:
+            yield Violation("spec.subject_id", f'"{spec.subject_id}" is no service account of this project')
+        if old is not None and old.spec.subject_id != spec.subject_id:
+            yield Violation("spec.subject_id", "stays; make other credentials for another account")
+        if not spec.federated_subject_id:
+            yield Violation("spec.federated_subject_id", "is required: the `sub` of the workload's tokens")
+        if why := issuer_fault(spec.oidc_provider.issuer_url):
+            yield Violation("spec.oidc_provider.issuer_url", why)
+        if spec.oidc_provider.jwk_set_json and (why := key_set_fault(spec.oidc_provider.jwk_set_json)):
+            yield Violation("spec.oidc_provider.jwk_set_json", why)
+
+
+def issuer_fault(url: str) -> str:
+    """What is wrong with an issuer's address; "" when nothing is."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    else:
+        if parts.scheme == "http" and is_local and not (parts.query or parts.fragment or parts.username):
+            return ""
+    return "" if _is_https(url) else "must be an https address, exactly as `iss` in the issuer's tokens"
+
+
+def key_set_fault(text: str) -> str:
+    """A key set holds public keys only."""
+    try:
+        keys = json.loads(text)["keys"]
+        kinds = [key["kty"] for key in keys]
+        is_private = any("d" in key for key in keys)
+    except (ValueError, TypeError, KeyError):
+        return 'must be a JWK set: {"keys": [{"kty": ...}]}'
+    if is_private:
+        return "holds a private key. Send only the public half and make a new pair: this one has travelled"
+    if not kinds or not set(kinds) <= {"RSA", "EC", "OKP"}:
+        return "must hold one or more public keys of kty RSA, EC or OKP"
+    return ""
+
+
+def _is_https(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme == "https"
+            and bool(parts.hostname)
+            and not (parts.query or parts.fragment or parts.username)
+        )
+    except ValueError:
+        return False
+
+
+def _group_violations(
+    field: str, group_id: str, is_known: bool, new: Any, world: World
+) -> Iterable[Violation]:
+    group = world.get(group_id)
+    if group is None or group.kind != GROUP or group.parent_id != new.metadata.parent_id:
+        yield Violation(field, f'"{group_id}" is no group of this tenant')
+    elif not is_known and world.subject is not None:
+        path = [row.id for row in lineage(group_id, world.get)]
+        if not is_granted(subject_grants(world.subject, world), ADD_MEMBER, path):
+            raise contract.permission_denied(
+                ADD_MEMBER,
+                group_id,
+                f"Only who may add members to {group_id} can let a federation do it. Ask an admin.",
+            )
