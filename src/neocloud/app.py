@@ -63,6 +63,7 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         extras={**extras(settings), **more},
+        extras_of=lambda store: iam.extras(store, clock, host=settings.host),
     )
 
 
