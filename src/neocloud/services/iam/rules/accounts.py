@@ -50,13 +50,13 @@ class ProjectRules(Rules):
                 "spec.region", f'a project stays in its region "{old.spec.region}"; make another project'
             )
 
-
-class ServiceAccountRules(Rules):
-    def defaults(self, resource: Any) -> None:
     def check_delete(self, resource: Any, world: World) -> None:
         if not resource.metadata.parent_id:
             raise contract.bad_state(resource.metadata.id, "A tenant is not deleted through the API.")
 
+
+class ServiceAccountRules(Rules):
+    def defaults(self, resource: Any) -> None:
         resource.status.active = True
 
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
