@@ -11,6 +11,7 @@ from neocloud.engines.manifests import (
     file_contents,
 )
 from neocloud.engines.pod_fields import check_pod
+from neocloud.engines.pod_references import foreign_claims
 from neocloud.engines.virtual_network import parse_virtual_network
 
 
@@ -27,6 +28,7 @@ def checked(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
         if reference.kind == "Pod":
             check_pod(manifest)
             interface_of(manifest)
+            foreign_claims(manifest)
         elif reference.kind == "VirtualNetwork":
             parse_virtual_network(manifest)
         elif reference.kind == "PersistentVolumeClaim":

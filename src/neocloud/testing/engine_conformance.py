@@ -192,6 +192,30 @@ class EngineConformance:
         await space.apply(space.claim("data"), space.pod("two", **mounted(volume, "/data")))
         assert await space.read("two", "/data/file") == b""
 
+    async def test_volume_of_another_namespace_is_mounted_where_the_pod_says_so(
+        self, space: Space, bench: Bench
+    ) -> None:
+        """Disks move between machines, and filesystems are shared."""
+        other = Space(bench.engine, bench.image)
+        await other.apply(other.namespace(), other.claim("data"))
+        pod = space.pod("one", **mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data"))
+        try:
+            with pytest.raises(EngineError, match="does not exist"):
+                await space.apply(pod)
+            pod["metadata"]["annotations"] = {"neocloud.dev/claims": f'{{"data": "{other.name}"}}'}
+            await space.apply(pod)
+            await space.run("one", "tee", "/data/file", stdin=b"shared")
+            for what in (other.reference("PersistentVolumeClaim", "data"), other.whole):
+                with pytest.raises(EngineError, match="in use"):
+                    await bench.engine.remove([what])
+            await space.remove("Pod", "one")
+            await other.apply(
+                other.pod("two", **mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data"))
+            )
+            assert await other.read("two", "/data/file") == b"shared"
+        finally:
+            await space.engine.remove([space.reference("Pod", "one"), other.whole])
+
     async def test_copied_volume_is_independent_of_its_source(self, space: Space, bench: Bench) -> None:
         other = Space(bench.engine, bench.image)
         await other.apply(other.namespace())

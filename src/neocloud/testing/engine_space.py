@@ -80,6 +80,11 @@ class Space:
     def reference(self, kind: str, name: str) -> Reference:
         return Reference(kind, self.name, name)
 
+    @property
+    def whole(self) -> Reference:
+        """The namespace with all it holds."""
+        return Reference("Namespace", self.name, self.name)
+
     async def apply(self, *manifests: KubernetesObject) -> None:
         await self.engine.apply(manifests)
 

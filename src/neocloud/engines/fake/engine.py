@@ -28,7 +28,7 @@ from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, 
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.manifests import check_reference, in_order
 from neocloud.engines.membership import check_member, check_network, check_unused
-from neocloud.engines.pod_references import required_objects
+from neocloud.engines.pod_references import mounted_claims, required_objects
 from neocloud.engines.validation import checked
 from neocloud.engines.virtual_network import parse_virtual_network
 
@@ -326,12 +326,16 @@ class FakeEngine:
             goes_too = reference.namespace if reference.kind == "Namespace" else ""
             staying = (m for m in self.world.members() if m.pod.namespace != goes_too)
             check_unused(reference.namespace, staying)
-        for pod in self.world.pods_of(reference.namespace):
-            for volume in pod.manifest["spec"].get("volumes") or []:
-                claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
-                if reference.kind == "PersistentVolumeClaim" and claim == reference.name:
+        for pod in self.world.pods.values():
+            if pod.reference.namespace == reference.namespace and reference.kind == "Namespace":
+                continue  # it goes too
+            for claim in mounted_claims(pod.manifest):
+                is_meant = claim == reference or (
+                    reference.kind == "Namespace" and claim.namespace == reference.name
+                )
+                if is_meant:
                     raise EngineError(
-                        f"PersistentVolumeClaim {claim} is in use by pod {pod.reference.name}; "
+                        f"PersistentVolumeClaim {claim.name} is in use by pod {pod.reference.name}; "
                         "remove that pod first."
                     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from neocloud.engines.base import ExecResult, KubernetesObject, Reference
 from neocloud.engines.fake.world import FakeContainer, FakePod, FakeWorld, Files
 from neocloud.engines.manifests import file_contents
+from neocloud.engines.pod_references import claim_reference
 
 NOT_FOUND = 127
 
@@ -137,8 +138,7 @@ def _volume(seat: Seat, name: str) -> Files:
     volume = next(volume for volume in volumes if volume["name"] == name)
     namespace = seat.pod.reference.namespace
     if "persistentVolumeClaim" in volume:
-        claim = volume["persistentVolumeClaim"]["claimName"]
-        reference = Reference("PersistentVolumeClaim", namespace, claim)
+        reference = claim_reference(seat.pod.manifest, volume["persistentVolumeClaim"]["claimName"])
         return seat.world.volumes.setdefault(reference, {})
     for field, kind, name_field in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
         if field in volume:

@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import file_contents
+from neocloud.engines.pod_references import mounted_claims
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.mounts import remove_tree
@@ -78,6 +79,7 @@ class Parts:
     async def remove_namespace(self, namespace: str) -> None:
         """Everything of a namespace whose pods are gone."""
         for name in self.volumes.claims(namespace):
+            self._refuse_if_mounted(Reference("PersistentVolumeClaim", namespace, name), leaving=namespace)
             await asyncio.to_thread(self.volumes.remove_claim, namespace, name)
         await asyncio.to_thread(remove_tree, self.layout.volumes / namespace)
         for projections in self.projections.values():
@@ -97,11 +99,11 @@ class Parts:
                 if address:
                     yield manifest, str(address)
 
-    def _refuse_if_mounted(self, claim: Reference) -> None:
-        for manifest in self.objects.list(claim.namespace, "Pod"):
-            for volume in manifest["spec"].get("volumes") or []:
-                if (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim.name:
-                    raise EngineError(
-                        f"PersistentVolumeClaim {claim.name} is in use by pod "
-                        f"{manifest['metadata']['name']}; remove that pod first."
-                    )
+    def _refuse_if_mounted(self, claim: Reference, leaving: str = "") -> None:
+        """By a pod of whatever namespace, but for one that is leaving itself."""
+        for manifest in self.objects.all("Pod"):
+            if manifest["metadata"]["namespace"] != leaving and claim in mounted_claims(manifest):
+                raise EngineError(
+                    f"PersistentVolumeClaim {claim.name} is in use by pod "
+                    f"{manifest['metadata']['name']}; remove that pod first."
+                )

@@ -13,7 +13,7 @@ from typing import Any
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import fingerprint
 from neocloud.engines.pod_fields import is_device
-from neocloud.engines.pod_references import environment_objects
+from neocloud.engines.pod_references import claim_reference, environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
 from neocloud.engines.podman.dead_forwards import remove_dead_forwards
 from neocloud.engines.podman.images import full_image_name
@@ -203,7 +203,8 @@ class Pods:
                 case "secret":
                     path = self._projections["Secret"].view(namespace, source)
                 case "persistentVolumeClaim":
-                    path = self._volumes.claim_path(namespace, source["claimName"])
+                    claim = claim_reference(manifest, source["claimName"])
+                    path = self._volumes.claim_path(claim.namespace, claim.name)
                 case "emptyDir":
                     path = self._volumes.scratch_path(namespace, pod, volume["name"], source)
                 case _:
