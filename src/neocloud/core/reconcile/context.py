@@ -132,6 +132,15 @@ class PassContext:
 
         return await self._change_others(ensure)
 
+    async def delete_child(self, resource_id: str) -> None:
+        def ask(tx: Transaction) -> None:
+            self._check_lease(tx)
+            child = tx.get(resource_id)
+            if child is not None and child.owner_id == self.resource.id:
+                removal.ask(tx, self._around.kinds, child, self._around.clock.now())
+
+        await self._change_others(ask)
+
     async def delete_owned(self) -> bool:
         owned = await self._around.store.read(lambda tx: tx.owned(self.resource.id))
         if all(child.deleted_at is not None for child in owned):

@@ -125,6 +125,10 @@ class Context(Protocol):
         Failed where its rules refuse, e.g. because a subnet is full."""
         ...
 
+    async def delete_child(self, resource_id: str) -> None:
+        """Ask for the deletion of one owned resource; one that is gone, or somebody else's, is left alone."""
+        ...
+
     async def delete_owned(self) -> bool:
         """Ask for the deletion of all owned resources; True once none is left."""
         ...
