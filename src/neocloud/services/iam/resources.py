@@ -73,6 +73,9 @@ OIDC_FEDERATION_ID_PREFIX = "oidcfederation"
 FIRST_GROUPS = {"admins": "admin", "editors": "editor", "viewers": "viewer"}
 """Groups every tenant starts with, and the role each has on the whole tenant."""
 
+CLOUDS_PROJECT_ID = "project-e00public-images"
+"""The parent of what came with the cloud; no row, and in no tenant."""
+
 SECRETS_ID = "iam"
 """The store keeps this brick's own secrets under this id."""
 SIGNING_KEY_SECRET = "access-token-signing-key"

@@ -2,7 +2,8 @@
 
 A yes is believed for a second; a no is always looked up afresh, so a right works the moment it is given and
 is gone a second after it is taken. Where a resource lies never changes, so that is remembered.
-A resource of another tenant is refused in the same words as one that does not exist.
+A resource of another tenant is refused in the same words as one that does not exist. What came with the cloud
+belongs to no tenant: everybody may look at it, nobody may change it.
 """
 
 from neocloud.core import contract
@@ -10,8 +11,8 @@ from neocloud.core.clock import Clock
 from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.recent import Recent
-from neocloud.services.iam.resources import GROUP_MEMBERSHIP, lineage
-from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted, is_in_scope
+from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, GROUP_MEMBERSHIP, lineage
+from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted, is_in_scope, is_looking
 
 LOOK_AGAIN_SECONDS = 1.0
 
@@ -38,6 +39,8 @@ class StoreAuthorizer:
         path, grants = await self._store.read(
             lambda tx: (_lineage_ids(tx, target_id), subject_grants(tx, subject.id))
         )
+        if path and path[-1] == CLOUDS_PROJECT_ID and in_scope and is_looking(permission):
+            return
         if not path or path[-1] != subject.tenant_id:
             raise contract.not_found("resource", target_id)
         self._lineages.put(target_id, path)
@@ -64,4 +67,9 @@ def subject_grants(tx: Transaction, subject_id: str) -> frozenset[Grant]:
 
 
 def _lineage_ids(tx: Transaction, resource_id: str) -> tuple[str, ...]:
-    return tuple(row.id for row in lineage(resource_id, tx.get))
+    """Ids from the resource up to its tenant, or to the project that is the cloud's own and no row."""
+    if resource_id == CLOUDS_PROJECT_ID:
+        return (CLOUDS_PROJECT_ID,)
+    rows = tuple(lineage(resource_id, tx.get))
+    is_clouds = bool(rows) and rows[-1].parent_id == CLOUDS_PROJECT_ID
+    return tuple(row.id for row in rows) + ((CLOUDS_PROJECT_ID,) if is_clouds else ())

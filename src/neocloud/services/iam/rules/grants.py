@@ -22,6 +22,10 @@ def is_in_scope(scopes: Sequence[str] | None, permission: str) -> bool:
     return scopes is None or any(fnmatchcase(permission, pattern) for pattern in scopes)
 
 
+def is_looking(permission: str) -> bool:
+    return permission.endswith((".get", ".list"))
+
+
 def member_id(membership: Resource) -> str:
     return GroupMembershipSpec.FromString(membership.spec).member_id
 

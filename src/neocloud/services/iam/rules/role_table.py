@@ -1,0 +1,99 @@
+"""The table of roles: what each is for, and which permissions it holds.
+
+A permission is "<service>.<nouns>.<verb>". A role is a list of patterns read from left to right; the last one
+that matches decides, and "!" takes away. Nothing matches: refused. `docs/reference/roles.md` is made from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Role:
+    about: str
+    permissions: tuple[str, ...]
+
+
+def _all(*services: str) -> tuple[str, ...]:
+    return tuple(f"{service}.*" for service in services)
+
+
+def _read(*services: str) -> tuple[str, ...]:
+    return tuple(f"{service}.*.{verb}" for service in services for verb in ("get", "list"))
+
+
+ROLES: Mapping[str, Role] = {
+    "admin": Role("Everything, including who may do what.", ("*",)),
+    "editor": Role(
+        "Everything but who may do what, how much, what was done by whom, and faults on demand.",
+        (
+            "*",
+            *(f"!{pattern}" for pattern in _all("iam", "quotas", "audit", "emulator")),
+            *_read("iam", "quotas"),
+        ),
+    ),
+    "viewer": Role("Looking at all but the audit log; never secrets.", ("*.get", "*.list", "!audit.*")),
+    "auditor": Role(
+        "Looking at everything, also at what was done by whom; never secrets.", ("*.get", "*.list", "audit.*")
+    ),
+    "iam.admin": Role(
+        "Who may do what: accounts, keys, groups, permits. It can give any role: as mighty as admin.",
+        _all("iam"),
+    ),
+    "iam.viewer": Role("Looking at accounts, groups and permits.", _read("iam")),
+    "iam.serviceAccounts.user": Role(
+        "Acting as a service account, and letting a machine act as it.",
+        ("iam.serviceAccounts.get", "iam.serviceAccounts.list", "iam.serviceAccounts.impersonate"),
+    ),
+    "iam.keys.admin": Role(
+        "Keys of service accounts: whoever has it can act as any account in its reach.",
+        ("iam.authPublicKeys.*", "iam.accessKeys.*", "iam.staticKeys.*", *_read("iam")),
+    ),
+    "compute.editor": Role(
+        "Machines, disks, images and shared file systems; networks to put them into can be seen.",
+        (*_all("compute"), *_read("vpc", "quotas")),
+    ),
+    "compute.viewer": Role("Looking at machines, disks, images and shared file systems.", _read("compute")),
+    "compute.instances.operator": Role(
+        "Starting, stopping and restarting machines that others manage.",
+        (*(f"compute.instances.{verb}" for verb in ("start", "stop", "restart")), *_read("compute")),
+    ),
+    "compute.images.user": Role(
+        "Making disks from the images of a project: to be given together with a role elsewhere.",
+        ("compute.images.get", "compute.images.list"),
+    ),
+    "vpc.editor": Role("Networks, subnets, addresses, routes and security groups.", (*_all("vpc"),)),
+    "vpc.viewer": Role("Looking at networks.", _read("vpc")),
+    "vpc.securityGroups.editor": Role(
+        "Which traffic is let through; the networks themselves stay as they are.",
+        ("vpc.securityGroups.*", "vpc.securityRules.*", *_read("vpc")),
+    ),
+    "slurm.editor": Role(
+        "Clusters and their jobs; what they are built from can be seen.",
+        (*_all("slurm"), *_read("compute", "vpc", "quotas")),
+    ),
+    "slurm.viewer": Role("Looking at clusters and jobs.", _read("slurm")),
+    "slurm.jobs.submitter": Role(
+        "Running jobs on clusters that others manage.",
+        ("slurm.jobs.*", "slurm.clusters.get", "slurm.clusters.list"),
+    ),
+    "storage.editor": Role("Buckets and what is in them.", _all("storage")),
+    "storage.viewer": Role("Looking at buckets and what is in them.", _read("storage")),
+    "storage.objects.editor": Role(
+        "Putting and deleting objects in buckets that others manage.",
+        ("storage.objects.*", "storage.buckets.get", "storage.buckets.list"),
+    ),
+    "container-registry.images.puller": Role(
+        "Pulling container images: what a node's service account needs.",
+        ("registry.images.pull", "registry.registries.get"),
+    ),
+    "container-registry.images.pusher": Role(
+        "Pulling and pushing container images.",
+        ("registry.images.pull", "registry.images.push", "registry.registries.get"),
+    ),
+    "billing.viewer": Role("Usage, prices and costs.", _read("billing")),
+    "billing.admin": Role("Everything about money.", _all("billing")),
+    "quotas.admin": Role("How much a project may use.", _all("quotas")),
+    "quotas.viewer": Role("Looking at how much may be used, and how much is.", _read("quotas")),
+    "audit.viewer": Role("What was done by whom.", _read("audit")),
+}
