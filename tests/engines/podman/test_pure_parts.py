@@ -18,7 +18,7 @@ from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnet
 from neocloud.engines.podman.events import SeenEvents, pod_event
 from neocloud.engines.podman.firewall import render_table
 from neocloud.engines.podman.frames import FrameDecoder, LineJoiner
-from neocloud.engines.podman.hostsfile import render_hosts, write_in_place
+from neocloud.engines.podman.hostsfile import Named, render_hosts, write_in_place
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.netavark import is_unused
 from neocloud.engines.podman.observation import observed_pod, phase_of
@@ -90,12 +90,17 @@ def test_hosts_file_names_pods_by_hostname_and_by_their_services() -> None:
     service = {"metadata": {"name": "database"}, "spec": {"selector": {"role": "db"}}}
     text = render_hosts(
         [
-            (IPv4Address("10.0.0.10"), pod("b.c", subdomain="nodes")),
-            (IPv4Address("10.0.0.9"), pod("a", hostname="first")),
+            Named(IPv4Address("10.0.0.10"), pod("b.c", subdomain="nodes")),
+            Named(IPv4Address("10.0.0.9"), pod("a", hostname="first"), domain="lab.internal"),
         ],
         [service, {"metadata": {"name": "all"}, "spec": {}}],
+        [Named(IPv4Address("10.0.0.2"), pod("a"), domain="lab.internal")],
     )
-    assert text.splitlines()[2:] == ["10.0.0.9 first database", "10.0.0.10 b-c b-c.nodes database"]
+    assert text.splitlines()[2:] == [
+        "10.0.0.9 first first.lab.internal database",
+        "10.0.0.10 b-c b-c.nodes database",
+        "10.0.0.2 a a.lab.internal",
+    ]
 
 
 def test_hosts_file_changes_in_place(tmp_path: Path) -> None:

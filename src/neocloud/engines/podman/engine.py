@@ -222,13 +222,14 @@ class PodmanEngine:
 
     async def _apply_pod(self, manifest: KubernetesObject) -> None:
         await self._parts.pods.ensure(manifest)
-        self._prober.follow(manifest, self._parts.address(Reference.of(manifest)))
+        self._prober.follow(manifest, self._parts.address(Reference.of(manifest)) or "")
 
     async def _remove_pod(self, reference: Reference) -> None:
         self._prober.forget(reference)
         await self._parts.pods.remove(reference)
 
     async def _remove_namespace(self, namespace: str) -> None:
+        self._parts.virtual.check_unused(namespace, with_pods_of=namespace)
         pods = await self._parts.pods.known(namespace)
         await _all(_PODS_AT_ONCE, [self._remove_pod(pod) for pod in pods])
         await self._parts.remove_namespace(namespace)

@@ -1,24 +1,28 @@
-"""Our own nftables table: deny by default between namespaces and from pods to this machine.
+"""Our own nftables tables: deny by default between namespaces, between networks, from pods to this machine.
 
-Podman's bridges reach each other and every service of the host; this table says what may pass instead. It is
-replaced as a whole in one transaction and holds nothing that cannot be rendered again. Rules of others are
+Podman's bridges reach each other and every service of the host; these tables say what may pass instead. They
+are replaced as a whole in one transaction and hold nothing that cannot be rendered again. Rules of others are
 never touched.
 """
 
-import asyncio
 from collections.abc import Iterable
 from ipaddress import IPv4Network
 
-from neocloud.engines.base import EngineError
+from neocloud.engines.podman import nft
 from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.member_rules import render_member_rules
+from neocloud.engines.podman.plane import Plane
+from neocloud.engines.podman.spoofing import removed, render_spoofing_table
 
 _BEFORE_PODMAN = -10
 _LINK_LOCAL = "169.254.0.0/16"
 """Where clouds hand this machine's credentials to whoever asks."""
 
 
-def render_table(layout: Layout, bridges: Iterable[tuple[str, IPv4Network]]) -> str:
-    """The whole rule set for these (interface, subnet) pairs.
+def render_table(
+    layout: Layout, bridges: Iterable[tuple[str, IPv4Network]], plane: Plane | None = None
+) -> str:
+    """The whole rule set for the (interface, subnet) pairs of namespaces, and for virtual networks.
 
     A pod may talk within its namespace and out to the world; it may not send under another address, reach
     another bridge or this machine. From outside only published ports lead in.
@@ -27,14 +31,23 @@ def render_table(layout: Layout, bridges: Iterable[tuple[str, IPv4Network]]) -> 
     ours = f'"{layout.interface_prefix}*"'
     spoofed = [f'    iifname "{name}" ip saddr != {subnet} drop' for name, subnet in bridges]
     inside = [f'    iifname "{name}" oifname "{name}" accept' for name, _ in bridges]
+    members, to_members = [], []
+    if plane:
+        members = render_member_rules(plane, ours, [subnet for _, subnet in bridges])
+        to_members = [
+            "    iifname @subnet_bridges goto from_member",
+            "    oifname @subnet_bridges goto to_member",
+        ]
     lines = [
         f"table inet {layout.table}",
         f"delete table inet {layout.table}",
         f"table inet {layout.table} {{",
+        *members,
         "  chain forward {",
         f"    type filter hook forward priority {_BEFORE_PODMAN}; policy accept;",
         f"    iifname != {ours} oifname != {ours} accept",
         *spoofed,
+        *to_members,
         "    ct state established,related accept",
         *inside,
         f'    iifname {ours} meta oifkind "bridge" counter drop',
@@ -54,27 +67,20 @@ def render_table(layout: Layout, bridges: Iterable[tuple[str, IPv4Network]]) -> 
     return "\n".join(lines) + "\n"
 
 
-async def sync_table(layout: Layout, bridges: Iterable[tuple[str, IPv4Network]]) -> None:
-    """Make the kernel hold exactly the rules for these bridges; no bridge, no table."""
+async def sync_tables(
+    layout: Layout, bridges: Iterable[tuple[str, IPv4Network]], plane: Plane | None = None
+) -> None:
+    """Make the kernel hold exactly the rules for these; no bridge, no table.
+
+    `plane` is None on a machine that has never had a virtual network: it may lack what those need.
+    """
     bridges = list(bridges)
-    if bridges:
-        await _nft(render_table(layout, bridges))
-    else:
-        await _nft(f"table inet {layout.table}\ndelete table inet {layout.table}\n")
+    if plane and plane.networks:
+        await nft.load(render_table(layout, bridges, plane) + render_spoofing_table(layout, plane))
+        return
+    rules = render_table(layout, bridges) if bridges else _removed(layout)
+    await nft.load(rules + ("\n".join(removed(layout)) + "\n" if plane else ""))
 
 
-async def _nft(rules: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        "nft",
-        "-f",
-        "-",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate(rules.encode())
-    if process.returncode:
-        raise EngineError(
-            "The firewall rules that separate namespaces could not be loaded: "
-            f"{errors.decode(errors='replace').strip()}. Kernel support for nf_tables is needed."
-        )
+def _removed(layout: Layout) -> str:
+    return f"table inet {layout.table}\ndelete table inet {layout.table}\n"

@@ -1,11 +1,12 @@
 """/etc/hosts and /etc/resolv.conf of the pods.
 
-One hosts file per namespace is mounted into all its containers. It is rewritten in place, as a mount holds on
-to the file itself and would not see a new one under the same name.
+A hosts file is mounted into all containers of a namespace. It is rewritten in place, as a mount holds on to
+the file itself and would not see a new one under the same name.
 """
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,35 @@ _RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf")
 _FIRST_LINES = ("127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback")
 
 
+@dataclass(frozen=True)
+class Named:
+    address: IPv4Address
+    manifest: Mapping[str, Any]
+    domain: str = ""
+    """Of its virtual network."""
+
+
 def render_hosts(
-    pods: Iterable[tuple[IPv4Address, Mapping[str, Any]]], services: Iterable[Mapping[str, Any]]
+    pods: Iterable[Named], services: Iterable[Mapping[str, Any]], others: Iterable[Named] = ()
 ) -> str:
-    """Lines for (address, manifest) pairs; a service is one more name of each pod it selects."""
+    """A service is one more name of each pod it selects. The others come last: a name's first line counts."""
     services = list(services)
     lines = [*_FIRST_LINES]
-    for address, manifest in sorted(pods, key=lambda pair: pair[0]):
-        spec = manifest["spec"]
-        hostname = hostname_of(manifest)
-        names = [hostname]
+    for pod in sorted(pods, key=lambda pod: pod.address):
+        hostname, spec = hostname_of(pod.manifest), pod.manifest["spec"]
+        names = _names(pod)
         if spec.get("subdomain"):
             names.append(f"{hostname}.{spec['subdomain']}")
-        names += [s["metadata"]["name"] for s in services if _selects(s, manifest)]
-        lines.append(f"{address} {' '.join(dict.fromkeys(names))}")
+        names += [s["metadata"]["name"] for s in services if _selects(s, pod.manifest)]
+        lines.append(f"{pod.address} {' '.join(dict.fromkeys(names))}")
+    for pod in sorted(others, key=lambda pod: pod.address):
+        lines.append(f"{pod.address} {' '.join(_names(pod))}")
     return "\n".join(lines) + "\n"
+
+
+def _names(pod: Named) -> list[str]:
+    hostname = hostname_of(pod.manifest)
+    return [hostname, f"{hostname}.{pod.domain}"] if pod.domain else [hostname]
 
 
 def hostname_of(manifest: Mapping[str, Any]) -> str:

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
-from neocloud.engines.podman.firewall import sync_table
+from neocloud.engines.podman.coalesced import Coalesced
+from neocloud.engines.podman.firewall import sync_tables
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.mounts import remove_tree
 from neocloud.engines.podman.netavark import remove_network_chains
+from neocloud.engines.podman.public_addresses import announce_public_addresses, withdraw_public_addresses
 from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.virtual_networks import VirtualNetworks
 
 _ROUTES = Path("/proc/net/route")
 
@@ -25,14 +28,16 @@ _ROUTES = Path("/proc/net/route")
 class Networks:
     """Makes, remembers and removes the networks of all namespaces."""
 
-    def __init__(self, layout: Layout, libpod: Libpod, pool: IPv4Network) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, libpod: Libpod, pool: IPv4Network, virtual: VirtualNetworks) -> None:
+        self.layout = layout
         self._libpod = libpod
         self._pool = pool
+        self._virtual = virtual
         self._lock = asyncio.Lock()
+        self._synced = Coalesced(self._sync)
 
     def namespaces(self) -> list[str]:
-        folder = self._layout.namespaces
+        folder = self.layout.namespaces
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def find(self, namespace: str) -> NamespaceNetwork | None:
@@ -45,19 +50,20 @@ class Networks:
             network = self.find(namespace)
             if network is None or not await self._libpod.exists(self._path(namespace)):
                 await self._create(namespace, network)
-            await self._sync()
+        await self.sync()
 
     async def remove(self, namespace: str) -> None:
+        """A virtual network in it goes, too; refused while pods of other namespaces are on that."""
+        await self._virtual.remove(namespace, with_pods_of=namespace)
         async with self._lock:
             await self._libpod.delete(self._path(namespace), force=True)
-            await remove_network_chains(self._layout.network(namespace))
-            await asyncio.to_thread(remove_tree, self._layout.namespace(namespace))
-            await self._sync()
+            await remove_network_chains(self.layout.network(namespace))
+            await asyncio.to_thread(remove_tree, self.layout.namespace(namespace))
+        await self.sync()
 
     async def sync(self) -> None:
-        """Load the rules again, as after a reboot."""
-        async with self._lock:
-            await self._sync()
+        """Load the rules for what is on the disk now, as after a reboot."""
+        await self._synced()
 
     async def allocate(self, namespace: str, pod: str) -> IPv4Address:
         async with self._lock:
@@ -80,10 +86,10 @@ class Networks:
         return network
 
     def _record_path(self, namespace: str) -> Path:
-        return self._layout.namespace(namespace) / "network.json"
+        return self.layout.namespace(namespace) / "network.json"
 
     def _path(self, namespace: str) -> str:
-        return f"/networks/{self._layout.network(namespace)}"
+        return f"/networks/{self.layout.network(namespace)}"
 
     async def _create(self, namespace: str, known: NamespaceNetwork | None) -> None:
         """Make Podman's network: as recorded, as Podman still has it, or on the next free subnet."""
@@ -109,20 +115,20 @@ class Networks:
 
     def _proposals(self) -> Iterable[NamespaceNetwork]:
         ours = [self.find(namespace) for namespace in self.namespaces()]
-        taken = [*host_subnets(), *(network.subnet for network in ours if network)]
+        taken = [*host_subnets(), *self._virtual.ranges(), *(network.subnet for network in ours if network)]
         # Homes on one machine start at different places, as bridges without pods show no route.
-        start = int(self._layout.id, 16)
+        start = int(self.layout.id, 16)
         for number, subnet in candidate_subnets(self._pool, taken, start):
-            yield NamespaceNetwork(subnet, f"{self._layout.interface_prefix}{number}")
+            yield NamespaceNetwork(subnet, f"{self.layout.interface_prefix}{number}")
 
     async def _create_in_podman(self, namespace: str, network: NamespaceNetwork) -> bool:
         body = {
-            "name": self._layout.network(namespace),
+            "name": self.layout.network(namespace),
             "driver": "bridge",
             "network_interface": network.interface,
             "dns_enabled": False,
             "subnets": [{"subnet": str(network.subnet), "gateway": str(network.gateway)}],
-            "labels": {"neocloud.home": self._layout.label, "neocloud.namespace": namespace},
+            "labels": {"neocloud.home": self.layout.label, "neocloud.namespace": namespace},
         }
         try:
             await self._libpod.post("/networks/create", body)
@@ -135,8 +141,13 @@ class Networks:
         return True
 
     async def _sync(self) -> None:
+        """Public addresses go before the rules that lead them to a pod, and come after them."""
         networks = [self.find(namespace) for namespace in self.namespaces()]
-        await sync_table(self._layout, [(n.interface, n.subnet) for n in networks if n])
+        plane = self._virtual.plane()
+        wanted = set(plane.public_addresses()) if plane else set()
+        present = await withdraw_public_addresses(self.layout, wanted) if plane else set()
+        await sync_tables(self.layout, [(n.interface, n.subnet) for n in networks if n], plane)
+        await announce_public_addresses(self.layout, wanted - present)
 
 
 def host_subnets() -> list[IPv4Network]:

@@ -26,6 +26,12 @@ class Objects:
     def remove(self, reference: Reference) -> None:
         self._path(reference).unlink(missing_ok=True)
 
+    def all(self, kind: str) -> list[KubernetesObject]:
+        """Those of every namespace."""
+        folder = self._layout.namespaces
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return [manifest for name in names for manifest in self.list(name, kind)]
+
     def list(self, namespace: str, kind: str) -> list[KubernetesObject]:
         folder = self._folder(namespace, kind)
         found = [read_record(path) for path in sorted(folder.glob("*.json"))]

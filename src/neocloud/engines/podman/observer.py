@@ -11,7 +11,7 @@ from neocloud.engines.podman.parts import Parts
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.translate import SANDBOX
 
-_RECORDED = ("Service", "NetworkPolicy")
+_RECORDED = ("VirtualNetwork", "Service", "NetworkPolicy")
 
 
 class Observer:
@@ -39,13 +39,11 @@ class Observer:
                 continue
             restarts += found["RestartCount"]
             starts[container_name(row)] = datetime.fromisoformat(found["State"]["StartedAt"])
-        network = self._parts.networks.find(reference.namespace)
-        address = network.addresses.get(reference.name) if network else None
         return observed_pod(
             reference,
             rows,
             self._parts.objects.get(reference),
-            ip=str(address) if address else None,
+            ip=self._parts.address(reference),
             ready=self._prober.is_ready(reference, starts),
             restart_count=restarts,
         )

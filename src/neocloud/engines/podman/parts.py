@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.interface import interface_of
 from neocloud.engines.manifests import file_contents
 from neocloud.engines.pod_references import mounted_claims
 from neocloud.engines.podman.layout import Layout
@@ -14,8 +15,11 @@ from neocloud.engines.podman.mounts import remove_tree
 from neocloud.engines.podman.names import Names
 from neocloud.engines.podman.networks import Networks
 from neocloud.engines.podman.objects import Objects
+from neocloud.engines.podman.plugs import Plugs
 from neocloud.engines.podman.pods import Pods
+from neocloud.engines.podman.ports import Ports
 from neocloud.engines.podman.projections import Projections
+from neocloud.engines.podman.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.volumes import Volumes
 
 
@@ -23,6 +27,7 @@ from neocloud.engines.podman.volumes import Volumes
 class Parts:
     layout: Layout
     networks: Networks
+    virtual: VirtualNetworks
     names: Names
     objects: Objects
     volumes: Volumes
@@ -31,16 +36,18 @@ class Parts:
 
     @classmethod
     def of(cls, layout: Layout, libpod: Libpod, pool: IPv4Network) -> "Parts":
-        networks = Networks(layout, libpod, pool)
-        objects = Objects(layout)
-        names = Names(layout, networks, objects)
+        objects, ports = Objects(layout), Ports(layout)
+        virtual = VirtualNetworks(layout, libpod, objects, ports)
+        networks = Networks(layout, libpod, pool, virtual)
+        names = Names(layout, networks, virtual, objects)
         volumes = Volumes(layout)
         projections = {
             "ConfigMap": Projections(layout.engine / "configmaps", "ConfigMap"),
             "Secret": Projections(layout.secrets, "Secret"),
         }
-        pods = Pods(layout, libpod, networks, names, objects, volumes, projections)
-        return cls(layout, networks, names, objects, volumes, projections, pods)
+        plugs = Plugs(libpod, networks, virtual, ports, names)
+        pods = Pods(layout, libpod, networks, plugs, names, objects, volumes, projections)
+        return cls(layout, networks, virtual, names, objects, volumes, projections, pods)
 
     async def apply_object(self, manifest: KubernetesObject) -> None:
         """Anything but a Pod."""
@@ -56,14 +63,19 @@ class Parts:
             self.projections[reference.kind].put(reference.namespace, reference.name, contents)
         elif reference.kind == "PersistentVolumeClaim":
             await asyncio.to_thread(self.volumes.ensure_claim, manifest)
+        elif reference.kind == "VirtualNetwork":
+            await self.virtual.apply(manifest)
+            await self.networks.sync()
+            await self.names.refresh_networks()
         else:
             self.objects.put(manifest)
-            await self.names.refresh(reference.namespace)
+            await self._refresh_names(reference.namespace)
 
     async def announce(self, manifest: KubernetesObject) -> None:
         """Give a pod its address and its line in the hosts file before any of its peers starts."""
         reference = Reference.of(manifest)
-        await self.networks.allocate(reference.namespace, reference.name)
+        if interface_of(manifest) is None:
+            await self.networks.allocate(reference.namespace, reference.name)
 
     async def remove_object(self, reference: Reference) -> None:
         """Anything but a Pod or a Namespace."""
@@ -72,9 +84,13 @@ class Parts:
         elif reference.kind == "PersistentVolumeClaim":
             self._refuse_if_mounted(reference)
             await asyncio.to_thread(self.volumes.remove_claim, reference.namespace, reference.name)
+        elif reference.kind == "VirtualNetwork":
+            if self.objects.get(reference):
+                await self.virtual.remove(reference.namespace)
+                await self.networks.sync()
         else:
             self.objects.remove(reference)
-            await self.names.refresh(reference.namespace)
+            await self._refresh_names(reference.namespace)
 
     async def remove_namespace(self, namespace: str) -> None:
         """Everything of a namespace whose pods are gone."""
@@ -86,18 +102,28 @@ class Parts:
             projections.remove(namespace)
         await self.networks.remove(namespace)
 
-    def address(self, pod: Reference) -> str:
+    def address(self, pod: Reference) -> str | None:
+        """None for a pod that was never applied."""
+        manifest = self.objects.get(pod)
+        interface = interface_of(manifest) if manifest else None
+        if interface:
+            return str(interface.address)
         network = self.networks.find(pod.namespace)
-        return str(network.addresses[pod.name]) if network else ""
+        address = network.addresses.get(pod.name) if network else None
+        return str(address) if address else None
 
     def applied_pods(self) -> Iterator[tuple[KubernetesObject, str]]:
         """Manifest and address of every pod that was applied by this or an earlier engine."""
         for namespace in self.networks.namespaces():
             for manifest in self.objects.list(namespace, "Pod"):
-                network = self.networks.find(namespace)
-                address = network and network.addresses.get(manifest["metadata"]["name"])
+                address = self.address(Reference.of(manifest))
                 if address:
-                    yield manifest, str(address)
+                    yield manifest, address
+
+    async def _refresh_names(self, namespace: str) -> None:
+        await self.names.refresh(namespace)
+        if self.virtual.members(namespace):
+            await self.names.refresh_networks()
 
     def _refuse_if_mounted(self, claim: Reference, leaving: str = "") -> None:
         """By a pod of whatever namespace, but for one that is leaving itself."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.manifests import fingerprint
+from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.pod_fields import is_device
 from neocloud.engines.pod_references import claim_reference, environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
@@ -23,6 +23,7 @@ from neocloud.engines.podman.names import Names
 from neocloud.engines.podman.networks import Networks
 from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
+from neocloud.engines.podman.plugs import Plugs
 from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.projections import Projections
 from neocloud.engines.podman.translate import (
@@ -43,6 +44,7 @@ class Pods:
         layout: Layout,
         libpod: Libpod,
         networks: Networks,
+        plugs: Plugs,
         names: Names,
         objects: Objects,
         volumes: Volumes,
@@ -51,6 +53,7 @@ class Pods:
         self._layout = layout
         self._libpod = libpod
         self._networks = networks
+        self._plugs = plugs
         self._names = names
         self._objects = objects
         self._volumes = volumes
@@ -80,10 +83,13 @@ class Pods:
             rows = await self.rows(reference.namespace, reference.name)
             if not rows or not _is_as_wanted(manifest, rows):
                 await self._require_images(manifest)
-            if rows and (not _is_as_wanted(manifest, rows) or _is_lost(manifest, rows)):
-                await self._delete(reference, rows)
-                rows = []
-            self._objects.put(manifest)
+            before = self._objects.get(reference)
+            async with self._plugs.admitted(manifest):
+                if rows and (not _is_as_wanted(manifest, rows) or _is_lost(manifest, rows)):
+                    await self._delete(reference, rows)
+                    rows = []
+                self._objects.put(manifest)
+            await self._plugs.changed(before, manifest)
             await self._names.refresh(reference.namespace)
             if not rows:
                 await self._create(manifest)
@@ -93,7 +99,10 @@ class Pods:
     async def remove(self, reference: Reference) -> None:
         async with self._locks[reference]:
             await self._delete(reference, await self.rows(reference.namespace, reference.name))
+            before = self._objects.get(reference)
             self._objects.remove(reference)
+            self._plugs.forget(reference)
+            await self._plugs.changed(before, None)
             await self._networks.release(reference.namespace, reference.name)
             await self._names.refresh(reference.namespace)
 
@@ -103,10 +112,16 @@ class Pods:
             rows = await self.rows(reference.namespace, reference.name)
             if not rows:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
-            grace = self._grace(reference)
-            await self._for_each_container(
-                rows, lambda row: self._libpod.post(f"/containers/{row['Id']}/restart", t=grace)
-            )
+            grace, manifest = self._grace(reference), self._objects.get(reference)
+
+            async def restart(row: Row) -> None:
+                if manifest and member_of(manifest) and _owns_network(row):  # it comes back on another port
+                    await self._stop_container(row["Id"], grace)
+                    await self._start(manifest, row["Id"], owns_network=True)
+                else:
+                    await self._libpod.post(f"/containers/{row['Id']}/restart", t=grace)
+
+            await self._for_each_container(rows, restart)
 
     async def stop_all(self) -> None:
         """Stop every pod of this home and leave it there."""
@@ -133,14 +148,13 @@ class Pods:
                 raise EngineError(f"Pod {name}: image {image} is not here. Build or import the image first.")
 
     async def _create(self, manifest: KubernetesObject) -> None:
-        reference = Reference.of(manifest)
         async with self._gpus.reserve(manifest, self.rows) as devices:
             resolved = await self._resolve(manifest, devices)
             specs = container_specs(manifest, resolved, self._layout)
             for spec in specs:
                 await self._create_container(spec)
         for spec in specs:
-            await self._start(reference, spec["name"])
+            await self._start(manifest, spec["name"], owns_network="neocloud.network" in spec["labels"])
 
     async def _create_container(self, spec: Mapping[str, Any]) -> None:
         try:
@@ -149,8 +163,11 @@ class Pods:
             await self._libpod.delete(f"/containers/{spec['name']}", force=True, timeout=0)
             await self._libpod.post("/containers/create", spec)
 
-    async def _start(self, reference: Reference, container: str) -> None:
+    async def _start(self, manifest: KubernetesObject, container: str, *, owns_network: bool) -> None:
+        reference, member = Reference.of(manifest), member_of(manifest)
         try:
+            if member and owns_network:
+                await self._plugs.plug_in(member, container)
             await self._libpod.post(f"/containers/{container}/start")
         except EngineError as error:
             raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
@@ -163,15 +180,14 @@ class Pods:
             for row in idle:
                 if is_running(row):
                     await self._stop_container(row["Id"], 0)
-                await self._start(Reference.of(manifest), row["Id"])
+                await self._start(manifest, row["Id"], owns_network=_owns_network(row))
 
     async def _resolve(self, manifest: KubernetesObject, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
         """Look up, and make where needed, everything that the pod refers to."""
         metadata = manifest["metadata"]
         if published_ports(manifest):
             await remove_dead_forwards()
-        address = await self._networks.allocate(metadata["namespace"], metadata["name"])
-        await self._names.refresh(metadata["namespace"])
+        place = await self._plugs.place(manifest)
         folders = await asyncio.to_thread(self._volume_folders, manifest)
         contents = {
             kind: {
@@ -181,8 +197,10 @@ class Pods:
             for kind, projections in self._projections.items()
         }
         return Resolved(
-            address=address,
-            hosts_file=self._names.hosts_file(metadata["namespace"]),
+            address=place.address,
+            hosts_file=place.hosts_file,
+            network=place.network,
+            mac=place.mac,
             volumes=folders,
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
@@ -250,11 +268,15 @@ class Pods:
 
 
 def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
-    spec = fingerprint(manifest["spec"])
+    spec = pod_fingerprint(manifest)
     present = {container_name(row) for row in rows}
     return present == set(podman_names(manifest)) and all(
         row["Labels"].get("neocloud.spec") == spec for row in rows
     )
+
+
+def _owns_network(row: Row) -> bool:
+    return "neocloud.network" in row["Labels"]
 
 
 def _is_lost(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from neocloud.engines.base import EngineError, EngineUnavailable
 from neocloud.engines.podman.cgroups import end_processes, remove_groups
-from neocloud.engines.podman.firewall import sync_table
+from neocloud.engines.podman.firewall import sync_tables
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.mounts import mounts_below, remove_tree, unmount
 from neocloud.engines.podman.netavark import remove_network_chains, remove_tables
+from neocloud.engines.podman.plane import Plane
+from neocloud.engines.podman.public_addresses import withdraw_public_addresses
+from neocloud.engines.podman.records import read_record
 from neocloud.engines.podman.service import PodmanService
 
 _INTERFACES = Path("/sys/class/net")
@@ -36,7 +39,8 @@ async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> Non
             await _remove_from_podman(layout, libpod)
     await service.stop()
     await asyncio.to_thread(end_processes, layout)
-    await sync_table(layout, [])
+    await withdraw_public_addresses(layout, ())
+    await sync_tables(layout, [], Plane() if read_record(layout.engine / "subnets.json") else None)
     await _remove_bridges(layout)
     await remove_tables(layout)
     await asyncio.to_thread(_remove_files, layout)

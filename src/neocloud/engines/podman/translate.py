@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject
-from neocloud.engines.manifests import fingerprint, quantity
+from neocloud.engines.interface import pod_fingerprint
+from neocloud.engines.manifests import quantity
 from neocloud.engines.pod_fields import is_device
 from neocloud.engines.podman.environment import Contents, container_environment, expand_all
 from neocloud.engines.podman.hostsfile import hostname_of
@@ -35,6 +36,9 @@ class Resolved:
 
     address: IPv4Address
     hosts_file: Path
+    network: str = ""
+    """Podman's name of the network, when it is not the namespace's."""
+    mac: str = ""
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Folder or file on this machine by volume name."""
     config_maps: Contents = field(default_factory=dict)
@@ -78,7 +82,7 @@ def _identity(manifest: KubernetesObject, container: str, layout: Layout) -> Spe
             "neocloud.namespace": metadata["namespace"],
             "neocloud.pod": metadata["name"],
             "neocloud.container": container,
-            "neocloud.spec": fingerprint(manifest["spec"]),
+            "neocloud.spec": pod_fingerprint(manifest),
         },
     }
 
@@ -100,13 +104,14 @@ def published_ports(manifest: KubernetesObject) -> list[dict[str, Any]]:
 
 def _network_owner(manifest: KubernetesObject, resolved: Resolved, layout: Layout) -> Spec:
     """The container that holds the pod's address, name and published ports."""
-    network = layout.network(manifest["metadata"]["namespace"])
+    network = resolved.network or layout.network(manifest["metadata"]["namespace"])
+    card = {"static_mac": resolved.mac} if resolved.mac else {}
     sysctls = (manifest["spec"].get("securityContext") or {}).get("sysctls") or []
     return {
         "labels": {"neocloud.network": "owner"},
         "hostname": hostname_of(manifest),
         "netns": {"nsmode": "bridge"},
-        "Networks": {network: {"static_ips": [str(resolved.address)]}},
+        "Networks": {network: {"static_ips": [str(resolved.address)], **card}},
         "portmappings": published_ports(manifest),
         "sysctl": {entry["name"]: entry["value"] for entry in sysctls},
     }

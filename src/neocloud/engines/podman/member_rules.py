@@ -1,0 +1,252 @@
+"""Rules for pods on virtual networks: who may send what to whom, and under which address.
+
+Pure; text for our table in `firewall.py`. A packet is looked at twice. On *departure*, before any address is
+translated, against the rules of its sender; on *arrival*, after all translation, against its receiver's,
+whether it is routed, stays on one bridge or comes from this machine itself. Each packet of who opened a
+connection is looked at, so that a rule that goes ends the connection; replies pass by a mark that a stateful
+rule left on it.
+"""
+
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address, IPv4Network
+
+from neocloud.engines.podman.nft import listed, rendered_chain, rendered_map, rendered_set
+from neocloud.engines.podman.plane import Plane, placed
+from neocloud.engines.virtual_network import DIRECTIONS, SecurityRule, VirtualNetwork
+
+PROBE_MARK = 0x4E430001
+"""On packets of the engine's own probes; only root can set it."""
+_SENT, _RECEIVED = 0x10000000, 0x20000000
+"""Bits of a connection's mark: replies pass on the side of its opener, of its target."""
+_DEPARTURE, _ARRIVAL = -110, 110
+"""Before the translation of targets, after that of sources; ours and netavark's."""
+_TARGETS, _SOURCES = -105, 90
+"""Before netavark's own translation: the first one to decide wins."""
+_LINK_LOCAL = "169.254.0.0/16"
+
+Combination = tuple[str, tuple[str, ...]]
+"""A network and the security groups of an interface on it."""
+
+
+def render_member_rules(plane: Plane, ours: str, namespace_ranges: Iterable[IPv4Network]) -> list[str]:
+    """Sets and chains; `forward` sends what comes from and goes to members to `from_member`, `to_member`."""
+    combinations = _combinations(plane)
+    lines = [*_addresses(plane, namespace_ranges)]
+    lines += _groups(plane)
+    lines += _verdicts(plane, combinations)
+    for number, combination in enumerate(combinations):
+        lines += _interface_chains(plane, number, combination)
+    lines += rendered_chain("keep_sent", f"ct direction original {_marked(_SENT)}", "accept")
+    lines += rendered_chain("keep_received", f"ct direction original {_marked(_RECEIVED)}", "accept")
+    lines += _departure()
+    lines += _arrival()
+    lines += _from_member(plane)
+    lines += _to_member(ours)
+    return lines + _translation(plane, ours)
+
+
+def _combinations(plane: Plane) -> list[Combination]:
+    found = {(m.interface.network, m.interface.security_groups) for m, _ in placed(plane)}
+    return sorted(found)
+
+
+def _addresses(plane: Plane, namespace_ranges: Iterable[IPv4Network]) -> Iterator[str]:
+    members = list(placed(plane))
+    public = plane.public_addresses()
+    ranges = [*namespace_ranges, *(bridge.cidr for bridge in plane.bridges)]
+    cards = (f'"{b.interface}" . {m.interface.mac} . {m.interface.address}' for m, b in members)
+    yield from rendered_set("subnet_bridges", "ifname", (f'"{b.interface}"' for b in plane.bridges))
+    yield from rendered_set("cards", "ifname . ether_addr . ipv4_addr", cards)
+    yield from rendered_set("own_ranges", "ipv4_addr", ranges, ranges=True)
+    yield from rendered_set("public", "ipv4_addr", public)
+    yield from rendered_map("to_private", "ipv4_addr : ipv4_addr", (f"{p} : {a}" for p, a in public.items()))
+    yield from rendered_map("to_public", "ipv4_addr : ipv4_addr", (f"{a} : {p}" for p, a in public.items()))
+    same = (f"{m.interface.address} : {m.interface.address}" for m, _ in members)
+    yield from rendered_map("unchanged", "ipv4_addr : ipv4_addr", same)
+
+
+def _groups(plane: Plane) -> Iterator[str]:
+    for network in plane.networks:
+        for number, group in enumerate(network.groups):
+            yield from rendered_set(
+                _group_set(plane, network, number), "ipv4_addr", _addresses_in(plane, network, group.name)
+            )
+
+
+def _addresses_in(plane: Plane, network: VirtualNetwork, group: str) -> list[IPv4Address]:
+    return [
+        member.interface.address
+        for member, _ in placed(plane)
+        if member.interface.network == network.namespace and group in member.interface.security_groups
+    ]
+
+
+def _group_set(plane: Plane, network: VirtualNetwork, number: int) -> str:
+    return f"group_{plane.networks.index(network)}_{number}"
+
+
+def _verdicts(plane: Plane, combinations: list[Combination]) -> Iterator[str]:
+    for direction in DIRECTIONS:
+        entries = (
+            f"{m.interface.address} : goto "
+            + _chain(direction, combinations.index((m.interface.network, m.interface.security_groups)))
+            for m, _ in placed(plane)
+        )
+        yield from rendered_map(f"{direction}_of", "ipv4_addr : verdict", entries)
+
+
+def _chain(direction: str, number: int) -> str:
+    return f"{direction}_{number}"
+
+
+def _interface_chains(plane: Plane, number: int, combination: Combination) -> Iterator[str]:
+    namespace, groups = combination
+    network = next(network for network in plane.networks if network.namespace == namespace)
+    for direction in DIRECTIONS:
+        rules = network.rules_of(groups, direction)
+        lines = [line for rule in rules for line in _rule(plane, network, rule)]
+        yield from rendered_chain(_chain(direction, number), *lines, "counter drop")
+
+
+def _rule(plane: Plane, network: VirtualNetwork, rule: SecurityRule) -> Iterator[str]:
+    incoming = rule.direction == "ingress"
+    verdict = "counter drop"
+    if rule.access == "allow":
+        verdict = "accept" if not rule.stateful else "goto keep_received" if incoming else "goto keep_sent"
+    side = "ip saddr" if incoming else "ip daddr"
+    for peer in _peers(plane, network, rule, side):
+        yield " ".join(part for part in (peer, _protocol(rule), verdict) if part)
+
+
+def _peers(plane: Plane, network: VirtualNetwork, rule: SecurityRule, side: str) -> Iterator[str]:
+    if not rule.cidrs and not rule.groups:
+        yield ""
+    if any(cidr.prefixlen == 0 for cidr in rule.cidrs):
+        yield ""
+    elif rule.cidrs:
+        yield f"{side} {listed(sorted(_collapsed(rule.cidrs)))}"
+    known = [group.name for group in network.groups]
+    for name in rule.groups:
+        if name in known:
+            yield f"{side} @{_group_set(plane, network, known.index(name))}"
+
+
+def _collapsed(cidrs: Iterable[IPv4Network]) -> list[IPv4Network]:
+    """The kernel refuses overlapping ranges in one set."""
+    found: list[IPv4Network] = []
+    for cidr in sorted(set(cidrs), key=lambda each: each.prefixlen):
+        if not any(cidr.subnet_of(wider) for wider in found):
+            found.append(cidr)
+    return found
+
+
+def _protocol(rule: SecurityRule) -> str:
+    protocols = {"any": "{ tcp, udp }" if rule.ports else "", "tcp": "tcp", "udp": "udp", "icmp": "icmp"}
+    wanted = protocols[rule.protocol]
+    match = f"meta l4proto {wanted}" if wanted else ""
+    ports = f"th dport {listed(sorted(set(rule.ports)))}" if rule.ports else ""
+    return f"{match} {ports}".strip()
+
+
+def _marked(bit: int) -> str:
+    return f"ct mark set ct mark or {bit:#x}"
+
+
+def _departure() -> list[str]:
+    return rendered_chain(
+        "departure",
+        f"type filter hook prerouting priority {_DEPARTURE}; policy accept;",
+        "iifname != @subnet_bridges accept",
+        "iifname . ether saddr . ip saddr @cards jump allowed_to_leave",
+        "counter drop",
+    ) + rendered_chain(
+        "allowed_to_leave",
+        "ct state related accept",
+        f"ct direction reply ct mark and {_RECEIVED:#x} != 0 accept",
+        "ip saddr vmap @egress_of",
+    )
+
+
+def _arrival() -> list[str]:
+    return rendered_chain(
+        "arrival",
+        f"type filter hook postrouting priority {_ARRIVAL}; policy accept;",
+        "oifname != @subnet_bridges accept",
+        f"meta mark {PROBE_MARK:#x} goto keep_received",
+        # A port that the pod's manifest publishes on this machine.
+        "ct direction original ct status dnat ct original ip daddr != @public goto keep_received",
+        "ct state related accept",
+        f"ct direction reply ct mark and {_SENT:#x} != 0 accept",
+        "ip daddr vmap @ingress_of",
+        "counter drop",
+    )
+
+
+def _from_member(plane: Plane) -> list[str]:
+    inside = []
+    for network in plane.networks:
+        names = listed(sorted(f'"{bridge.interface}"' for bridge in plane.bridges_of(network.namespace)))
+        if plane.bridges_of(network.namespace):
+            inside.append(f"iifname {names} oifname {names} accept")
+    return rendered_chain(
+        "from_member",
+        *inside,
+        "ct direction reply accept",
+        "ct state related accept",
+        "oifname @subnet_bridges ct status dnat ct original ip daddr @public accept",
+        'meta oifkind "bridge" counter drop',
+        f"ip daddr {_LINK_LOCAL} counter drop",
+        *_routes(plane),
+        "counter drop",
+    )
+
+
+def _routes(plane: Plane) -> Iterator[str]:
+    """The most exact route decides; today every route leads out."""
+    for bridge in sorted(plane.bridges, key=lambda bridge: bridge.interface):
+        subnet = plane.subnet_of(bridge)
+        for route in subnet.routes if subnet else ():
+            yield f'iifname "{bridge.interface}" ip daddr {route.destination} accept'
+
+
+def _to_member(ours: str) -> list[str]:
+    return rendered_chain(
+        "to_member",
+        "ct direction reply accept",
+        "ct state related accept",
+        f"iifname {ours} ct original ip daddr != @public counter drop",
+        "ct status dnat accept",
+        "counter drop",
+    )
+
+
+def _translation(plane: Plane, ours: str) -> list[str]:
+    """Public addresses one to one. Between subnets nothing is translated, though netavark would."""
+    visitor = "oifname @subnet_bridges ct original ip daddr @public ip saddr @own_ranges"
+    inside = []
+    for network in plane.networks:
+        ranges = [bridge.cidr for bridge in plane.bridges_of(network.namespace)]
+        if ranges:
+            names = listed(sorted(_collapsed(ranges)))
+            inside.append(f"ip saddr {names} ip daddr {names} snat ip to ip saddr map @unchanged")
+    return [
+        *rendered_chain(
+            "public_from_outside",
+            f"type nat hook prerouting priority {_TARGETS}; policy accept;",
+            "dnat ip to ip daddr map @to_private",
+        ),
+        *rendered_chain(
+            "public_from_this_machine",
+            f"type nat hook output priority {_TARGETS}; policy accept;",
+            "dnat ip to ip daddr map @to_private",
+        ),
+        *rendered_chain(
+            "sources",
+            f"type nat hook postrouting priority {_SOURCES}; policy accept;",
+            # Who comes from another of our ranges by a public address is seen under a public one, too.
+            f"{visitor} snat ip to ip saddr map @to_public",
+            f"{visitor} snat ip to ip daddr map @to_public",
+            *inside,
+            f"oifname != {ours} snat ip to ip saddr map @to_public",
+        ),
+    ]

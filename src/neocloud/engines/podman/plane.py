@@ -1,0 +1,58 @@
+"""Everything that the firewall must know of virtual networks, as found on disk. Pure data."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+
+from neocloud.engines.base import Reference
+from neocloud.engines.interface import Member
+from neocloud.engines.virtual_network import Subnet, VirtualNetwork
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """One range of one subnet."""
+
+    network: str
+    subnet: str
+    cidr: IPv4Network
+    gateway: IPv4Address
+    interface: str
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other bridges of its network."""
+        return f"{self.subnet}.{str(self.cidr).replace('/', '-')}"
+
+
+@dataclass(frozen=True)
+class Plane:
+    networks: tuple[VirtualNetwork, ...] = ()
+    bridges: tuple[Bridge, ...] = ()
+    members: tuple[Member, ...] = ()
+    ports: Mapping[Reference, str] = field(default_factory=dict)
+    """The bridge port of each pod that has one."""
+
+    def bridge_of(self, member: Member) -> Bridge | None:
+        interface = member.interface
+        return next((b for b in self.bridges_of(interface.network) if interface.address in b.cidr), None)
+
+    def bridges_of(self, network: str) -> list[Bridge]:
+        return [bridge for bridge in self.bridges if bridge.network == network]
+
+    def subnet_of(self, bridge: Bridge) -> Subnet | None:
+        network = next((n for n in self.networks if n.namespace == bridge.network), None)
+        return network.subnet(bridge.subnet) if network else None
+
+    def public_addresses(self) -> dict[IPv4Address, IPv4Address]:
+        """Public to private."""
+        found = (member.interface for member in self.members)
+        return {each.public_address: each.address for each in found if each.public_address}
+
+
+def placed(plane: Plane) -> Iterable[tuple[Member, Bridge]]:
+    """Members whose bridge is there."""
+    for member in plane.members:
+        bridge = plane.bridge_of(member)
+        if bridge:
+            yield member, bridge

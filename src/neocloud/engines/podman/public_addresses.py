@@ -1,0 +1,65 @@
+"""Public addresses that this machine answers for on behalf of its pods.
+
+They lie on the loopback interface under a label of ours, so that the machine answers whoever looks for them
+in its network; the firewall hands all that arrives to the pod. Addresses of others are never touched.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from ipaddress import IPv4Address
+from typing import Any
+
+from neocloud.engines.base import EngineError
+from neocloud.engines.podman.layout import Layout
+
+_INTERFACE = "lo"
+
+
+async def check_public_address(layout: Layout, address: IPv4Address) -> None:
+    """Refuse one that something else on this machine has."""
+    for interface, found, label in await _addresses():
+        if found == address and label != _label(layout):
+            raise EngineError(
+                f"Public address {address} belongs to {interface} of this machine itself; "
+                "leave it out of the pool of public addresses."
+            )
+
+
+async def withdraw_public_addresses(layout: Layout, wanted: Iterable[IPv4Address]) -> set[IPv4Address]:
+    """Take away those that no pod has any more; gives those that are there."""
+    ours = {address for _, address, label in await _addresses() if label == _label(layout)}
+    wanted = set(wanted)
+    for address in ours - wanted:
+        await _ip("address", "delete", f"{address}/32", "dev", _INTERFACE)
+    return ours & wanted
+
+
+async def announce_public_addresses(layout: Layout, addresses: Iterable[IPv4Address]) -> None:
+    for address in addresses:
+        await _ip("address", "add", f"{address}/32", "dev", _INTERFACE, "label", _label(layout))
+
+
+def _label(layout: Layout) -> str:
+    return f"{_INTERFACE}:{layout.interface_prefix.removesuffix('-')}"
+
+
+async def _addresses() -> list[tuple[str, IPv4Address, str]]:
+    """(interface, address, label) of all addresses of this machine."""
+    links: list[dict[str, Any]] = json.loads(await _ip("-json", "-4", "address", "show"))
+    return [
+        (link["ifname"], IPv4Address(each["local"]), each.get("label", ""))
+        for link in links
+        for each in link.get("addr_info") or []
+        if "local" in each
+    ]
+
+
+async def _ip(*arguments: str) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        "ip", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await process.communicate()
+    if process.returncode:
+        raise EngineError(f"ip {' '.join(arguments)} failed: {errors.decode(errors='replace').strip()}.")
+    return output

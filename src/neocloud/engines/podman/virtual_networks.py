@@ -1,0 +1,211 @@
+"""Virtual networks on this machine: a bridge for each range of each subnet, and who is on them.
+
+What was applied is the memory: networks and pods among the objects, bridge names in one record. It makes and
+removes Podman's networks; what may pass between them is the firewall's.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.interface import Member, member_of
+from neocloud.engines.membership import check_member, check_network, check_unused
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.libpod import Conflict, Libpod
+from neocloud.engines.podman.netavark import remove_network_chains
+from neocloud.engines.podman.objects import Objects
+from neocloud.engines.podman.plane import Bridge, Plane
+from neocloud.engines.podman.ports import Ports
+from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
+
+KIND = "VirtualNetwork"
+
+
+class VirtualNetworks:
+    def __init__(self, layout: Layout, libpod: Libpod, objects: Objects, ports: Ports) -> None:
+        self._layout = layout
+        self._libpod = libpod
+        self._objects = objects
+        self._ports = ports
+        self._lock = asyncio.Lock()
+        self._admitted: dict[str, Reference] = {}
+        """What pods about to be applied will hold."""
+
+    def networks(self) -> list[VirtualNetwork]:
+        return [parse_virtual_network(manifest) for manifest in self._objects.all(KIND)]
+
+    def find(self, namespace: str) -> VirtualNetwork | None:
+        return next(map(parse_virtual_network, self._objects.list(namespace, KIND)), None)
+
+    def members(self, namespace: str | None = None) -> list[Member]:
+        """Pods on any network, of all namespaces or one."""
+        pods = self._objects.list(namespace, "Pod") if namespace else self._objects.all("Pod")
+        return [member for manifest in pods if (member := member_of(manifest))]
+
+    def ranges(self) -> list[IPv4Network]:
+        return [bridge.cidr for bridge in self._bridges()]
+
+    def plane(self) -> Plane | None:
+        """None where there has never been a virtual network."""
+        if not self._record_path().exists():
+            return None
+        members = self.members()
+        ports = {member.pod: self._ports.find(member.pod) for member in members}
+        return Plane(
+            networks=tuple(self.networks()),
+            bridges=tuple(self._bridges()),
+            members=tuple(members),
+            ports={pod: port for pod, port in ports.items() if port},
+        )
+
+    def bridge_of(self, member: Member) -> Bridge:
+        bridge = Plane(bridges=tuple(self._bridges())).bridge_of(member)
+        if bridge is None:
+            raise EngineError(
+                f"Pod {member.pod.name}: the bridge of subnet {member.interface.subnet} is not there; "
+                f"apply VirtualNetwork {member.interface.network} again."
+            )
+        return bridge
+
+    async def apply(self, manifest: KubernetesObject) -> None:
+        async with self._lock:
+            await self._apply(manifest)
+
+    async def _apply(self, manifest: KubernetesObject) -> None:
+        network = parse_virtual_network(manifest)
+        check_network(network, self.networks(), self.members())
+        _refuse_custom_next_hops(network)
+        known = {bridge.name: bridge for bridge in self._bridges() if bridge.network == network.namespace}
+        wanted = {bridge.name: bridge for bridge in _wanted_bridges(network)}
+        for name, bridge in known.items():
+            if name not in wanted or wanted[name].gateway != bridge.gateway:
+                self._refuse_if_occupied(bridge)
+                await self._remove_bridge(bridge)
+        self._objects.put(manifest)
+        for bridge in wanted.values():
+            await self._ensure_bridge(bridge)
+
+    async def remove(self, namespace: str, *, with_pods_of: str = "") -> None:
+        """The network of a namespace with its bridges; refused while pods of elsewhere are on it."""
+        async with self._lock:
+            self.check_unused(namespace, with_pods_of=with_pods_of)
+            for bridge in self._bridges():
+                if bridge.network == namespace:
+                    await self._remove_bridge(bridge)
+            for manifest in self._objects.list(namespace, KIND):
+                self._objects.remove(Reference.of(manifest))
+
+    def check_unused(self, namespace: str, *, with_pods_of: str = "") -> None:
+        check_unused(namespace, (m for m in self.members() if m.pod.namespace != with_pods_of))
+
+    @contextlib.contextmanager
+    def admitted(self, member: Member) -> Iterator[None]:
+        """Refuse the pod if it does not fit; nobody else gets what it asks for until it is applied."""
+        holders = {what: each.pod for each in self.members() for what in each.holdings}
+        check_member(member, self.find, holders | self._admitted)
+        self._admitted |= dict.fromkeys(member.holdings, member.pod)
+        try:
+            yield
+        finally:
+            for what in member.holdings:
+                self._admitted.pop(what, None)
+
+    def network_name(self, bridge: Bridge) -> str:
+        """Podman's."""
+        return f"{self._layout.network(bridge.network)}.{bridge.name}"
+
+    def _record_path(self) -> Path:
+        return self._layout.engine / "subnets.json"
+
+    def _bridges(self) -> list[Bridge]:
+        record = read_record(self._record_path()) or {"bridges": []}
+        return [_bridge(fields) for fields in record["bridges"]]
+
+    def _write(self, bridges: list[Bridge]) -> None:
+        rows = [{name: str(value) for name, value in asdict(bridge).items()} for bridge in bridges]
+        write_record(self._record_path(), {"bridges": rows})
+
+    async def _ensure_bridge(self, wanted: Bridge) -> None:
+        bridges = self._bridges()
+        bridge = next((b for b in bridges if (b.network, b.name) == (wanted.network, wanted.name)), None)
+        if bridge is None:
+            bridge = _bridge({**asdict(wanted), "interface": self._free_interface(bridges)})
+            self._write([*bridges, bridge])
+        if not await self._libpod.exists(f"/networks/{self.network_name(bridge)}"):
+            try:
+                await self._create(bridge)
+            except EngineError:
+                self._write([each for each in self._bridges() if each != bridge])
+                raise
+
+    async def _create(self, bridge: Bridge) -> None:
+        body = {
+            "name": self.network_name(bridge),
+            "driver": "bridge",
+            "network_interface": bridge.interface,
+            "dns_enabled": False,
+            "subnets": [{"subnet": str(bridge.cidr), "gateway": str(bridge.gateway)}],
+            "labels": {"neocloud.home": self._layout.label, "neocloud.namespace": bridge.network},
+        }
+        try:
+            await self._libpod.post("/networks/create", body)
+        except Conflict:
+            return
+        except EngineError as error:
+            if "subnet" in str(error) and "used" in str(error):
+                raise EngineError(
+                    f"Subnet {bridge.subnet}: {bridge.cidr} is in use on this machine already; choose a "
+                    "range that neither its networks nor another cloud on it has."
+                ) from error
+            raise
+
+    async def _remove_bridge(self, bridge: Bridge) -> None:
+        name = self.network_name(bridge)
+        await self._libpod.delete(f"/networks/{name}", force=True)
+        await remove_network_chains(name)
+        self._write([each for each in self._bridges() if each != bridge])
+
+    def _refuse_if_occupied(self, bridge: Bridge) -> None:
+        for member in self.members():
+            if member.interface.network == bridge.network and member.interface.address in bridge.cidr:
+                raise EngineError(
+                    f"Subnet {bridge.subnet}: its range {bridge.cidr} or gateway cannot change while pod "
+                    f"{member.pod.name} of namespace {member.pod.namespace} is on it; remove that pod first."
+                )
+
+    def _free_interface(self, bridges: list[Bridge]) -> str:
+        taken = {bridge.interface for bridge in bridges}
+        numbers = (f"{self._layout.interface_prefix}v{number}" for number in range(len(taken) + 1))
+        return next(name for name in numbers if name not in taken)
+
+
+def _wanted_bridges(network: VirtualNetwork) -> Iterator[Bridge]:
+    for subnet in network.subnets:
+        for cidr in subnet.cidrs:
+            yield Bridge(network.namespace, subnet.name, cidr, subnet.gateway_of(cidr), "")
+
+
+def _bridge(fields: dict[str, Any]) -> Bridge:
+    return Bridge(
+        network=fields["network"],
+        subnet=fields["subnet"],
+        cidr=IPv4Network(fields["cidr"]),
+        gateway=IPv4Address(fields["gateway"]),
+        interface=fields["interface"],
+    )
+
+
+def _refuse_custom_next_hops(network: VirtualNetwork) -> None:
+    for subnet in network.subnets:
+        for route in subnet.routes:
+            if route.next_hop:
+                raise EngineError(
+                    f"VirtualNetwork {network.name}, subnet {subnet.name}: the route to {route.destination} "
+                    f"by {route.next_hop} cannot be kept on this machine; only the next hop 'egress' can."
+                )
