@@ -87,6 +87,7 @@ def audit_event(inbound: Inbound, now: datetime, code: contract.Code, message: s
         code=int(code),
         message=message,
         request=inbound.redacted,
+        impersonator_id=inbound.subject.impersonator_id if inbound.subject else "",
     )
 
 

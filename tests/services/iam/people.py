@@ -48,9 +48,7 @@ async def refresh(cloud: Cloud, token: str) -> Answer:
 def signed(answer: Answer) -> Signed:
     assert answer.status == 200, answer
     body = answer.body
-    return Signed(
-        body["accessToken"], body["refreshToken"], body["sessionId"], body["tenantUserAccountId"]
-    )
+    return Signed(body["accessToken"], body["refreshToken"], body["sessionId"], body["tenantUserAccountId"])
 
 
 async def profile(cloud: Cloud, token: str) -> Answer:

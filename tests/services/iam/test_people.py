@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pyotp
 import pytest
-from nebius.aio.token.token import Token
 from nebius.api.nebius.iam.v1 import GetProfileRequest, ProfileServiceClient
 from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
@@ -31,9 +30,7 @@ async def test_a_user_signs_in_and_the_official_sdk_takes_the_token(
     account_id = await make_user(cloud, ALICE, "viewers")
     session = await sign_in(cloud)
     monkeypatch.setenv("NEBIUS_IAM_TOKEN", session.access)
-    sdk = SDK(
-        resolver=Constant(cloud.address), options=[(INSECURE, True)], user_agent_prefix="tests/1.0"
-    )
+    sdk = SDK(resolver=Constant(cloud.address), options=[(INSECURE, True)], user_agent_prefix="tests/1.0")
     try:
         found = (await ProfileServiceClient(sdk).get(GetProfileRequest())).user_profile
         assert (found.id, found.attributes.email) == (account_id, ALICE)

@@ -72,7 +72,9 @@ def _decode(token: str, keys: jwt.PyJWKSet) -> dict[str, Any]:
     for key in keys.keys:
         if key_id and key.key_id and key.key_id != key_id:
             continue
-        allowed = [name for name in ALGORITHMS.get(key.key_type or "", ())]
+        allowed = ALGORITHMS.get(key.key_type or "", ())
+        if not allowed:
+            continue
         try:
             return jwt.decode(token, key.key, algorithms=allowed, options=_UNCHECKED)
         except jwt.InvalidSignatureError:
