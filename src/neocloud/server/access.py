@@ -42,6 +42,15 @@ async def require_references(
         await require(runtime, inbound, f"{kind.permission}.{kind.reference_verb}", identifier)
 
 
+def refuse_limited(inbound: Inbound) -> None:
+    """Raise ApiError when the sign-in is limited to some permissions: what any signed-in subject may do to
+    itself asks for none."""
+    if inbound.subject is not None and inbound.subject.scopes is not None:
+        raise contract.permission_denied(
+            "", inbound.subject.id, "The key that signs this call is for other services."
+        )
+
+
 def refuse_part(tx: Transaction, row: Resource) -> None:
     """Raise ApiError for a resource that the reconciler of its owner would only put back."""
     owner = tx.get(row.owner_id) if row.owner_id and row.finalizers else None

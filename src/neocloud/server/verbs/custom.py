@@ -14,7 +14,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.server.access import require, require_references
+from neocloud.server.access import refuse_limited, require, require_references
 from neocloud.server.changes import audit_event, recall, remember
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, Inbound
 from neocloud.server.runtime import Runtime
@@ -34,6 +34,8 @@ class Custom:
                 check(inbound.message)
                 raise contract.bad_request([], "The request does not say which resource it is about.")
             await require(self._runtime, inbound, self._method.permission, target)
+        elif self._method.is_change:
+            refuse_limited(inbound)
         if inbound.subject is not None:
             await require_references(self._runtime, inbound, target)
         check(inbound.message)

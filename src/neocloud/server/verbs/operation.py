@@ -27,7 +27,8 @@ class GetOperation:
         row = await self._runtime.store.read(lambda tx: tx.get_operation(request.id))
         if row is None:
             raise contract.not_found("operation", request.id)
-        if row.created_by != inbound.subject_id:
+        is_limited = inbound.subject is not None and inbound.subject.scopes is not None
+        if row.created_by != inbound.subject_id or is_limited:
             await self._require(inbound, row)
         check(request)
         return wire.operation_message(row, inbound.rpc.output)

@@ -5,7 +5,6 @@ from typing import Any
 
 from neocloud.core.service import Twin
 from neocloud.server.inbound import Endpoint, Inbound
-from neocloud.server.validation import check
 
 
 class Translated:
@@ -14,7 +13,6 @@ class Translated:
         self._other = other
 
     async def __call__(self, inbound: Inbound) -> Any:
-        check(inbound.message)
         rpc = replace(self._other.rpc, path=inbound.rpc.path)
         message = self._twin.request(inbound.message)
         answer = await self._other.serve(replace(inbound, rpc=rpc, message=message, asked=inbound.message))
