@@ -33,8 +33,12 @@ class Settings:
     """A postgresql:// URL; empty means SQLite in the home folder."""
     price_file: Path | None = None
     """Own price list; None means the one that ships."""
+    quota_file: Path | None = None
+    """Own quotas and first limits; None means those that ship."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
+    starting_seconds: float = 6.0
+    """How long a machine is shown as STARTING at least: clients that look every few seconds wait to see it."""
     emulator: bool = False
     """Nothing real runs: the API on a fake engine, for clients' tests."""
     emulator_gpus: str = ""
@@ -98,6 +102,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
     parser.add_argument("--database-url", default="", help="postgresql://... (default: SQLite in the home)")
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
+    parser.add_argument("--quota-file", type=Path, help="own quotas and first limits (YAML)")
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
     parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")

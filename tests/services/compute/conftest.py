@@ -74,7 +74,7 @@ async def bench() -> AsyncIterator[Bench]:
     clock = FakeClock()
     store = await open_store(":memory:", b"k" * 32, clock)
     engine = FakeEngine(cpus=2, memory_mib=24 * 1024)
-    worker = Worker(store, clock, [FilesystemReconciler(engine)], kinds=SERVICE.kinds)
+    worker = Worker(store, clock, [FilesystemReconciler(engine, store)], kinds=SERVICE.kinds)
     running = asyncio.create_task(worker.run())
     try:
         yield Bench(store, clock, engine, worker)

@@ -9,7 +9,7 @@ from neocloud.core.contract import ApiError
 from neocloud.core.service import Call
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine
-from neocloud.services.compute.api import get_platform_by_name, list_platforms
+from neocloud.services.compute.api.platforms import get_platform_by_name, list_platforms
 from neocloud.services.compute.resources import platforms
 
 ListRequest = contract.message("nebius.compute.v1.ListPlatformsRequest")

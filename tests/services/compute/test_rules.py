@@ -7,7 +7,9 @@ from neocloud.core.contract import ApiError, Code
 from neocloud.services.compute.resources import Filesystem, FilesystemSpec, FilesystemType, filesystem_spec
 from neocloud.services.compute.rules import FilesystemRules
 
-WORLD = SimpleNamespace(now=datetime(2026, 1, 1, tzinfo=UTC), inventory=None, subject=None)
+WORLD = SimpleNamespace(
+    now=datetime(2026, 1, 1, tzinfo=UTC), inventory=None, subject=None, claims=lambda space: {}
+)
 RULES = FilesystemRules()
 
 

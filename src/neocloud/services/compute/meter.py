@@ -1,34 +1,83 @@
-"""What is charged: a filesystem's GiB, for the whole seconds from ready until its deletion is asked for."""
+"""What is charged, from history in whole seconds: the shape of a machine that runs, the GiB that is stored.
+
+A machine costs from the moment it runs until it is asked to stop; its disks cost whether it runs or not.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.services.compute.resources import (
     FILESYSTEM,
-    GIB,
     FilesystemSpec,
-    FilesystemState,
     FilesystemType,
+    gib,
+    preset,
     size_bytes,
 )
+from neocloud.services.compute.resources.disk import DISK, DiskSpec, DiskType
+from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec, InstanceState
 
-CHARGED_STATES = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
+STORED_STATES = frozenset({"READY", "UPDATING"})
+RUNNING_STATES = frozenset({InstanceState.RUNNING, InstanceState.UPDATING})
 
 
-class FilesystemMeter:
-    kinds: tuple[str, ...] = (FILESYSTEM,)
+class StoredMeter:
+    """GiB of something that is kept."""
+
+    kinds: tuple[str, ...] = ()
+    spec: Any = None
+
+    def sku(self, spec: Any) -> str:
+        raise NotImplementedError
 
     def __call__(
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime
     ) -> Iterable[UsageRecord]:
         for stretch in intervals(history, start, end):
-            if stretch.entry.state in CHARGED_STATES:
-                spec = FilesystemSpec.FromString(stretch.entry.spec)
-                yield stretch.record(sku=sku(spec.type), units=-(-size_bytes(spec) // GIB))
+            if stretch.entry.state in STORED_STATES:
+                spec = self.spec.FromString(stretch.entry.spec)
+                yield stretch.record(sku=self.sku(spec), units=gib(size_bytes(spec)))
 
 
-def sku(filesystem_type: int) -> str:
-    """ "filesystem.network-ssd" for NETWORK_SSD."""
-    return f"filesystem.{FilesystemType.Name(filesystem_type).lower().replace('_', '-')}"
+class FilesystemMeter(StoredMeter):
+    kinds: tuple[str, ...] = (FILESYSTEM,)
+    spec = FilesystemSpec
+
+    def sku(self, spec: Any) -> str:
+        """ "filesystem.network-ssd" for NETWORK_SSD."""
+        return f"filesystem.{_word(FilesystemType.Name(spec.type))}"
+
+
+class DiskMeter(StoredMeter):
+    kinds: tuple[str, ...] = (DISK,)
+    spec = DiskSpec
+
+    def sku(self, spec: Any) -> str:
+        """ "disk.network-ssd-io-m3" for NETWORK_SSD_IO_M3."""
+        return f"disk.{_word(DiskType.Name(spec.type))}"
+
+
+class InstanceMeter:
+    """The parts of a machine's shape while it runs."""
+
+    kinds: tuple[str, ...] = (INSTANCE,)
+
+    def __call__(
+        self, history: Sequence[HistoryEntry], start: datetime, end: datetime
+    ) -> Iterable[UsageRecord]:
+        for stretch in intervals(history, start, end):
+            if stretch.entry.state in RUNNING_STATES:
+                spec = InstanceSpec.FromString(stretch.entry.spec)
+                shape = preset(spec.resources.platform, spec.resources.preset)
+                skus = shape.skus(is_preemptible=spec.HasField("preemptible"))
+                yield from (stretch.record(sku=sku, units=units) for sku, units in skus.items())
+
+
+def _word(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+METERS = (FilesystemMeter(), DiskMeter(), InstanceMeter())

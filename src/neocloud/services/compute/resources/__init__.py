@@ -1,4 +1,4 @@
-"""Nouns of compute and pure lookups that other bricks may use: platforms, presets, capacity, filesystems."""
+"""Nouns of compute and pure lookups for other bricks: platforms, presets, capacity, storage, machines."""
 
 from neocloud.services.compute.resources.capacity import Demand, check_capacity, shortages
 from neocloud.services.compute.resources.catalogue import (
@@ -9,10 +9,8 @@ from neocloud.services.compute.resources.catalogue import (
     preset_violations,
 )
 from neocloud.services.compute.resources.filesystem import (
-    BLOCK_SIZE_BYTES,
     FILESYSTEM,
     FILESYSTEM_ID_PREFIX,
-    GIB,
     NAMESPACE_LABEL,
     RESERVED_LABEL_PREFIX,
     ROOT_FILESYSTEM_LABEL,
@@ -25,14 +23,16 @@ from neocloud.services.compute.resources.filesystem import (
     claim_name,
     claim_namespace,
     filesystem_spec,
-    size_bytes,
 )
+from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
+from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, gib, size_bytes
 
 __all__ = [
     "BLOCK_SIZE_BYTES",
     "FILESYSTEM",
     "FILESYSTEM_ID_PREFIX",
     "GIB",
+    "INSTANCE",
     "NAMESPACE_LABEL",
     "RESERVED_LABEL_PREFIX",
     "ROOT_FILESYSTEM_LABEL",
@@ -43,12 +43,16 @@ __all__ = [
     "FilesystemState",
     "FilesystemStatus",
     "FilesystemType",
+    "Instance",
+    "InstanceSpec",
+    "InstanceState",
     "Platform",
     "Preset",
     "check_capacity",
     "claim_name",
     "claim_namespace",
     "filesystem_spec",
+    "gib",
     "platforms",
     "preset",
     "preset_violations",

@@ -12,6 +12,8 @@ import yaml
 from neocloud.core.service import Violation
 
 ANY_GPU = "any"
+PREEMPTIBLE = ".preemptible"
+"""At the end of an SKU: of a machine that may be taken away."""
 _PRESET_NAME = re.compile(r"(?:(?P<gpus>\d+)gpu-)?(?P<vcpu>\d+)vcpu-(?P<memory>\d+)gb")
 
 
@@ -35,12 +37,13 @@ class Preset:
     def memory_mib(self) -> int:
         return self.memory_gib * 1024
 
-    def skus(self) -> dict[str, int]:
-        """What one node of this shape is charged as: SKU to units."""
+    def skus(self, *, is_preemptible: bool = False) -> dict[str, int]:
+        """What one node of this shape is charged as: SKU to units. A preemptible one has SKUs of its own."""
         parts = {"gpu": self.gpus}
         if not self.is_billed_per_gpu:
             parts |= {"vcpu": self.vcpu, "ram": self.memory_gib}
-        return {f"{self.platform}.{part}": units for part, units in parts.items() if units}
+        end = PREEMPTIBLE if is_preemptible else ""
+        return {f"{self.platform}.{part}{end}": units for part, units in parts.items() if units}
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""The Filesystem noun: names other parts may rely on, and its size in bytes."""
+"""The Filesystem noun: names other parts may rely on."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.store.protocol import Resource
+from neocloud.engines.base import Reference
 
 FILESYSTEM = "nebius.compute.v1.Filesystem"
 FILESYSTEM_ID_PREFIX = "computefilesystem"
@@ -13,15 +15,24 @@ FilesystemSpec = contract.message("nebius.compute.v1.FilesystemSpec")
 FilesystemStatus = contract.message("nebius.compute.v1.FilesystemStatus")
 FilesystemType = contract.enum("nebius.compute.v1.FilesystemSpec.FilesystemType")
 
+_READERS, _WRITERS = "read-only/", "read-write/"
+
 RESERVED_LABEL_PREFIX = "neocloud.dev/"
 NAMESPACE_LABEL = "neocloud.dev/namespace"
 """On an owned filesystem: the engine namespace its volume lies in, which its owner keeps."""
 ROOT_FILESYSTEM_LABEL = "neocloud.dev/root-filesystem"
 """On an owned filesystem: the root file system image that the volume starts as a copy of."""
 
-BLOCK_SIZE_BYTES = 4096
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
-_UNITS = {"size_bytes": 1, "size_kibibytes": KIB, "size_mebibytes": MIB, "size_gibibytes": GIB}
+
+def attachment_value(instance_id: str, *, is_read_only: bool) -> str:
+    """Many may attach a filesystem at once: each has a claim of its own in the filesystem's space."""
+    return f"{_READERS if is_read_only else _WRITERS}{instance_id}"
+
+
+def attached(claims: Mapping[str, str], *, is_read_only: bool) -> list[str]:
+    """Who has attached the filesystem with these claims in this mode."""
+    start = _READERS if is_read_only else _WRITERS
+    return sorted(holder for value, holder in claims.items() if value.startswith(start))
 
 
 class FilesystemState(StrEnum):
@@ -44,12 +55,6 @@ def filesystem_spec(size_gibibytes: int) -> Any:
     return FilesystemSpec(size_gibibytes=size_gibibytes, type=FilesystemType.Value("NETWORK_SSD"))
 
 
-def size_bytes(spec: Any) -> int:
-    """The size, whichever unit it was given in; 0 when none was."""
-    unit = spec.WhichOneof("size")
-    return getattr(spec, unit) * _UNITS[unit] if unit else 0
-
-
 def claim_name(filesystem_id: str) -> str:
     """The PersistentVolumeClaim of a filesystem; its id is unique and a legal DNS label."""
     return filesystem_id
@@ -58,3 +63,9 @@ def claim_name(filesystem_id: str) -> str:
 def claim_namespace(filesystem_id: str, labels: Mapping[str, str], owner_id: str) -> str:
     """Where the claim lies. Only an owned filesystem may lie elsewhere: owners are bricks, never users."""
     return labels.get(NAMESPACE_LABEL, filesystem_id) if owner_id else filesystem_id
+
+
+def claim_reference(row: Resource) -> Reference:
+    """Where the volume of a filesystem is, for whoever mounts it."""
+    namespace = claim_namespace(row.id, row.labels, row.owner_id)
+    return Reference("PersistentVolumeClaim", namespace, claim_name(row.id))

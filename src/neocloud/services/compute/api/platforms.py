@@ -1,4 +1,4 @@
-"""What a caller may do beyond the standard verbs: look at the platforms."""
+"""Platforms: what shapes of machine there are, and which of them this machine can give."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -58,7 +58,7 @@ def platform_message(platform: Platform, parent_id: str, inventory: Inventory) -
     message.spec.short_human_readable_name = platform.title
     message.spec.gpu_memory_gigabytes = platform.gpu_memory_gb
     message.spec.presets.extend(_preset_messages(platform))
-    message.status.allowed_for_preemptibles = False
+    message.status.allowed_for_preemptibles = True
     return message
 
 

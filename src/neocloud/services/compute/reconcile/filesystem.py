@@ -4,11 +4,12 @@ A volume that was there and is gone is an error, never made anew: an empty volum
 data was lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
 from neocloud.services.compute.render import FilesystemView, removal, render
 from neocloud.services.compute.resources import (
@@ -20,6 +21,8 @@ from neocloud.services.compute.resources import (
     FilesystemStatus,
     size_bytes,
 )
+from neocloud.services.compute.resources.disk import attachment_space
+from neocloud.services.compute.resources.filesystem import attached
 
 LOOK_AGAIN_SECONDS = 60.0
 ENGINE_RETRY_SECONDS = 2.0
@@ -32,6 +35,8 @@ class FilesystemScope:
     was_made: bool
     """The volume was there once."""
     is_deleting: bool
+    attachments: Mapping[str, str]
+    """Who has attached it, as claims."""
 
     @property
     def has_claim(self) -> bool:
@@ -46,8 +51,9 @@ class FilesystemScope:
 class FilesystemReconciler:
     kind = FILESYSTEM
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, store: Store) -> None:
         self._engine = engine
+        self._store = store
 
     async def scope(self, context: Context) -> FilesystemScope:
         row = context.resource
@@ -58,6 +64,7 @@ class FilesystemReconciler:
             observation=await self._engine.observe(view.namespace),
             was_made=row.observed_version > 0,
             is_deleting=row.deleted_at is not None,
+            attachments=await self._store.read(lambda tx: tx.claims(attachment_space(row.id))),
         )
 
     def steps(self, scope: FilesystemScope) -> Sequence[Step]:
@@ -75,6 +82,8 @@ class FilesystemReconciler:
             size_bytes=scope.view.size_bytes,
             block_size_bytes=BLOCK_SIZE_BYTES,
             reconciling=not is_ready and state != FilesystemState.ERROR,
+            read_write_attachments=attached(scope.attachments, is_read_only=False),
+            read_only_attachments=attached(scope.attachments, is_read_only=True),
         )
         return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
 

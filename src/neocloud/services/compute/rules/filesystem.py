@@ -1,6 +1,6 @@
 """What is legal for a filesystem: its size, its type, its labels, and when it may go."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
@@ -12,12 +12,17 @@ from neocloud.services.compute.resources import (
     FilesystemType,
     size_bytes,
 )
+from neocloud.services.compute.resources.disk import attachment_space
 
 MAX_SIZE_BYTES = 1024 * 1024 * GIB
 SERVED_TYPES = ("NETWORK_SSD",)
 
 
 class FilesystemRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        kind = FilesystemType.Name(resource.spec.type).lower().replace("_", "-")
+        return {"compute.filesystem.count": 1, f"compute.filesystem.size.{kind}": size_bytes(resource.spec)}
+
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         yield from _size_violations(new.spec, old.spec if old else None)
         yield from _label_violations(new.metadata.labels, old.metadata.labels if old else {})
@@ -27,6 +32,13 @@ class FilesystemRules(Rules):
             yield Violation("spec.block_size_bytes", f"must be {BLOCK_SIZE_BYTES}, or left out")
 
     def check_delete(self, resource: Any, world: World) -> None:
+        holders = sorted(set(world.claims(attachment_space(resource.metadata.id)).values()))
+        if holders:
+            raise contract.bad_state(
+                resource.metadata.id,
+                f'Filesystem "{resource.metadata.name}" is attached to {", ".join(holders)}. '
+                "Detach it there first.",
+            )
         if resource.spec.forbid_deletion:
             raise contract.bad_state(
                 resource.metadata.id,

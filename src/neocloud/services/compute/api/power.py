@@ -1,0 +1,118 @@
+"""Start and stop of an instance: the wish changes, and the state at once, so that none reads the old one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract, operations, wire
+from neocloud.core.service import Call
+from neocloud.core.store.protocol import OperationRow, Resource, Transaction
+from neocloud.services.compute.reconcile.record import read_record, write_record
+from neocloud.services.compute.resources.instance import (
+    INSTANCE,
+    Halt,
+    InstanceState,
+    InstanceStateEnum,
+    InstanceStatus,
+)
+from neocloud.services.compute.rules.instance.shape import check_room
+
+OPERATION_PREFIX = "operation"
+SERVICE = "nebius.compute.v1.InstanceService"
+
+
+@dataclass(frozen=True)
+class _Room:
+    """As much of a World as the question for room needs."""
+
+    tx: Transaction
+    inventory: Any
+
+    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
+        return self.tx.list(kind, parent_id=parent_id)[0]
+
+
+async def start(call: Call, request: Any) -> Any:
+    inventory = await call.dependencies.engine.capabilities()
+
+    def work(tx: Transaction) -> Any:
+        row = instance_row(tx, request.id)
+        record = read_record(tx, row.id)
+        is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
+        if not is_off and not record.halt:
+            return _done(tx, call, row, "Start", request)
+        old, new = wire.resource_message(row), wire.resource_message(row)
+        new.spec.stopped = False
+        old.spec.stopped = True  # it holds nothing now, whatever its spec says
+        check_room(new, old, _Room(tx, inventory))  # pyright: ignore[reportArgumentType]
+        write_record(tx, row.id, replace(record, halt=Halt.NONE))
+        return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
+
+    return await call.dependencies.store.write(work)
+
+
+async def stop(call: Call, request: Any) -> Any:
+    def work(tx: Transaction) -> Any:
+        row = instance_row(tx, request.id)
+        new = wire.resource_message(row)
+        if new.spec.stopped and row.state == InstanceState.STOPPED:
+            return _done(tx, call, row, "Stop", request)
+        new.spec.stopped = True
+        return _change(tx, call, row, new, InstanceState.STOPPING, "Stop", request)
+
+    return await call.dependencies.store.write(work)
+
+
+def instance_row(tx: Transaction, instance_id: str) -> Resource:
+    row = tx.get(instance_id)
+    if row is None or row.kind != INSTANCE:
+        raise contract.not_found("instance", instance_id)
+    if row.deleted_at is not None:
+        raise contract.bad_state(row.id, f"{row.id} is being deleted.")
+    return row
+
+
+def _change(
+    tx: Transaction, call: Call, row: Resource, new: Any, state: InstanceState, verb: str, request: Any
+) -> Any:
+    now = call.dependencies.clock.now()
+    operations.abort_unfinished(tx, row.id, now, f"Replaced by {verb}.")
+    status = InstanceStatus.FromString(row.status)
+    status.state, status.reconciling = InstanceStateEnum.Value(state), True
+    spec = new.spec.SerializeToString()
+    changed = replace(
+        row,
+        spec=spec,
+        status=status.SerializeToString(),
+        state=state,
+        updated_at=now,
+        resource_version=row.resource_version + (spec != row.spec),
+    )
+    tx.update(changed)
+    operation = _operation(call, changed, verb, request, now)
+    tx.insert_operation(operation)
+    return wire.operation_message(operation)
+
+
+def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Any) -> Any:
+    """It is so already."""
+    now = call.dependencies.clock.now()
+    operation = operations.finish(_operation(call, row, verb, request, now), now)
+    tx.insert_operation(operation)
+    return wire.operation_message(operation)
+
+
+def _operation(call: Call, row: Resource, verb: str, request: Any, now: datetime) -> OperationRow:
+    return OperationRow(
+        id=contract.new_id(OPERATION_PREFIX),
+        resource_id=row.id,
+        resource_kind=row.kind,
+        parent_id=row.parent_id,
+        method=f"{SERVICE}/{verb}",
+        description=f"{verb} instance {row.name}".strip(),
+        created_by=call.subject.id if call.subject else "",
+        created_at=now,
+        resource_version=row.resource_version,
+        request=contract.pack(request).SerializeToString(),
+    )

@@ -1,0 +1,41 @@
+"""What a caller may do with snapshots beyond the standard verbs: list those of one disk."""
+
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import Transaction
+from neocloud.services.compute.resources.disk import SNAPSHOT, SnapshotSpec
+
+ListByDiskResponse = contract.message("nebius.compute.v1.ListDiskSnapshotsByDiskResponse")
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
+
+
+async def list_by_disk(call: Call, request: Any) -> Any:
+    scope = f"{SNAPSHOT}/{request.disk_id}"
+    after = contract.page_after(request.page_token, scope)
+
+    def read(tx: Transaction) -> list[Any]:
+        disk = tx.get(request.disk_id)
+        rows = tx.list(SNAPSHOT, parent_id=disk.parent_id)[0] if disk else ()
+        mine = [row for row in rows if SnapshotSpec.FromString(row.spec).source_disk_id == request.disk_id]
+        return [wire.resource_message(row) for row in mine]
+
+    found = await call.dependencies.store.read(read)
+    ids = [item.metadata.id for item in found]
+    first = ids.index(after) + 1 if after in ids else 0
+    size = min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+    page = found[first : first + size]
+    has_more = first + len(page) < len(found)
+    token = contract.page_token(page[-1].metadata.id, scope) if has_more else ""
+    return ListByDiskResponse(items=page, next_page_token=token)
+
+
+METHODS = (
+    Method(
+        "nebius.compute.v1.DiskSnapshotService/ListByDisk",
+        list_by_disk,
+        "compute.disks.get",
+        target=lambda request: request.disk_id,
+    ),
+)

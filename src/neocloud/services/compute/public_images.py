@@ -1,0 +1,99 @@
+"""The images that came with the cloud: what was built or imported on this machine, as rows that all may read.
+
+Called when the server starts. The folder of an image is what counts: a row whose folder is gone goes too.
+Disks that were made from it are copies and stay.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from neocloud.core.clock import Clock
+from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.services.compute.resources.disk import (
+    IMAGE,
+    PUBLIC_IMAGE_ID_START,
+    PUBLIC_IMAGES_PARENT,
+    ImageSpec,
+    ImageStatus,
+)
+
+ARCHITECTURES = {"amd64": "AMD64", "x86_64": "AMD64", "arm64": "ARM64", "aarch64": "ARM64"}
+
+
+@dataclass(frozen=True)
+class MachineImage:
+    """As `image.json` in its folder says."""
+
+    name: str
+    """Of its folder; the engine knows it by this."""
+    family: str
+    title: str
+    version: str
+    architecture: str
+    minimum_bytes: int
+
+    @property
+    def id(self) -> str:
+        return PUBLIC_IMAGE_ID_START + re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+def machine_images(home: Path) -> Iterator[MachineImage]:
+    for record in sorted(home.glob("images/machine/*/image.json")):
+        facts = json.loads(record.read_text())
+        yield MachineImage(
+            name=record.parent.name,
+            family=facts["family"],
+            title=facts.get("title", facts["name"]),
+            version=str(facts.get("version", "")),
+            architecture=ARCHITECTURES.get(facts.get("architecture", "amd64"), "AMD64"),
+            minimum_bytes=int(facts["minimum_bytes"]),
+        )
+
+
+async def seed_images(store: Store, home: Path, clock: Clock) -> None:
+    images = list(machine_images(home))
+
+    def seed(tx: Transaction) -> None:
+        known = {row.id: row for row in tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0]}
+        for image in images:
+            _ensure(tx, image, known.pop(image.id, None), clock.now())
+        for gone in known.values():
+            tx.delete(gone.id)
+
+    await store.write(seed)
+
+
+def _ensure(tx: Transaction, image: MachineImage, known: Resource | None, now: datetime) -> None:
+    spec = ImageSpec(
+        description=image.title,
+        image_family=image.family,
+        image_family_human_readable=image.title,
+        version=image.version,
+        cpu_architecture=image.architecture,
+    ).SerializeToString()
+    if known is not None and known.spec == spec:
+        return
+    if known is not None:
+        tx.delete(known.id)
+    status = ImageStatus(
+        state=ImageStatus.State.Value("READY"),
+        min_disk_size_bytes=image.minimum_bytes,
+        storage_size_bytes=image.minimum_bytes,
+    )
+    tx.insert(
+        Resource(
+            id=image.id,
+            kind=IMAGE,
+            parent_id=PUBLIC_IMAGES_PARENT,
+            name=image.name,
+            created_at=now,
+            updated_at=now,
+            spec=spec,
+            status=status.SerializeToString(),
+            state="READY",
+        )
+    )

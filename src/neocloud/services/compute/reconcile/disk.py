@@ -1,0 +1,156 @@
+"""How a disk becomes a volume, perhaps as a copy, and grows."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from neocloud.core import wire
+from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.store.protocol import Store
+from neocloud.engines.base import Engine
+from neocloud.services.compute.reconcile.volumes import (
+    LOOK_AGAIN_SECONDS,
+    POLL_SECONDS,
+    VolumeScope,
+    make_volume,
+    remove_volume,
+)
+from neocloud.services.compute.render import VolumeSource, VolumeView
+from neocloud.services.compute.resources.disk import (
+    DISK,
+    IMAGE,
+    PUBLIC_IMAGES_PARENT,
+    DiskReason,
+    DiskState,
+    DiskStatus,
+    attachment_space,
+    is_public_image,
+    readers,
+    writer,
+)
+from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, size_bytes
+from neocloud.services.compute.rules.disk_spec import newest_of_family
+
+AMD64 = 1
+SOURCE = "source"
+"""Kept beside the disk: what it was made from."""
+
+
+class DiskReconciler:
+    kind = DISK
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+
+    async def scope(self, context: Context) -> VolumeScope:
+        disk = wire.resource_message(context.resource)
+        source = await self._make_source(context, disk)
+        volume = VolumeView(disk.metadata.id, size_bytes(disk.spec), source or VolumeSource())
+        observation = await self._engine.observe(disk.metadata.id)
+        claims = await self._store.read(lambda tx: tx.claims(attachment_space(disk.metadata.id)))
+        return VolumeScope(
+            context, disk, volume, observation, has_source=source is not None, attachments=claims
+        )
+
+    def steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return (
+            Step("Wait for what it is made of", self._wait_for_source),
+            Step("Make the volume", self._make_volume),
+        )
+
+    def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return (Step("Remove the volume", self._remove_volume),)
+
+    def status(self, scope: VolumeScope, outcome: Outcome) -> Settled:
+        state = _state(scope, outcome)
+        status: Any = DiskStatus(
+            state=DiskStatus.State.Value(state),
+            state_description=str(outcome.failed) if outcome.failed else outcome.waiting,
+            source_image_id=_source_image(scope),
+            size_bytes=scope.volume.size_bytes if outcome.is_done else scope.resource.status.size_bytes,
+            block_size_bytes=scope.resource.spec.block_size_bytes or BLOCK_SIZE_BYTES,
+            source_image_cpu_architecture=AMD64 if _source_image(scope) else 0,
+            reconciling=not outcome.is_done and outcome.failed is None,
+            read_write_attachment=writer(scope.attachments) or scope.owner_id,
+            read_only_attachments=readers(scope.attachments),
+            managed_by=scope.owner_id,
+        )
+        return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+
+    async def _make_source(self, context: Context, disk: Any) -> VolumeSource | None:
+        """What it starts as a copy of, worked out once: a family has another newest image tomorrow.
+        None while there is no such thing."""
+        if disk.spec.WhichOneof("source") is None:
+            return VolumeSource()
+        known = await self._store.read(lambda tx: tx.secret(disk.metadata.id, SOURCE))
+        if known is None:
+            found = await _find_source(context, disk)
+            if found is None:
+                return None
+            known = await context.secret(SOURCE, lambda: json.dumps(asdict(found)).encode())
+        return VolumeSource(**json.loads(known))
+
+    async def _wait_for_source(self, scope: VolumeScope) -> None:
+        """Only until the volume is made: a copy needs its source no longer."""
+        if scope.was_made or scope.is_there or scope.resource.spec.WhichOneof("source") is None:
+            return
+        source_id = scope.volume.source.origin_id
+        row = await scope.context.get(source_id) if scope.has_source else None
+        if row is None or row.deleted_at or row.state == "ERROR":
+            raise Failed(
+                DiskReason.SOURCE_LOST,
+                f"What it should be a copy of ({_named_source(scope.resource.spec)}) is not there any more. "
+                "Delete this disk and make another.",
+            )
+        if row.state != "READY":
+            raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
+
+    async def _make_volume(self, scope: VolumeScope) -> None:
+        await make_volume(self._engine, scope)
+
+    async def _remove_volume(self, scope: VolumeScope) -> None:
+        await remove_volume(self._engine, scope)
+
+
+async def _find_source(context: Context, disk: Any) -> VolumeSource | None:
+    kind, spec = disk.spec.WhichOneof("source"), disk.spec
+    if kind == "source_snapshot_id":
+        return VolumeSource(resource_id=spec.source_snapshot_id, origin_id=spec.source_snapshot_id)
+    image_id = spec.source_image_id or disk.status.source_image_id
+    if not image_id:
+        family = spec.source_image_family
+        images = await context.list(IMAGE, family.parent_id or PUBLIC_IMAGES_PARENT)
+        newest = newest_of_family(images, family.image_family)
+        image_id = newest.id if newest else ""
+    image = await context.get(image_id)
+    if image is None:
+        return None
+    if is_public_image(image.id):
+        return VolumeSource(machine_image=image.name, origin_id=image.id)
+    return VolumeSource(resource_id=image.id, origin_id=image.id)
+
+
+def _source_image(scope: VolumeScope) -> str:
+    origin = scope.volume.source.origin_id
+    return origin if origin != scope.resource.spec.source_snapshot_id else ""
+
+
+def _named_source(spec: Any) -> str:
+    kind = spec.WhichOneof("source")
+    return (
+        f"family {spec.source_image_family.image_family}"
+        if kind == "source_image_family"
+        else getattr(spec, kind)
+    )
+
+
+def _state(scope: VolumeScope, outcome: Outcome) -> DiskState:
+    if scope.is_deleting:
+        return DiskState.DELETING
+    if outcome.failed:
+        return DiskState.BROKEN if outcome.failed.reason == DiskReason.VOLUME_LOST else DiskState.ERROR
+    if outcome.is_done:
+        return DiskState.READY
+    return DiskState.UPDATING if scope.was_made else DiskState.CREATING

@@ -1,0 +1,100 @@
+"""What one pass over an instance knows: the wish, the record, what the engine shows, what it finds out."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import wire
+from neocloud.core.reconcile.steps import Context
+from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transaction
+from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.services.compute.reconcile.control import GuestStatus
+from neocloud.services.compute.reconcile.record import MachineRecord, read_record
+from neocloud.services.compute.render import InterfaceView
+from neocloud.services.compute.resources.instance import Halt, InstanceState, namespace, pod_name
+
+
+@dataclass
+class MachineScope:
+    context: Context
+    instance: Any
+    """The Instance message as stored."""
+    record: MachineRecord
+    observation: Observation
+    starting_since: datetime
+    """When the start began that is under way; now, when none is."""
+    disks: list[Resource] = field(default_factory=list)
+    """The boot disk first. Found in this pass, like all that follows."""
+    interface: InterfaceView | None = None
+    private_allocation: Resource | None = None
+    public_allocation: Resource | None = None
+    guest: GuestStatus | None = None
+
+    @property
+    def id(self) -> str:
+        return self.instance.metadata.id
+
+    @property
+    def wished_interface(self) -> Any:
+        return self.instance.spec.network_interfaces[0]
+
+    @property
+    def state(self) -> str:
+        return self.context.resource.state
+
+    @property
+    def is_deleting(self) -> bool:
+        return self.context.resource.deleted_at is not None
+
+    @property
+    def should_run(self) -> bool:
+        return not (self.instance.spec.stopped or self.record.halt or self.is_deleting)
+
+    @property
+    def pod(self) -> ObservedPod | None:
+        return self.observation.pod(pod_name(self.id))
+
+    @property
+    def is_up(self) -> bool:
+        return self.pod is not None and self.pod.phase is PodPhase.RUNNING
+
+    def ended(self) -> Halt:
+        """Why its pod has ended for good, if it has."""
+        pod = self.pod
+        if pod is None or not self.should_run or self.state == InstanceState.STOPPED:
+            return Halt.NONE  # a pod that ended while the cloud was stopped ended because of that
+        ends = {PodPhase.SUCCEEDED: Halt.GUEST, PodPhase.FAILED: Halt.FAILED}
+        return ends.get(pod.phase, Halt.NONE)
+
+
+async def read_scope(context: Context, engine: Engine, store: Store) -> MachineScope:
+    instance_id = context.resource.id
+
+    def read(tx: Transaction) -> tuple[MachineRecord, datetime]:
+        return read_record(tx, instance_id), _starting_since(tx, context.resource, context.now)
+
+    record, since = await store.read(read)
+    return MachineScope(
+        context=context,
+        instance=wire.resource_message(context.resource),
+        record=record,
+        observation=await engine.observe(namespace(instance_id)),
+        starting_since=since,
+    )
+
+
+def _starting_since(tx: Transaction, row: Resource, now: datetime) -> datetime:
+    """The state history is what says it: it is written with the state and survives everything."""
+    if row.state != InstanceState.STARTING:
+        return now
+    return start_of_last(tx.history(resource_id=row.id), InstanceState.STARTING) or now
+
+
+def start_of_last(history: "list[HistoryEntry] | Any", state: str) -> datetime | None:
+    """When the resource last entered this state, in which it still is."""
+    since = None
+    for entry in reversed(list(history)):
+        if entry.state != state:
+            break
+        since = entry.at
+    return since

@@ -1,0 +1,67 @@
+"""An instance's status, computed once at the end of every pass from what the pass saw. Pure.
+
+While a machine runs it is RUNNING, whatever else of it is still being changed: `reconciling` says that.
+"""
+
+from typing import Any
+
+from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.services.compute.reconcile.machine_scope import MachineScope
+from neocloud.services.compute.resources.instance import (
+    InstanceState,
+    InstanceStateEnum,
+    InstanceStatus,
+    attached_disks,
+    hostname,
+)
+
+RESYNC_SECONDS = 10.0
+STOPPED_RESYNC_SECONDS = 60.0
+
+
+def machine_status(scope: MachineScope, outcome: Outcome) -> Settled:
+    state = _state(scope, outcome)
+    status: Any = InstanceStatus()
+    status.CopyFrom(scope.instance.status)
+    status.state = InstanceStateEnum.Value(state)
+    status.reconciling = not outcome.is_done and outcome.failed is None
+    if scope.interface is not None:
+        del status.network_interfaces[:]
+        _add_interface(status, scope)
+    if scope.disks:
+        del status.disk_attachments[:]
+        for (_, attached), disk in zip(attached_disks(scope.instance.spec), scope.disks, strict=False):
+            is_managed = attached.WhichOneof("type") == "managed_disk"
+            status.disk_attachments.add(id=disk.id, name=disk.name, is_managed=is_managed)
+    resync = STOPPED_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
+    return Settled(status, state, resync)
+
+
+def _state(scope: MachineScope, outcome: Outcome) -> InstanceState:
+    if scope.is_deleting:
+        return InstanceState.DELETING
+    if outcome.failed is not None:
+        return InstanceState.ERROR
+    if not scope.should_run:
+        return InstanceState.STOPPED if scope.pod is None else InstanceState.STOPPING
+    if outcome.is_done or (scope.state == InstanceState.RUNNING and scope.is_up):
+        return InstanceState.RUNNING
+    return InstanceState.STARTING
+
+
+def _add_interface(status: Any, scope: MachineScope) -> None:
+    wish, view = scope.wished_interface, scope.interface
+    assert view is not None and scope.private_allocation is not None
+    shown = status.network_interfaces.add(
+        index=0,
+        name=wish.name,
+        mac_address=view.mac,
+        fqdn=f"{hostname(scope.id, scope.instance.spec)}.{view.domain}",
+        security_groups=[{"id": group} for group in view.security_groups],
+    )
+    shown.ip_address.address = f"{view.address}/32"
+    shown.ip_address.allocation_id = scope.private_allocation.id
+    if scope.public_allocation is not None:
+        shown.public_ip_address.address = f"{view.public_address}/32"
+        shown.public_ip_address.allocation_id = scope.public_allocation.id
+        shown.public_ip_address.static = wish.public_ip_address.static

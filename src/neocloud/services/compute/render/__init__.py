@@ -1,0 +1,34 @@
+"""Which objects the nouns of compute need. Pure functions from plain views."""
+
+from neocloud.services.compute.render.filesystem import FilesystemView, removal, render
+from neocloud.services.compute.render.machine import (
+    DiskView,
+    GpuView,
+    InterfaceView,
+    MachineView,
+    SharedView,
+    identity_secret,
+    machine_objects,
+    machine_pod,
+    pod_annotations,
+)
+from neocloud.services.compute.render.volume import VolumeSource, VolumeView, volume_objects, volume_removal
+
+__all__ = [
+    "DiskView",
+    "FilesystemView",
+    "GpuView",
+    "InterfaceView",
+    "MachineView",
+    "SharedView",
+    "VolumeSource",
+    "VolumeView",
+    "identity_secret",
+    "machine_objects",
+    "machine_pod",
+    "pod_annotations",
+    "removal",
+    "render",
+    "volume_objects",
+    "volume_removal",
+]

@@ -1,0 +1,71 @@
+"""What is legal for an image, and when it may go."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.compute.resources.disk import (
+    SNAPSHOT,
+    DiskStatus,
+    SnapshotStatus,
+    is_public_image,
+)
+from neocloud.services.compute.rules.references import find, missing
+from neocloud.services.compute.rules.snapshot import check_not_copied, source_disk_violations
+
+_ARM64 = 2
+
+
+class ImageRules(Rules):
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        spec = new.spec
+        if old is not None:
+            return
+        if spec.cpu_architecture == _ARM64:
+            yield Violation("spec.cpu_architecture", "ARM64 is not offered here; there is AMD64")
+        kind = spec.WhichOneof("source")
+        if kind == "source_disk_id":
+            yield from source_disk_violations(new, spec.source_disk_id, world)
+        elif kind == "source_disk_snapshot_id":
+            snapshot = find(world, SNAPSHOT, spec.source_disk_snapshot_id, new.metadata.parent_id)
+            if snapshot is None:
+                yield missing("spec.source_disk_snapshot_id", SNAPSHOT, spec.source_disk_snapshot_id)
+            elif snapshot.state != "READY":
+                yield Violation(
+                    "spec.source_disk_snapshot_id", f"{snapshot.id} is {snapshot.state}, not READY"
+                )
+        elif kind == "source_storage":
+            yield Violation(
+                "spec.source_storage",
+                "is not offered here; an operator imports a qcow2 with `neo image import`, or make the image "
+                "from a disk or a snapshot",
+            )
+        else:
+            yield Violation(
+                "spec.source_disk_id", "is required, or source_disk_snapshot_id: an image copies one"
+            )
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        if old is not None:
+            return
+        kind = new.spec.WhichOneof("source")
+        row = world.get(getattr(new.spec, kind))
+        if row is None:
+            return
+        if kind == "source_disk_id":
+            size = DiskStatus.FromString(row.status).size_bytes
+        else:
+            size = SnapshotStatus.FromString(row.status).content_size_bytes
+        new.status.min_disk_size_bytes = new.status.storage_size_bytes = size
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"compute.image.count": 1}
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        if is_public_image(resource.metadata.id):
+            raise contract.bad_state(
+                resource.metadata.id, "This image came with the cloud. `neo image` on the machine removes it."
+            )
+
+        check_not_copied(resource, world)

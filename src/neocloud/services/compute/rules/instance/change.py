@@ -1,0 +1,73 @@
+"""What of an instance may change when. Pure.
+
+While it runs: labels, security groups, the public address, the size of disks, `stopped`. All else would need
+another machine under the guest, so it must be stopped first. A boot disk stays for good.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Violation
+from neocloud.services.compute.resources.instance import (
+    InstanceState,
+    InstanceStateEnum,
+    attached_disks,
+)
+from neocloud.services.compute.resources.sizes import size_bytes
+
+_STOPPED_ONLY = ("resources", "cloud_init_user_data", "hostname", "filesystems", "preemptible")
+
+
+def change_violations(new: Any, old: Any) -> Iterable[Violation]:
+    if _identity(new.spec.boot_disk) != _identity(old.spec.boot_disk):
+        yield Violation(
+            "spec.boot_disk", "cannot be detached or replaced; make another instance with that disk"
+        )
+    for name, before in _managed(old.spec).items():
+        after = _managed(new.spec).get(name)
+        if after is None:
+            yield Violation(
+                "spec.secondary_disks",
+                f'managed disk "{name}" goes only with its instance; only an existing one can be detached',
+            )
+        elif size_bytes(after) < size_bytes(before):
+            yield Violation("spec.secondary_disks", f'managed disk "{name}" cannot shrink')
+    if len(new.spec.network_interfaces) != len(old.spec.network_interfaces):
+        yield Violation("spec.network_interfaces", "cannot be added or removed")
+    changed = [f"spec.{name}" for name in _STOPPED_ONLY if _differs(new.spec, old.spec, name)]
+    if _disks(new.spec) != _disks(old.spec):
+        changed.append("spec.secondary_disks")
+    state = InstanceStateEnum.Name(old.status.state)
+    if changed and state not in (InstanceState.STOPPED, InstanceState.ERROR):
+        raise contract.bad_state(
+            new.metadata.id,
+            f"{', '.join(changed)} can change only while the instance is stopped; it is {state}. "
+            "Stop it, change it, start it.",
+        )
+
+
+def _differs(new: Any, old: Any, field: str) -> bool:
+    return (
+        list(getattr(new, field)) != list(getattr(old, field))
+        if field == "filesystems"
+        else (getattr(new, field) != getattr(old, field))
+    )
+
+
+def _identity(attached: Any) -> tuple[str, str]:
+    kind = attached.WhichOneof("type") or ""
+    return kind, attached.existing_disk.id or attached.managed_disk.name
+
+
+def _disks(spec: Any) -> list[tuple[str, tuple[str, str], int]]:
+    """All but sizes."""
+    return [(place, _identity(attached), attached.attach_mode) for place, attached in attached_disks(spec)]
+
+
+def _managed(spec: Any) -> dict[str, Any]:
+    return {
+        attached.managed_disk.name: attached.managed_disk.spec
+        for _, attached in attached_disks(spec)
+        if attached.WhichOneof("type") == "managed_disk"
+    }

@@ -1,0 +1,95 @@
+"""What is legal for an instance, put together; and the disks it takes in the transaction that creates it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.compute.resources import GIB, filesystem, preset
+from neocloud.services.compute.resources.disk import attachment_space, attachment_value, readers, writer
+from neocloud.services.compute.resources.instance import existing_disks, is_read_only
+from neocloud.services.compute.rules.instance.change import change_violations
+from neocloud.services.compute.rules.instance.network import interface_violations
+from neocloud.services.compute.rules.instance.shape import check_room, shape_violations
+from neocloud.services.compute.rules.instance.storage import storage_violations
+from neocloud.services.compute.rules.user_data import user_data_violations
+
+
+class InstanceRules(Rules):
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        found = [
+            *shape_violations(new, old, world),
+            *storage_violations(new, old, world),
+            *interface_violations(new, old, world),
+            *user_data_violations(new.spec.cloud_init_user_data),
+            *(change_violations(new, old) if old is not None else ()),
+        ]
+        if not found:
+            check_room(new, old, world)
+        return found
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        """Take the disks, so that of two instances that want one disk only one is created."""
+        instance_id = new.metadata.id
+        wanted = existing_disks(new.spec)
+        for disk_id in existing_disks(old.spec) if old is not None else ():
+            if disk_id not in wanted:
+                _let_go(world, disk_id, instance_id)
+        for disk_id, only_reads in wanted.items():
+            _take(world, disk_id, instance_id, is_read_only=only_reads)
+        _share(world, new, old)
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        """Of what exists, whether it runs or not; its disks are counted as disks."""
+        shape = preset(resource.spec.resources.platform, resource.spec.resources.preset)
+        if shape.gpus:
+            return {
+                "compute.instance.count": 1,
+                f"compute.instance.gpu.{shape.gpu_type or 'any'}": shape.gpus,
+            }
+        memory = shape.memory_gib * GIB
+        return {
+            "compute.instance.count": 1,
+            "compute.instance.non-gpu.vcpu": shape.vcpu,
+            "compute.instance.non-gpu.memory": memory,
+        }
+
+    def wakes(self, resource: Any) -> Iterable[str]:
+        """What shows who uses it."""
+        yield from existing_disks(resource.spec)
+        for attached in resource.spec.filesystems:
+            yield attached.existing_filesystem.id
+        for interface in resource.status.network_interfaces:
+            yield interface.ip_address.allocation_id
+            yield interface.public_ip_address.allocation_id
+
+
+def _take(world: World, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
+    space = attachment_space(disk_id)
+    claims = world.claims(space)
+    others = {writer(claims), *(() if is_read_only else readers(claims))} - {"", instance_id}
+    value = attachment_value(instance_id, is_read_only=is_read_only)
+    if others or not world.claim(space, value, instance_id):
+        holder = ", ".join(sorted(others)) or "another instance"
+        raise contract.bad_state(
+            disk_id,
+            f"Disk {disk_id} is attached to {holder}. A disk is written by one instance at a time: "
+            "detach it there first, or attach it for reading only.",
+        )
+
+
+def _share(world: World, new: Any, old: Any | None) -> None:
+    """Filesystems may be attached to many; the claim says to whom."""
+    instance_id = new.metadata.id
+    for attached in old.spec.filesystems if old is not None else ():
+        _let_go(world, attached.existing_filesystem.id, instance_id)
+    for attached in new.spec.filesystems:
+        value = filesystem.attachment_value(instance_id, is_read_only=is_read_only(attached))
+        world.claim(attachment_space(attached.existing_filesystem.id), value, instance_id)
+
+
+def _let_go(world: World, storage_id: str, instance_id: str) -> None:
+    space = attachment_space(storage_id)
+    for value, holder in world.claims(space).items():
+        if holder == instance_id:
+            world.release(space, value)

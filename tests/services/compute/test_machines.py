@@ -1,0 +1,104 @@
+"""Instances from wish to fact with a fake engine: CMP-01, CMP-08, CMP-12, CMP-13."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from neocloud.engines.base import Reference
+from neocloud.services.compute.resources.instance import InstanceStateEnum
+from tests.services.compute import network
+from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud
+
+
+@pytest.fixture
+async def cloud(tmp_path) -> AsyncIterator[Cloud]:
+    async with machine_cloud(tmp_path) as running:
+        yield running
+
+
+async def test_a_machine_runs_with_its_disk_and_addresses(cloud: Cloud) -> None:
+    instance = await cloud.machine("one")
+    (interface,) = instance.status.network_interfaces
+    assert interface.ip_address.address == f"{network.PRIVATE}.4/32"
+    assert interface.public_ip_address.address == f"{network.PUBLIC}.4/32"
+    assert interface.fqdn == f"{instance.metadata.id}.default-network.internal"
+    (disk,) = instance.status.disk_attachments
+    assert (disk.name, disk.is_managed) == ("one-boot", True)
+    wish = cloud.machines.wish(instance.metadata.id)
+    assert wish["disks"][0] | {"id": "", "size_bytes": 0} == {
+        "id": "",
+        "path": "/disks/0/disk.qcow2",
+        "size_bytes": 0,
+        "read_only": False,
+        "device_id": "boot",
+        "is_boot": True,
+    }
+    assert cloud.pod(instance.metadata.id).ip == f"{network.PRIVATE}.4"
+    assert await cloud.history(instance.metadata.id) == ["STARTING", "RUNNING"]
+
+
+async def test_a_machine_is_starting_from_the_moment_it_is_created(cloud: Cloud) -> None:
+    identifier = await cloud.create("Instance", "one", instance_spec())
+    states = await cloud.history(identifier)
+    assert states[0] == "STARTING"
+    await cloud.until_state(identifier, "RUNNING")
+
+
+async def test_a_stopped_machine_keeps_its_addresses_and_disks(cloud: Cloud) -> None:
+    before = await cloud.machine("one")
+    identifier = before.metadata.id
+    operation = await cloud.call("InstanceService/Stop", id=identifier)
+    assert InstanceStateEnum.Name((await cloud.get("Instance", identifier)).status.state) in (
+        "STOPPING",
+        "STOPPED",
+    )
+    stopped = await cloud.until_state(identifier, "STOPPED")
+    assert operation.resource_id == identifier
+    assert cloud.pod(identifier) is None
+    assert stopped.spec.stopped
+    await cloud.call("InstanceService/Start", id=identifier)
+    assert InstanceStateEnum.Name((await cloud.get("Instance", identifier)).status.state) in (
+        "STARTING",
+        "RUNNING",
+    )
+    after = await cloud.until_state(identifier, "RUNNING")
+    assert after.status.network_interfaces == before.status.network_interfaces
+    assert after.status.disk_attachments == before.status.disk_attachments
+    assert await cloud.history(identifier) == [
+        "STARTING",
+        "RUNNING",
+        "STOPPING",
+        "STOPPED",
+        "STARTING",
+        "RUNNING",
+    ]
+
+
+async def test_deleting_leaves_nothing(cloud: Cloud) -> None:
+    instance = await cloud.machine("one")
+    disk_id = instance.status.disk_attachments[0].id
+    await cloud.call("InstanceService/Delete", id=instance.metadata.id)
+    await cloud.until_gone(instance.metadata.id)
+    await cloud.until_gone(disk_id)
+    assert [name for name in cloud.engine.world.namespaces if name] == [network.NETWORK_ID]
+    assert not cloud.engine.world.pods and not cloud.engine.world.volumes
+    assert not await cloud.running.store.read(lambda tx: tx.list("nebius.vpc.v1.Allocation")[0])
+
+
+async def test_the_user_data_gets_its_missing_first_line(cloud: Cloud) -> None:
+    instance = await cloud.machine("one", cloud_init_user_data="users:\n- name: ubuntu\n")
+    assert cloud.machines.wish(instance.metadata.id)["user_data"] == "#cloud-config\nusers:\n- name: ubuntu\n"
+    assert instance.spec.cloud_init_user_data == "users:\n- name: ubuntu\n"
+
+
+async def test_a_service_accounts_token_reaches_the_guest(cloud: Cloud) -> None:
+    account = (await cloud.running.store.read(lambda tx: tx.list("nebius.iam.v1.ServiceAccount")[0]))[0]
+    instance = await cloud.machine("one", service_account_id=account.id)
+    secret = cloud.engine.world.objects[Reference("Secret", instance.metadata.id, "identity")]
+    token = json.loads(base64.b64decode(secret["data"]["token.json"]))
+    assert token["token_type"] == "Bearer" and token["expires_at"].endswith("Z")
+    profile = await cloud.call("nebius.iam.v1.ProfileService/Get")
+    assert profile
+    assert token["access_token"].count(".") == 2
