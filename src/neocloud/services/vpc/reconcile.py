@@ -1,0 +1,138 @@
+"""How a network's records become one object of the engine, and how that goes.
+
+Whatever changes in a network wakes it (`Rules.wakes`), and it is applied whole: that is one atomic change.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.store.protocol import Resource
+from neocloud.engines.base import Engine, EngineError, EngineUnavailable
+from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc.render import (
+    EGRESS,
+    GroupView,
+    NetworkView,
+    RouteView,
+    RuleView,
+    SubnetView,
+    removal,
+    render,
+)
+
+LOOK_AGAIN_SECONDS = 60.0
+ENGINE_RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class NetworkScope:
+    view: NetworkView
+    status: Any
+    is_deleting: bool
+
+
+class NetworkReconciler:
+    kind = vpc.NETWORK
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def scope(self, context: Context) -> NetworkScope:
+        row = context.resource
+        return NetworkScope(
+            view=await view_of(context, row),
+            status=vpc.NetworkStatus.FromString(row.status),
+            is_deleting=row.deleted_at is not None,
+        )
+
+    def steps(self, scope: NetworkScope) -> Sequence[Step]:
+        return (Step("Apply the network", self._apply),)
+
+    def delete_steps(self, scope: NetworkScope) -> Sequence[Step]:
+        return (Step("Remove the network", self._remove),)
+
+    def status(self, scope: NetworkScope, outcome: Outcome) -> Settled:
+        was_ready = scope.status.state == vpc.NetworkStatus.State.Value(vpc.State.READY)
+        state = vpc.State.READY if outcome.is_done or was_ready else vpc.State.CREATING
+        if scope.is_deleting:
+            state = vpc.State.DELETING
+        scope.status.state = vpc.NetworkStatus.State.Value(state)
+        return Settled(scope.status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+
+    async def _apply(self, scope: NetworkScope) -> None:
+        try:
+            await self._engine.apply(render(scope.view))
+        except EngineUnavailable as error:
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        except EngineError as error:
+            raise Failed(vpc.NetworkReason.ENGINE_REFUSED, str(error)) from error
+
+    async def _remove(self, scope: NetworkScope) -> None:
+        try:
+            await self._engine.remove(removal(scope.view.id))
+        except EngineError as error:
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+
+
+async def view_of(context: Context, network: Resource) -> NetworkView:
+    """The network as it is written down now."""
+    routes = {
+        table.id: _routes(await context.children(table.id))
+        for table in await _of_network(context, vpc.ROUTE_TABLE, vpc.RouteTableSpec, network)
+    }
+    default_id = vpc.NetworkStatus.FromString(network.status).default_route_table_id
+    subnets = await _of_network(context, vpc.SUBNET, vpc.SubnetSpec, network)
+    groups = await _of_network(context, vpc.SECURITY_GROUP, vpc.SecurityGroupSpec, network)
+    return NetworkView(
+        id=network.id,
+        domain=vpc.domain_of(network.name),
+        subnets=tuple(_subnet(row, routes, default_id) for row in subnets),
+        groups=tuple([GroupView(row.id, _rules(await context.children(row.id))) for row in groups]),
+    )
+
+
+async def _of_network(context: Context, kind: str, spec: Any, network: Resource) -> list[Resource]:
+    rows = await context.list(kind, network.parent_id)
+    return [row for row in rows if spec.FromString(row.spec).network_id == network.id]
+
+
+def _subnet(row: Resource, routes: dict[str, tuple[RouteView, ...]], default_table_id: str) -> SubnetView:
+    blocks = vpc.subnet_blocks(vpc.SubnetStatus.FromString(row.status))
+    table_id = vpc.SubnetSpec.FromString(row.spec).route_table_id or default_table_id
+    return SubnetView(
+        id=row.id,
+        cidrs=tuple(str(block.cidr) for block in blocks),
+        gateway=str(blocks[0].gateway),
+        routes=routes.get(table_id, ()),
+    )
+
+
+def _routes(rows: Iterable[Resource]) -> tuple[RouteView, ...]:
+    found = []
+    for row in rows:
+        spec, status = vpc.RouteSpec.FromString(row.spec), vpc.RouteStatus.FromString(row.status)
+        next_hop = status.next_hop.allocation.cidr.partition("/")[0] or EGRESS
+        found.append(RouteView(spec.destination.cidr, next_hop))
+    return tuple(found)
+
+
+def _rules(rows: Iterable[Resource]) -> tuple[RuleView, ...]:
+    return tuple(_rule(row) for row in rows)
+
+
+def _rule(row: Resource) -> RuleView:
+    spec, status = vpc.SecurityRuleSpec.FromString(row.spec), vpc.SecurityRuleStatus.FromString(row.status)
+    direction = vpc.RuleDirection.Name(status.direction).lower()
+    other_side = status.source if direction == "ingress" else status.destination
+    return RuleView(
+        direction=direction,
+        access=vpc.RuleAccess.Name(spec.access).lower(),
+        protocol=vpc.RuleProtocol.Name(spec.protocol).lower(),
+        priority=status.effective_priority,
+        ports=tuple(status.destination.ports),
+        cidrs=tuple(other_side.cidrs),
+        group=other_side.security_group_id,
+        is_stateful=spec.type != vpc.RuleType.Value("STATELESS"),
+    )

@@ -1,0 +1,171 @@
+"""Allocations: addresses that are given in the transaction that asks for them, and never twice.
+
+Each address of an allocation is a claim in its subnet's space, or for public ones in the one space of this
+cloud, so two that race for an address are told apart by the store.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.protocol import Resource
+from neocloud.services.vpc.resources import (
+    NETWORK,
+    POOL,
+    ROUTE,
+    ROUTE_TABLE,
+    SUBNET,
+    AllocationStatus,
+    IpVersion,
+    IpVisibility,
+    PoolSpec,
+    RouteSpec,
+    SubnetSpec,
+    assignment_space,
+)
+from neocloud.services.vpc.rules.addresses import is_too_many, wanted
+from neocloud.services.vpc.rules.giving import Range, free_block, take
+from neocloud.services.vpc.rules.places import find, missing
+from neocloud.services.vpc.rules.ranges import ranges_of_pool, ranges_of_subnet
+
+
+class AllocationRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        demand = {"vpc.allocation.count": 1}
+        if resource.spec.WhichOneof("ip_spec") == "ipv4_public":
+            demand["vpc.ipv4-address.public.count"] = 1
+        return demand
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        which = new.spec.WhichOneof("ip_spec")
+        if old is not None:
+            yield from _change_violations(new, old)
+            return
+        asked_spec, field = getattr(new.spec, which), f"spec.{which}"
+        try:
+            asked = wanted(asked_spec.cidr)
+        except ValueError as error:
+            yield Violation(f"{field}.cidr", str(error))
+            return
+        if is_too_many(asked.prefix_length):
+            yield Violation(f"{field}.cidr", "is too large; an allocation has at most 256 addresses (/24)")
+        yield from _pool_violations(field, asked_spec, which, new, world)
+        ranges = _ranges(new, world)
+        if asked.network is not None and ranges:
+            why = _why_not(asked.network, ranges)
+            if why:
+                yield Violation(f"{field}.cidr", why)
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        if old is not None:
+            return
+        asked = wanted(getattr(new.spec, new.spec.WhichOneof("ip_spec")).cidr)
+        ranges = _ranges(new, world)
+        if asked.network is not None:
+            found = take(asked.network, ranges, new.metadata.id, world)
+        else:
+            found = free_block(asked.prefix_length, ranges, new.metadata.id, world)
+        if found is None:
+            raise _nothing_free(new, asked)
+        within, block = found
+        new.status.state = AllocationStatus.State.Value("ALLOCATED")
+        new.status.details.allocated_cidr = str(block)
+        new.status.details.pool_id = within.pool_id
+        new.status.details.subnet_id = within.subnet_id
+        new.status.details.version = IpVersion.Value("IPV4")
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        allocation_id = resource.metadata.id
+        holder = next(iter(world.claims(assignment_space(allocation_id)).values()), "") or _owner(
+            allocation_id, world
+        )
+        if holder:
+            raise contract.bad_state(
+                allocation_id,
+                f"{allocation_id} is in use by {holder}. Take it from there, or delete that, first.",
+            )
+        route = next(_routes_to(resource, world), None)
+        if route is not None:
+            raise contract.bad_state(
+                allocation_id,
+                f"{allocation_id} is the next hop of route {route.name or route.id}. Delete that first.",
+            )
+
+
+def _change_violations(new: Any, old: Any) -> Iterator[Violation]:
+    """Only from a subnet to the pool that the address is of."""
+    which = old.spec.WhichOneof("ip_spec")
+    if new.spec.WhichOneof("ip_spec") != which:
+        yield Violation("spec", f"must stay {which}; make another allocation")
+        return
+    after, before = getattr(new.spec, which), getattr(old.spec, which)
+    if after == before or after.pool_id == old.status.details.pool_id:
+        return
+    yield Violation(
+        f"spec.{which}.{after.WhichOneof('pool')}",
+        f"can only be changed to pool_id {old.status.details.pool_id}, which the address is of",
+    )
+
+
+def _pool_violations(field: str, asked: Any, which: str, new: Any, world: World) -> Iterator[Violation]:
+    project_id = new.metadata.parent_id
+    if asked.WhichOneof("pool") == "subnet_id":
+        if find(world, SUBNET, asked.subnet_id, project_id) is None:
+            yield missing(f"{field}.subnet_id", SUBNET, asked.subnet_id)
+        return
+    pool = find(world, POOL, asked.pool_id, project_id)
+    visibility = IpVisibility.Value("PUBLIC" if which == "ipv4_public" else "PRIVATE")
+    if pool is None:
+        yield missing(f"{field}.pool_id", POOL, asked.pool_id)
+    elif PoolSpec.FromString(pool.spec).visibility != visibility:
+        yield Violation(f"{field}.pool_id", f"{asked.pool_id} is a pool of the other visibility")
+
+
+def _ranges(allocation: Any, world: World) -> list[Range]:
+    which = allocation.spec.WhichOneof("ip_spec")
+    asked, is_public = getattr(allocation.spec, which), which == "ipv4_public"
+    if asked.WhichOneof("pool") == "subnet_id":
+        return ranges_of_subnet(world, asked.subnet_id, is_public)
+    return ranges_of_pool(world, asked.pool_id, is_public)
+
+
+def _why_not(block: Any, ranges: list[Range]) -> str:
+    within = next((each for each in ranges if block.subnet_of(each.cidr)), None)
+    if within is None:
+        return f"must lie in {', '.join(str(each.cidr) for each in ranges)}"
+    if block.prefixlen > within.max_mask_length:
+        return f"must be /{within.max_mask_length} or larger here"
+    if any(address in block for address in within.reserved):
+        return "has an address that is reserved: the first two and the last of a subnet are"
+    if any(block.overlaps(part) for part in within.without):
+        return "lies in a part that belongs to another pool"
+    return ""
+
+
+def _nothing_free(new: Any, asked: Any) -> contract.ApiError:
+    spec = getattr(new.spec, new.spec.WhichOneof("ip_spec"))
+    where = f"subnet {spec.subnet_id}" if spec.WhichOneof("pool") == "subnet_id" else f"pool {spec.pool_id}"
+    if asked.network is not None:
+        why = f"{asked.network} of {where} is taken. Choose another address, or leave it out to get any."
+        return contract.not_enough_resources("vpc.allocation", str(asked.network), why)
+    size = f"/{asked.prefix_length}"
+    what = "address" if asked.prefix_length == 32 else f"range of {size}"
+    why = f"The {where} has no free {what} left. Delete an allocation that is not needed, or use another one."
+    return contract.not_enough_resources("vpc.allocation", size, why)
+
+
+def _owner(allocation_id: str, world: World) -> str:
+    row = world.get(allocation_id)
+    return row.owner_id if row is not None and row.owner_id and world.get(row.owner_id) else ""
+
+
+def _routes_to(allocation: Any, world: World) -> Iterator[Resource]:
+    subnet = world.get(allocation.status.details.subnet_id) if allocation.status.details.subnet_id else None
+    network_id = SubnetSpec.FromString(subnet.spec).network_id if subnet is not None else ""
+    if not network_id or (network := world.get(network_id)) is None or network.kind != NETWORK:
+        return
+    for table in world.list(ROUTE_TABLE, network.parent_id):
+        for row in world.list(ROUTE, table.id):
+            if RouteSpec.FromString(row.spec).next_hop.allocation.id == allocation.metadata.id:
+                yield row

@@ -1,0 +1,188 @@
+"""Pools: ranges of addresses, taken out of another pool or, for private ones, standing by themselves."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.vpc.resources import (
+    NETWORK,
+    POOL,
+    SCOPE_ID_PREFIX,
+    AddressBlockState,
+    IpVersion,
+    IpVisibility,
+    NetworkSpec,
+    PoolSpec,
+    PoolStatus,
+)
+from neocloud.services.vpc.rules.addresses import Wanted, first_free_block, overlapping, wanted
+from neocloud.services.vpc.rules.places import Source, find, missing, sources_of
+from neocloud.services.vpc.rules.spaces import pool_blocks
+
+PRIVATE_RANGES = tuple(
+    IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+)
+_IPV4 = IpVersion.Value("IPV4")
+_PUBLIC = IpVisibility.Value("PUBLIC")
+
+
+class PoolRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        for block in resource.spec.cidrs:
+            default_block(block)
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"vpc.pool.count": 1}
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        spec = new.spec
+        if old is not None and spec == old.spec:
+            return
+        if spec.version != _IPV4:
+            yield Violation("spec.version", "must be IPV4; IPv6 is not served here")
+            return
+        if not spec.cidrs:
+            yield Violation("spec.cidrs", "needs at least one range")
+        if spec.source_pool_id:
+            source = find(world, POOL, spec.source_pool_id, new.metadata.parent_id)
+            if source is None:
+                yield missing("spec.source_pool_id", POOL, spec.source_pool_id)
+                return
+            if PoolSpec.FromString(source.spec).visibility != spec.visibility:
+                yield Violation("spec.visibility", f"must be that of the source pool {source.id}")
+        elif spec.visibility == _PUBLIC:
+            yield Violation(
+                "spec.source_pool_id", "is required for a public pool: public ranges are the cloud's"
+            )
+        yield from self._cidr_violations(new, old, world)
+
+    def _cidr_violations(self, new: Any, old: Any | None, world: World) -> Iterator[Violation]:
+        spec, kept = new.spec, _kept(new, old)
+        sources = list(sources_of(world, spec.source_pool_id)) if spec.source_pool_id else []
+        held = world.claims(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
+        siblings = [cidr for cidr, holder in held.items() if holder != new.metadata.id]
+        chosen: list[str] = []
+        for index, block in enumerate(spec.cidrs):
+            field = f"spec.cidrs[{index}]"
+            try:
+                asked = wanted(kept[index] if index in kept else str(block.cidr))
+            except ValueError as error:
+                yield Violation(f"{field}.cidr", str(error))
+                continue
+            yield from mask_violations(field, block, asked)
+            if asked.network is None:
+                if not spec.source_pool_id:
+                    yield Violation(
+                        f"{field}.cidr", "must be a range: there is no source pool to take it from"
+                    )
+                continue
+            why = _why_not(asked.network, sources if spec.source_pool_id else None, siblings, chosen)
+            if why:
+                yield Violation(f"{field}.cidr", why)
+            chosen.append(str(asked.network))
+        yield from _removal_violations(new, old, kept, world)
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        kept, source_id = _kept(new, old), new.spec.source_pool_id
+        found = [
+            kept[index] if index in kept else self._take(new, block, world)
+            for index, block in enumerate(new.spec.cidrs)
+        ]
+        for gone in set(old.status.cidrs if old else ()) - set(found):
+            if source_id:
+                world.release(pool_blocks(source_id), gone)
+        new.status.state = PoolStatus.State.Value("READY")
+        new.status.cidrs[:] = found
+        new.status.scope_id = new.status.scope_id or _scope_id(world, source_id)
+
+    def _take(self, new: Any, block: Any, world: World) -> str:
+        asked, source_id = wanted(block.cidr), new.spec.source_pool_id
+        if not source_id:
+            return str(asked.network)
+        space = pool_blocks(source_id)
+        sources = [source.cidr for source in sources_of(world, source_id)]
+        chosen = asked.network or first_free_block(sources, asked.prefix_length, world.claims(space))
+        if chosen is None:
+            raise contract.not_enough_resources(
+                "vpc.pool", block.cidr, f"Pool {source_id} has no free range of {block.cidr} left."
+            )
+        world.claim(space, str(chosen), new.metadata.id)
+        return str(chosen)
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        pool_id = resource.metadata.id
+        users = {*world.claims(pool_blocks(pool_id)).values(), *networks_with(world, resource)}
+        if users:
+            raise contract.bad_state(
+                pool_id,
+                f"Pool {pool_id} is in use by {', '.join(sorted(users))}. Delete or change that first.",
+            )
+
+
+def default_block(block: Any) -> None:
+    """Fill in the defaults of a range of a pool or a subnet."""
+    block.state = block.state or AddressBlockState.Value("AVAILABLE")
+    block.max_mask_length = block.max_mask_length or 32
+
+
+def mask_violations(field: str, block: Any, asked: Wanted) -> Iterator[Violation]:
+    if not asked.prefix_length <= block.max_mask_length <= 32:
+        yield Violation(
+            f"{field}.max_mask_length", f"must be from {asked.prefix_length}, the range's own length, to 32"
+        )
+
+
+def networks_with(world: World, pool: Any) -> list[str]:
+    """Ids of the networks that have this pool."""
+    rows = world.list(NETWORK, pool.metadata.parent_id)
+    specs = ((row.id, NetworkSpec.FromString(row.spec)) for row in rows)
+    return [
+        network_id
+        for network_id, spec in specs
+        if pool.metadata.id
+        in {each.id for each in (*spec.ipv4_private_pools.pools, *spec.ipv4_public_pools.pools)}
+    ]
+
+
+def _kept(new: Any, old: Any | None) -> dict[int, str]:
+    """Which ranges were there before, by their place now: those whose words did not change."""
+    if old is None:
+        return {}
+    before = [(block.cidr, cidr) for block, cidr in zip(old.spec.cidrs, old.status.cidrs, strict=False)]
+    kept = {}
+    for index, block in enumerate(new.spec.cidrs):
+        found = next((pair for pair in before if pair[0] == block.cidr), None)
+        if found is not None:
+            before.remove(found)
+            kept[index] = found[1]
+    return kept
+
+
+def _why_not(block: IPv4Network, sources: list[Source] | None, siblings: list[str], chosen: list[str]) -> str:
+    if sources is None and not any(block.subnet_of(private) for private in PRIVATE_RANGES):
+        return f"must lie in one of the private ranges {', '.join(map(str, PRIVATE_RANGES))}"
+    if sources is not None:
+        source = next((each for each in sources if block.subnet_of(each.cidr)), None)
+        if source is None:
+            there = ", ".join(str(each.cidr) for each in sources)
+            return f"must lie in the source pool: {there or 'it is empty'}"
+        if block.prefixlen > source.max_mask_length:
+            return f"must be /{source.max_mask_length} or larger, as the source pool says"
+    other = overlapping(block, [*siblings, *chosen])
+    return f"overlaps {other}" if other else ""
+
+
+def _removal_violations(new: Any, old: Any | None, kept: dict[int, str], world: World) -> Iterator[Violation]:
+    gone = set(old.status.cidrs if old else ()) - set(kept.values())
+    taken = world.claims(pool_blocks(new.metadata.id)) if gone else {}
+    for cidr in sorted(gone):
+        user = overlapping(IPv4Network(cidr), taken)
+        if user is not None:
+            yield Violation("spec.cidrs", f"{cidr} cannot be taken away: {taken[user]} has {user} of it")
+
+
+def _scope_id(world: World, source_id: str) -> str:
+    source = world.get(source_id) if source_id else None
+    return PoolStatus.FromString(source.status).scope_id if source else contract.new_id(SCOPE_ID_PREFIX)

@@ -1,0 +1,146 @@
+"""Security groups and their rules: what matches, in which order, and when a group may go."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.protocol import Resource
+from neocloud.services.vpc.resources import (
+    SECURITY_GROUP,
+    SECURITY_RULE,
+    RuleAccess,
+    RuleDirection,
+    RuleProtocol,
+    RuleType,
+    SecurityGroupSpec,
+    SecurityGroupStatus,
+    SecurityRuleSpec,
+    SecurityRuleStatus,
+)
+from neocloud.services.vpc.rules.places import find, missing, network_violations
+
+INTERNET = "0.0.0.0/0"
+DEFAULT_PRIORITY = 500
+_INSTANCE = "nebius.compute.v1.Instance"
+
+
+class SecurityGroupRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"vpc.security-group.count": 1}
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        return network_violations(new, old, world)
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        new.status.state = SecurityGroupStatus.State.Value("READY")
+
+    def wakes(self, resource: Any) -> Iterable[str]:
+        return (resource.spec.network_id,)
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        group_id, project_id = resource.metadata.id, resource.metadata.parent_id
+        if resource.status.default:
+            raise contract.bad_state(
+                group_id, f"{group_id} is the default of network {resource.spec.network_id} and goes with it."
+            )
+        users = [*_rules_about(world, group_id, project_id), *_instances_in(world, group_id, project_id)]
+        if users:
+            raise contract.bad_state(
+                group_id, f"Security group {group_id} still has {', '.join(users)}. Delete that first."
+            )
+
+
+class SecurityRuleRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        default_rule(resource)
+
+    def owner_id(self, resource: Any) -> str:
+        return resource.metadata.parent_id
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"vpc.security-rule.count": 1}
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        spec = new.spec
+        side = spec.WhichOneof("match")
+        match = getattr(spec, side)
+        other = "source" if side == "ingress" else "destination"
+        for index, cidr in enumerate(getattr(match, f"{other}_cidrs")):
+            if not _is_ipv4_range(cidr):
+                yield Violation(f"spec.{side}.{other}_cidrs[{index}]", "must be an IPv4 range")
+        if match.destination_ports and spec.protocol == RuleProtocol.Value("ICMP"):
+            yield Violation(f"spec.{side}.destination_ports", "ICMP has no ports; leave them out")
+        group_id = getattr(match, f"{other}_security_group_id")
+        if group_id:
+            yield from _group_violations(f"spec.{side}.{other}_security_group_id", group_id, new, world)
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        complete_rule(new)
+
+    def wakes(self, resource: Any) -> Iterable[str]:
+        return (resource.metadata.parent_id,)
+
+
+def default_rule(rule: Any) -> None:
+    rule.spec.priority = rule.spec.priority or DEFAULT_PRIORITY
+    rule.spec.type = rule.spec.type or RuleType.Value("STATEFUL")
+
+
+def complete_rule(rule: Any) -> None:
+    """What the status of a security rule says follows from its spec."""
+    spec, status = rule.spec, rule.status
+    status.Clear()
+    status.state = SecurityRuleStatus.State.Value("READY")
+    # The first rule that matches decides, and of two with one priority the one that denies.
+    status.effective_priority = 2 * spec.priority + (spec.access != RuleAccess.Value("DENY"))
+    if spec.WhichOneof("match") == "ingress":
+        match, status.direction = spec.ingress, RuleDirection.Value("INGRESS")
+        status.source.security_group_id = match.source_security_group_id
+        status.source.cidrs.extend(match.source_cidrs)
+    else:
+        match, status.direction = spec.egress, RuleDirection.Value("EGRESS")
+        status.destination.security_group_id = match.destination_security_group_id
+        status.destination.cidrs.extend(match.destination_cidrs)
+    status.destination.ports.extend(match.destination_ports)
+
+
+def _is_ipv4_range(text: str) -> bool:
+    try:
+        IPv4Network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _group_violations(field: str, group_id: str, rule: Any, world: World) -> Iterator[Violation]:
+    own = world.get(rule.metadata.parent_id)
+    if own is None:
+        return
+    other = find(world, SECURITY_GROUP, group_id, own.parent_id)
+    if other is None:
+        yield missing(field, SECURITY_GROUP, group_id)
+    elif _network_of(other) != _network_of(own):
+        yield Violation(field, f"{group_id} belongs to another network")
+
+
+def _network_of(group: Resource) -> str:
+    return SecurityGroupSpec.FromString(group.spec).network_id
+
+
+def _rules_about(world: World, group_id: str, project_id: str) -> Iterator[str]:
+    """Its own rules, and those of other groups that name it."""
+    for group in world.list(SECURITY_GROUP, project_id):
+        for row in world.list(SECURITY_RULE, group.id):
+            spec = SecurityRuleSpec.FromString(row.spec)
+            named = {spec.ingress.source_security_group_id, spec.egress.destination_security_group_id}
+            if group.id == group_id or group_id in named:
+                yield f"rule {row.name or row.id}"
+
+
+def _instances_in(world: World, group_id: str, project_id: str) -> Iterator[str]:
+    for row in world.list(_INSTANCE, project_id):
+        for interface in wire.resource_message(row).spec.network_interfaces:
+            if group_id in {group.id for group in interface.security_groups}:
+                yield f"instance {row.name or row.id}"

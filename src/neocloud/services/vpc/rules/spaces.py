@@ -1,0 +1,43 @@
+"""The spaces in which ranges and addresses are claimed, so that nothing is given twice."""
+
+from collections.abc import Mapping
+
+from neocloud.core.service import World
+from neocloud.services.vpc.resources import POOL, PoolSpec
+
+SUBNET_BLOCKS = "vpc/subnet-blocks"
+"""Of all networks: a machine has one routing table, so no two subnets on it may overlap."""
+FIRST_POOL_BLOCKS = "vpc/first-pool-blocks"
+"""Of the pools that networks get when they name none, held by the pool; kept free for them."""
+PUBLIC_ADDRESSES = "vpc/public-addresses"
+"""Of all projects: their public pools are windows to one range."""
+
+
+def pool_blocks(pool_id: str) -> str:
+    """What was taken out of a pool: by pools, by subnets."""
+    return f"{pool_id}/blocks"
+
+
+def subnet_addresses(subnet_id: str) -> str:
+    return f"{subnet_id}/addresses"
+
+
+def taken_for_subnets(world: World, pool_id: str) -> Mapping[str, str]:
+    """What a new subnet must keep clear of when its range comes from this pool, and who holds it."""
+    root = root_of(world, pool_id)
+    first = world.claims(FIRST_POOL_BLOCKS).items()
+    return {
+        **world.claims(pool_blocks(pool_id)),
+        **world.claims(SUBNET_BLOCKS),
+        **{cidr: holder for cidr, holder in first if holder != root},
+    }
+
+
+def root_of(world: World, pool_id: str) -> str:
+    """The pool that the pool's ranges come from in the end."""
+    row = world.get(pool_id)
+    while row is not None and row.kind == POOL:
+        pool_id = row.id
+        source_id = PoolSpec.FromString(row.spec).source_pool_id
+        row = world.get(source_id) if source_id else None
+    return pool_id

@@ -1,0 +1,73 @@
+"""What a project starts with: a public pool, a network, a subnet. Clients look for a subnet whose name begins
+with "default-subnet", and put machines into it without asking further.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.reconcile.steps import FINALIZER
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.world import StoreWorld
+from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc.rules import NetworkRules, SubnetRules
+from neocloud.services.vpc.rules.first_rows import row_of
+from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME
+
+NETWORK_NAME = "default-network"
+DEFAULT_PUBLIC_RANGE = "198.18.0.0/16"
+"""Set aside for benchmarks (RFC 2544): nobody routes it on the Internet and hardly anybody at home, so the
+addresses are reachable from the host and collide with nothing."""
+
+
+def seed_project(tx: Transaction, project: Resource, now: datetime, settings: Any) -> None:
+    """A `core.service.Seed` of iam's containers; those without a parent are tenants and get nothing."""
+    if not project.parent_id or tx.find(vpc.NETWORK, project.id, NETWORK_NAME) is not None:
+        return
+    public_range = getattr(settings, "public_pool", "") or DEFAULT_PUBLIC_RANGE
+    if tx.find(vpc.POOL, project.id, PUBLIC_POOL_NAME) is None:
+        tx.insert(_public_pool(project.id, public_range, now))
+    make_network(tx, project.id, NETWORK_NAME, now)
+
+
+def make_network(
+    tx: Transaction, project_id: str, name: str, now: datetime, labels: dict[str, str] | None = None
+) -> Resource:
+    """A network with all that it is born with, and a subnet in it. Raises AlreadyExists for a taken name."""
+    world = StoreWorld(tx, now)
+    network = vpc.Network()
+    network.metadata.id = contract.new_id(vpc.NETWORK_ID_PREFIX)
+    network.metadata.parent_id = project_id
+    network.status.state = vpc.NetworkStatus.State.Value("CREATING")
+    NetworkRules().complete(network, None, world)
+    row = replace(row_of(network, project_id, name, now), finalizers=(FINALIZER,), labels=labels or {})
+    tx.insert(row)
+    for born in NetworkRules().born_with(network, world):
+        tx.insert(born)
+    tx.insert(_subnet(network, world))
+    return row
+
+
+def _subnet(network: Any, world: StoreWorld) -> Resource:
+    subnet = vpc.Subnet()
+    subnet.metadata.id = contract.new_id(vpc.SUBNET_ID_PREFIX)
+    subnet.metadata.parent_id = network.metadata.parent_id
+    subnet.spec.network_id = network.metadata.id
+    rules = SubnetRules()
+    rules.defaults(subnet)
+    rules.complete(subnet, None, world)
+    name = f"default-subnet-{network.metadata.id.partition('-')[2]}"
+    return row_of(subnet, network.metadata.parent_id, name, world.now)
+
+
+def _public_pool(project_id: str, public_range: str, now: datetime) -> Resource:
+    pool = vpc.Pool()
+    pool.spec.version = vpc.IpVersion.Value("IPV4")
+    pool.spec.visibility = vpc.IpVisibility.Value("PUBLIC")
+    available = vpc.AddressBlockState.Value("AVAILABLE")
+    pool.spec.cidrs.add(cidr=public_range, state=available, max_mask_length=32)
+    pool.status.state = vpc.PoolStatus.State.Value("READY")
+    pool.status.cidrs.append(public_range)
+    pool.status.scope_id = contract.new_id(vpc.SCOPE_ID_PREFIX)
+    return row_of(pool, project_id, PUBLIC_POOL_NAME, now, id_prefix=vpc.POOL_ID_PREFIX)
