@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -128,8 +129,14 @@ def direct_http() -> httpx.AsyncClient:
 
 @pytest.fixture
 async def cloud() -> AsyncIterator[Cloud]:
+    async with running_cloud() as started:
+        yield started
+
+
+@asynccontextmanager
+async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
     clock = MovableClock()
-    store = await open_store(":memory:", b"k" * 32, clock)
+    store = await open_store(database, b"k" * 32, clock)
     extras = {**iam_extras(store, clock), ISSUERS: Issuers(clock, http=direct_http)}
     server = ApiServer(
         [IAM, COMPUTE],

@@ -1,5 +1,5 @@
-"""Tokens for a service account that somebody else asks for: impersonation, workloads of other issuers, machines
-of this cloud. IAM-02, IAM-06.
+"""Tokens for a service account that somebody else asks for: who impersonates it, workloads of other issuers,
+machines of this cloud. IAM-02, IAM-06.
 """
 
 import json
@@ -205,17 +205,14 @@ async def test_keys_that_were_given_are_used_and_the_issuer_is_not_asked(
     ("oidc", "field"),
     [
         ({"issuerUrl": "http://issuer.example"}, "issuer_url"),
-        ({"issuerUrl": "https://issuer.example", "jwkSetJson": "{}"}, "jwk_set_json"),
-        ({"issuerUrl": "https://i.example", "jwkSetJson": '{"keys":[{"kty":"oct","k":"x"}]}'}, "jwk_set_json"),
-        (
-            {"issuerUrl": "https://i.example", "jwkSetJson": json.dumps(
-                {"keys": [provider_key("first").as_dict(private=True)]})},
-            "private key",
-        ),
+        ({"jwkSetJson": "{}"}, "jwk_set_json"),
+        ({"jwkSetJson": '{"keys": [{"kty": "oct", "k": "x"}]}'}, "jwk_set_json"),
+        ({"jwkSetJson": json.dumps({"keys": [provider_key("first").as_dict(private=True)]})}, "private key"),
     ],
-)  # fmt: skip
+)
 async def test_credentials_that_could_not_be_checked_are_refused(cloud: Cloud, oidc: Any, field: str) -> None:
     robot_id = await cloud.make_account("robot")
+    oidc = {"issuerUrl": "https://issuer.example", **oidc}
     spec = {"oidcProvider": oidc, "federatedSubjectId": WORKLOAD, "subjectId": robot_id}
     body = {"metadata": {"parentId": cloud.bank.project_id}, "spec": spec}
     answer = await cloud.call("FederatedCredentialsService/Create", body)
