@@ -73,11 +73,22 @@ def test_an_interrupted_build_cleans_up_and_counts_as_not_built(recipe: Path, ho
     assert images.built_version("slurm", home) == ""
 
 
-def test_forgetting_an_image_makes_the_next_build_start_from_nothing(recipe: Path, home: Path) -> None:
-    recipe.write_text(HEAD + BUILDS)
-    images.build_image("slurm", home, lambda line: None)
-    images.forget_image("slurm", home)
-    assert images.built_version("slurm", home) == ""
+def test_a_forced_build_starts_from_nothing(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + "print(sys.argv[3:])")
+    shown: list[str] = []
+    images.build_image("slurm", home, shown.append, force=True)
+    images.build_image("slurm", home, shown.append, only="tiny")
+    assert shown == ["['--force']", "['--only', 'tiny']"]
+
+
+def test_what_only_machines_need_is_not_built_by_up(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CMP-08: `neo up` must not wait for disks of machines."""
+    recipe.touch()
+    for name in ("launcher", "machine"):
+        (recipe.parents[1] / name).mkdir()
+        (recipe.parents[1] / name / "build").touch()
+    assert images.image_names() == ["slurm"]
+    assert images.all_image_names() == ["launcher", "machine", "slurm"]
 
 
 def test_an_unknown_image_lists_the_known_ones(recipe: Path, neo: Neo) -> None:
@@ -89,6 +100,6 @@ def test_an_unknown_image_lists_the_known_ones(recipe: Path, neo: Neo) -> None:
 
 def test_the_list_says_what_is_built(recipe: Path, neo: Neo, home: Path) -> None:
     recipe.write_text(HEAD + BUILDS)
-    assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "not", "built"]
+    assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "not", "built", "container", "image"]
     images.build_image("slurm", home, lambda line: None)
-    assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "abc123"]
+    assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "abc123", "container", "image"]

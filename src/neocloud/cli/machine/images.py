@@ -19,9 +19,17 @@ from neocloud.client.errors import ClientError
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
+MACHINE, LAUNCHER = "machine", "launcher"
+ON_DEMAND = (LAUNCHER, MACHINE)
+"""What only virtual machines need, in the order in which it is built; `neo up` does not wait for it."""
 
 
 def image_names() -> list[str]:
+    """What `neo up` builds."""
+    return [name for name in all_image_names() if name not in ON_DEMAND]
+
+
+def all_image_names() -> list[str]:
     return sorted(script.parent.name for script in _recipes().glob("*/build"))
 
 
@@ -33,15 +41,16 @@ def built_version(name: str, home: Path) -> str:
         return ""
 
 
-def forget_image(name: str, home: Path) -> None:
-    """Let the next build start from nothing."""
-    (home / "images" / name / "image.json").unlink(missing_ok=True)
+def build_image(
+    name: str, home: Path, show: Callable[[str], None], *, force: bool = False, only: str | None = None
+) -> None:
+    """Make sure that one image is there; `show` gets each line of progress. Raises ClientError.
 
-
-def build_image(name: str, home: Path, show: Callable[[str], None]) -> None:
-    """Make sure that one image is there; `show` gets each line of progress. Raises ClientError."""
+    `only` names one disk of the image `machine`.
+    """
+    options = [*(["--force"] if force else []), *(["--only", only] if only else [])]
     process = subprocess.Popen(
-        [sys.executable, str(_recipes() / name / "build"), "--output", str(home / "images")],
+        [sys.executable, str(_recipes() / name / "build"), "--output", str(home / "images"), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,0 +1,37 @@
+"""A root file system as a container image: one layer, as the docker-archive that `podman load` reads."""
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import builder
+
+
+def pack(name: str, root: Path, configuration: Mapping[str, Any], work: Path) -> Path:
+    """`work/image.tar`, of the files below `root`, owners and extended attributes included."""
+    layer = work / "layer.tar"
+    builder.run(["tar", "--numeric-owner", "--xattrs", "-cf", layer, "-C", root, "."])
+    archive = work / "image.tar"
+    pack_layer(name, layer, configuration, archive)
+    return archive
+
+
+def pack_layer(name: str, layer: Path, configuration: Mapping[str, Any], archive: Path) -> None:
+    with layer.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    description = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": configuration,
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    folder = layer.parent
+    (folder / "config.json").write_text(json.dumps(description))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with tarfile.open(archive, "w") as tar:
+        for file in ("manifest.json", "config.json", "layer.tar"):
+            tar.add(folder / file, file)

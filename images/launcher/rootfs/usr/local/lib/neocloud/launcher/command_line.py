@@ -1,0 +1,177 @@
+"""The words of QEMU's command line for a machine. Pure."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.network import TAP
+from launcher.wish import Disk, Machine
+
+QEMU = "qemu-system-x86_64"
+FIRMWARE_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
+FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
+FREE_PORTS = 8
+"""How many disks can be attached while the machine runs."""
+_SEED_SLOT = "0x1d"  # behind all disks: these are named vda, vdb ... by their place
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the files of a running machine lie."""
+
+    folder: Path = Path("/run/launcher")
+
+    @property
+    def seed(self) -> Path:
+        return self.folder / "seed.img"
+
+    @property
+    def own_monitor(self) -> Path:
+        """The launcher's own QMP socket."""
+        return self.folder / "launcher.qmp"
+
+    @property
+    def control_monitor(self) -> Path:
+        """The QMP socket for `machine-control`: one client at a time, others wait."""
+        return self.folder / "control.qmp"
+
+    @property
+    def agent(self) -> Path:
+        """The socket of the agent in the guest, where it has one."""
+        return self.folder / "agent.sock"
+
+    def filesystem(self, tag: str) -> Path:
+        return self.folder / f"filesystem-{tag}.sock"
+
+
+def command_line(machine: Machine, firmware: str, variables: Path | None, places: Places) -> list[str]:
+    """`firmware` is uefi or bios; `variables` is the machine's own file of firmware variables."""
+    words = [QEMU, "-name", machine.id, "-nodefaults", "-no-user-config"]
+    words += ["-display", "none", "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"]
+    words += _board(machine)
+    if firmware == "uefi" and variables is not None:
+        words += _firmware(variables)
+    words += _sockets(places)
+    words += ["-device", "virtio-rng-pci"]
+    words += _network(machine)
+    for number, disk in enumerate(machine.disks):
+        words += _disk(number, disk)
+    words += _seed(places)
+    for number in range(FREE_PORTS):
+        words += [
+            "-device",
+            f"pcie-root-port,id={port(number)},chassis={number + 1},addr={_slot(0x10, number)}",
+        ]
+    for filesystem in machine.filesystems:
+        words += _filesystem(filesystem.tag, places)
+    for number, address in enumerate(machine.gpus):
+        words += _gpu(number, address)
+    return words
+
+
+def port(number: int) -> str:
+    """Name of a free port for a disk that is attached later."""
+    return f"port{number}"
+
+
+def block_node(disk: Disk) -> dict[str, Any]:
+    """What `-blockdev` and `blockdev-add` take."""
+    return {
+        "driver": "qcow2",
+        "node-name": f"disk-{disk.id}",
+        "read-only": disk.read_only,
+        "discard": "unmap",
+        "file": {
+            "driver": "file",
+            "filename": str(disk.path),
+            "read-only": disk.read_only,
+            "discard": "unmap",
+            "locking": "on",
+        },
+    }
+
+
+def block_device(disk: Disk) -> dict[str, Any]:
+    """What `-device` and `device_add` take, but for where it is plugged in.
+
+    A write that fails, as when the host's disk is full, pauses the machine instead of reaching the guest.
+    """
+    return {
+        "driver": "virtio-blk-pci",
+        "id": f"device-{disk.id}",
+        "drive": f"disk-{disk.id}",
+        "serial": disk.serial,
+        "werror": "stop",
+        "rerror": "report",
+    }
+
+
+def _board(machine: Machine) -> list[str]:
+    board = "q35,usb=off,vmport=off,hpet=off,smm=off,i8042=off,graphics=off"
+    words = ["-smp", f"cpus={machine.vcpus},sockets=1", "-m", f"{machine.memory_mib}M"]
+    if machine.acceleration == "kvm":
+        words += ["-accel", "kvm", "-cpu", "host"]
+    else:
+        cache = 64 if machine.memory_mib <= 512 else 128 if machine.memory_mib <= 2048 else 256
+        words += ["-accel", f"tcg,thread=multi,tb-size={cache}", "-cpu", "max"]
+    if machine.filesystems:  # virtiofsd reads and writes the guest's memory
+        words += ["-object", f"memory-backend-memfd,id=memory,size={machine.memory_mib}M,share=on"]
+        board += ",memory-backend=memory"
+    return [*words, "-machine", board, "-boot", "strict=on", "-rtc", "base=utc"]
+
+
+def _firmware(variables: Path) -> list[str]:
+    code = f"if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE_CODE}"
+    return ["-drive", code, "-drive", f"if=pflash,unit=1,format=raw,file={_escaped(variables)}"]
+
+
+def _sockets(places: Places) -> list[str]:
+    """Monitors, the serial console on our output, and the way to the agent in the guest."""
+    words = ["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
+    for name, path in {"own": places.own_monitor, "control": places.control_monitor}.items():
+        words += ["-chardev", f"socket,id={name},path={path},server=on,wait=off"]
+        words += ["-mon", f"chardev={name},mode=control"]
+    words += ["-chardev", f"socket,id=agent,path={places.agent},server=on,wait=off"]
+    words += ["-device", "virtio-serial-pci"]
+    return [*words, "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
+
+
+def _network(machine: Machine) -> list[str]:
+    card = f"virtio-net-pci,netdev=network,mac={machine.interface.mac},romfile="
+    return ["-netdev", f"tap,id=network,ifname={TAP},script=no,downscript=no", "-device", card]
+
+
+def _disk(number: int, disk: Disk) -> list[str]:
+    device = block_device(disk) | {"addr": f"0x{4 + number:x}"} if number < 10 else block_device(disk)
+    if disk.is_boot:
+        device["bootindex"] = 0
+    return ["-blockdev", json.dumps(block_node(disk)), "-device", json.dumps(device)]
+
+
+def _seed(places: Places) -> list[str]:
+    node = {"driver": "raw", "node-name": "seed", "read-only": True}
+    node["file"] = {"driver": "file", "filename": str(places.seed), "read-only": True}
+    device = {"driver": "virtio-blk-pci", "id": "seed", "drive": "seed", "addr": _SEED_SLOT}
+    return ["-blockdev", json.dumps(node), "-device", json.dumps(device)]
+
+
+def _filesystem(tag: str, places: Places) -> list[str]:
+    socket = f"socket,id=filesystem-{tag},path={places.filesystem(tag)}"
+    return ["-chardev", socket, "-device", f"vhost-user-fs-pci,chardev=filesystem-{tag},tag={tag}"]
+
+
+def _gpu(number: int, address: str) -> list[str]:
+    """A whole GPU by VFIO, behind a port of its own. Not run on real hardware by the project's tests."""
+    place = f"pcie-root-port,id=gpu{number},chassis={100 + number},addr={_slot(0x18, number)}"
+    return ["-device", place, "-device", f"vfio-pci,host={address},bus=gpu{number}"]
+
+
+def _slot(first: int, number: int) -> str:
+    """Eight functions share a slot, the first says so."""
+    slot, function = divmod(number, 8)
+    return f"0x{first + slot:x}.{function},multifunction={'on' if function == 0 else 'off'}"
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace(",", ",,")

@@ -1,0 +1,74 @@
+"""The machine's disk files: made when new, grown when smaller than wished, never shrunk."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from launcher.wish import Disk
+
+_ESP_GPT = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
+_ESP_MBR = 0xEF
+_SECTOR = 512
+_HEAD_SECTORS = 34  # both partition tables
+
+
+class DiskError(Exception):
+    """The message names the disk and says what is wrong with it."""
+
+
+def prepare(disk: Disk) -> None:
+    """Make the file be there and as large as wished. Data in it is never touched."""
+    if not disk.path.exists():
+        if disk.is_boot:
+            raise DiskError(
+                f"The boot disk {disk.id} has no file {disk.path}; there is nothing to start from."
+            )
+        _run(disk, ["create", "-q", "-f", "qcow2", str(disk.path), str(disk.size_bytes)])
+        return
+    facts = describe(disk.path)
+    if facts["format"] != "qcow2" or facts.get("backing-filename") or _external_data(facts):
+        raise DiskError(f"Disk {disk.id} is not a qcow2 file that stands for itself.")
+    if facts["virtual-size"] < disk.size_bytes and not disk.read_only:
+        _run(disk, ["resize", "-q", "-f", "qcow2", str(disk.path), str(disk.size_bytes)])
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What `qemu-img info` says; the format is not guessed from the content of the disk."""
+    command = ["qemu-img", "info", "--output=json", "-f", "qcow2", "-U", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DiskError(f"{path} is not a qcow2 file: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def firmware_of(path: Path, scratch: Path) -> str:
+    """`uefi` when the disk has an EFI system partition, else `bios`."""
+    head = scratch / "head"
+    command = ["qemu-img", "dd", "-U", "-f", "qcow2", "-O", "raw", f"bs={_SECTOR}", f"count={_HEAD_SECTORS}"]
+    done = subprocess.run([*command, f"if={path}", f"of={head}"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DiskError(f"The partition table of {path} cannot be read: {done.stderr.strip()}")
+    content = head.read_bytes()
+    head.unlink()
+    return "uefi" if has_esp(content) else "bios"
+
+
+def has_esp(head: bytes) -> bool:
+    """Whether a GPT or MBR at the start of a disk names an EFI system partition."""
+    if head[_SECTOR : _SECTOR + 8] == b"EFI PART":
+        entries = range(2 * _SECTOR, len(head), 128)
+        return any(head[at : at + 16] == _ESP_GPT for at in entries)
+    return (
+        any(head[446 + 16 * entry + 4] == _ESP_MBR for entry in range(4)) if len(head) >= _SECTOR else False
+    )
+
+
+def _external_data(facts: dict[str, Any]) -> bool:
+    return "data-file" in ((facts.get("format-specific") or {}).get("data") or {})
+
+
+def _run(disk: Disk, arguments: list[str]) -> None:
+    done = subprocess.run(["qemu-img", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DiskError(f"Disk {disk.id}: qemu-img {arguments[0]} failed: {done.stderr.strip()}")

@@ -1,0 +1,156 @@
+"""Runs the machine from its start to its end: the main program of the container.
+
+Exit code 0: the guest powered itself off, or was asked to and did. Anything else: it did not end by itself.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from launcher import console, disks, filesystems, names, network, seed
+from launcher.command_line import FIRMWARE_VARIABLES, Places, command_line
+from launcher.metadata import Metadata, serve_metadata
+from launcher.qmp import Qmp, QmpError
+from launcher.wish import Machine, WishError, read_wish
+
+POWER_OFF_SECONDS = 50.0
+"""How long the guest may take after its power button; the pod's own grace period is a little longer."""
+ROOM_TO_GO_ON = 256 * 1024 * 1024
+"""Bytes free on the host before a machine that was paused by a full disk goes on."""
+_LOOK_SECONDS = 1.0
+_START_SECONDS = 30.0
+KILLED = 137
+
+ERRORS = (
+    *(WishError, network.NetworkError, seed.SeedError, disks.DiskError),
+    *(filesystems.FilesystemError, QmpError),
+)
+
+
+def main() -> int:
+    try:
+        return run(read_wish(), Places())
+    except ERRORS as error:
+        _say(str(error))
+        return 1
+
+
+def run(machine: Machine, places: Places) -> int:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    command = prepare(machine, places)
+    dns = names.Names(names.dnsmasq_command(machine.interface.domain))
+    serve_metadata(Metadata(machine), network.METADATA_ADDRESS)
+    qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert qemu.stdout is not None
+    output = console.pump(qemu.stdout, sys.stdout.fileno())
+    try:
+        return watch(qemu, machine, places, stop, dns)
+    finally:
+        if qemu.poll() is None:
+            qemu.kill()
+            qemu.wait()
+        output.join(_LOOK_SECONDS)
+        dns.stop()
+
+
+def prepare(machine: Machine, places: Places) -> list[str]:
+    """Everything that must be there before QEMU; returns QEMU's command line."""
+    shutil.rmtree(places.folder, ignore_errors=True)
+    places.folder.mkdir(parents=True, mode=0o700)
+    for disk in machine.disks:
+        disks.prepare(disk)
+    mtu = network.connect(machine.interface)
+    seed.write_seed(seed.seed_files(machine, mtu), places.seed)
+    firmware = machine.firmware or disks.firmware_of(machine.boot_disk.path, places.folder)
+    for filesystem in machine.filesystems:
+        filesystems.serve_filesystem(filesystem, places.filesystem(filesystem.tag))
+    variables = firmware_variables(machine, places) if firmware == "uefi" else None
+    return command_line(machine, firmware, variables, places)
+
+
+def firmware_variables(machine: Machine, places: Places) -> Path:
+    """The machine's own, beside its boot disk: what a guest tells the firmware outlives the pod."""
+    disk = machine.boot_disk
+    file = (places.folder if disk.read_only else disk.path.parent) / "firmware-variables.fd"
+    if not file.exists():
+        new = file.with_suffix(".new")
+        shutil.copyfile(FIRMWARE_VARIABLES, new)
+        new.replace(file)
+    return file
+
+
+def watch(
+    qemu: "subprocess.Popen[bytes]", machine: Machine, places: Places, stop: threading.Event, dns: names.Names
+) -> int:
+    """Until QEMU ends: looks after a full disk, the names, and whoever wants the machine to stop."""
+    monitor = _connect(qemu, places.own_monitor)
+    if monitor is None:
+        return qemu.wait() or 1
+    pressed_at = None
+    while qemu.poll() is None:
+        if stop.is_set() and pressed_at is None:
+            pressed_at = time.monotonic()
+            _press(monitor)
+        if pressed_at is not None and time.monotonic() - pressed_at > POWER_OFF_SECONDS:
+            _say("the guest did not power off; it is switched off")
+            qemu.kill()
+            qemu.wait()
+            return KILLED
+        _go_on_when_there_is_room(monitor, machine)
+        dns.refresh()
+        _wait(qemu, stop if pressed_at is None else None)
+    return qemu.returncode
+
+
+def _connect(qemu: "subprocess.Popen[bytes]", path: Path) -> Qmp | None:
+    """None when QEMU ended instead; it has said why."""
+    end = time.monotonic() + _START_SECONDS
+    while qemu.poll() is None:
+        try:
+            return Qmp(path)
+        except QmpError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+    return None
+
+
+def _press(monitor: Qmp) -> None:
+    """The power button; a paused guest could not react to it."""
+    try:
+        if monitor.ask("query-status")["status"] == "paused":
+            monitor.ask("cont")
+        monitor.ask("system_powerdown")
+    except QmpError:
+        pass  # it ended in this moment
+
+
+def _go_on_when_there_is_room(monitor: Qmp, machine: Machine) -> None:
+    """A write that found the host's disk full paused the machine; it is repeated when there is room."""
+    try:
+        if monitor.ask("query-status")["status"] != "io-error":
+            return
+        folders = {disk.path.parent for disk in machine.disks if not disk.read_only}
+        if all(shutil.disk_usage(folder).free > ROOM_TO_GO_ON for folder in folders):
+            _say("there is room on the disk again; the machine goes on")
+            monitor.ask("cont")
+    except QmpError:
+        pass  # it ended in this moment
+
+
+def _wait(qemu: "subprocess.Popen[bytes]", stop: threading.Event | None) -> None:
+    """A second, or until something happens."""
+    end = time.monotonic() + _LOOK_SECONDS
+    while time.monotonic() < end and qemu.poll() is None and not (stop and stop.is_set()):
+        time.sleep(0.05)
+
+
+def _say(message: str) -> None:
+    """On stderr, to tell it from the guest's console."""
+    print(f"launcher: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,54 @@
+"""DNS for the guest: the names of its network from the pod's hosts file, and of the metadata service.
+
+Every other name is refused, so that the guest asks its next server.
+"""
+
+import signal
+import subprocess
+from pathlib import Path
+
+from launcher.network import METADATA_ADDRESS
+
+HOSTS = Path("/etc/hosts")
+METADATA_NAME = "metadata.nebius.internal"
+
+
+def dnsmasq_command(domain: str, hosts: Path = HOSTS) -> list[str]:
+    words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=nobody", "--group=nogroup"]
+    words += [f"--listen-address={METADATA_ADDRESS}", "--bind-interfaces", "--no-resolv", "--pid-file="]
+    words += ["--no-hosts", f"--addn-hosts={hosts}", "--local-ttl=5", "--log-facility=-"]
+    words += [f"--host-record={METADATA_NAME},{METADATA_ADDRESS}"]
+    if domain:
+        words += [f"--domain={domain}", "--expand-hosts", f"--local=/{domain}/"]
+    return words
+
+
+class Names:
+    """Runs dnsmasq, keeps it running, and tells it when the hosts file has changed."""
+
+    def __init__(self, command: list[str], hosts: Path = HOSTS) -> None:
+        self._command, self._hosts = command, hosts
+        self._seen = self._stamp()
+        self._process = self._start()
+
+    def refresh(self) -> None:
+        """Call this often; it costs one look at a file."""
+        if self._process.poll() is not None:
+            self._process = self._start()
+        elif (stamp := self._stamp()) != self._seen:
+            self._seen = stamp
+            self._process.send_signal(signal.SIGHUP)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def _stamp(self) -> tuple[int, int, int]:
+        try:
+            found = self._hosts.stat()
+        except OSError:
+            return (0, 0, 0)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -1,0 +1,71 @@
+"""The cloud-init seed (NoCloud): a small vfat disk with who the machine is, its network, and the user data.
+
+JSON is YAML, so what must be right in every character is written as JSON.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from launcher.network import METADATA_ADDRESS
+from launcher.wish import Interface, Machine
+
+_ROOM = 256 * 1024  # for the file system's own tables and the small files
+
+
+class SeedError(Exception):
+    """The message says which command failed and why."""
+
+
+def seed_files(machine: Machine, mtu: int) -> dict[str, str]:
+    """Contents by file name."""
+    metadata = {"instance-id": machine.id, "local-hostname": machine.hostname}
+    return {
+        "meta-data": json.dumps(metadata, indent=2) + "\n",
+        "network-config": json.dumps(network_config(machine.interface, mtu), indent=2) + "\n",
+        "user-data": machine.user_data or "#cloud-config\n{}\n",
+    }
+
+
+def network_config(interface: Interface, mtu: int) -> dict[str, Any]:
+    """All static and IPv4 only: whatever a guest would wait for would delay its start."""
+    routes: list[dict[str, Any]] = [{"to": f"{METADATA_ADDRESS}/32", "scope": "link"}]
+    if interface.gateway is not None:
+        routes.append({"to": "0.0.0.0/0", "via": str(interface.gateway)})
+    names: dict[str, Any] = {"addresses": [METADATA_ADDRESS, *map(str, interface.nameservers)]}
+    if interface.domain:
+        names["search"] = [interface.domain]
+    card: dict[str, Any] = {
+        "match": {"macaddress": interface.mac},
+        "addresses": [str(interface.address)],
+        "routes": routes,
+        "nameservers": names,
+        "mtu": mtu,
+        "dhcp4": False,
+        "dhcp6": False,
+        "accept-ra": False,
+        "link-local": [],
+    }
+    return {"version": 2, "ethernets": {"eth0": card}}
+
+
+def write_seed(files: dict[str, str], image: Path) -> None:
+    """A vfat image labelled CIDATA, readable by root alone: user data may hold passwords."""
+    folder = image.parent / "seed"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    size = sum((folder / name).stat().st_size for name in files) + _ROOM
+    image.unlink(missing_ok=True)
+    image.touch(mode=0o600)
+    with image.open("r+b") as file:
+        file.truncate(-(-size // 4096) * 4096)
+    _run(["mkfs.vfat", "-n", "CIDATA", str(image)])
+    _run(["mcopy", "-i", str(image), *(str(folder / name) for name in files), "::"])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SeedError(f"{command[0]} failed while making the seed: {(done.stderr or done.stdout).strip()}")

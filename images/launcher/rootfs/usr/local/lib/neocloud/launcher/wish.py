@@ -1,0 +1,151 @@
+"""What the control plane wants of this machine: `machine.json`, read strictly.
+
+Nothing here looks at the world.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+from typing import Any
+
+WISH_FILE = Path("/etc/neocloud/machine/machine.json")
+ACCELERATIONS = ("kvm", "tcg")
+FIRMWARES = ("uefi", "bios", "")
+MIN_MEMORY_MIB = 192
+"""Below that the UEFI firmware does not start."""
+
+
+class WishError(Exception):
+    """The wish cannot be followed; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """One file that the guest sees as a virtio disk with `device_id` as its serial number."""
+
+    id: str
+    path: Path
+    size_bytes: int
+    read_only: bool = False
+    device_id: str = ""
+    is_boot: bool = False
+
+    @property
+    def serial(self) -> str:
+        """A virtio serial number has room for 20 bytes."""
+        return (self.device_id or self.id)[:20]
+
+
+@dataclass(frozen=True)
+class Filesystem:
+    """A folder of the container that the guest mounts with `mount -t virtiofs TAG`."""
+
+    tag: str
+    path: Path
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Interface:
+    name: str
+    address: IPv4Interface
+    gateway: IPv4Address | None
+    mac: str
+    domain: str
+    nameservers: tuple[IPv4Address, ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    id: str
+    hostname: str
+    vcpus: int
+    memory_mib: int
+    acceleration: str
+    disks: tuple[Disk, ...]
+    interface: Interface
+    filesystems: tuple[Filesystem, ...] = ()
+    user_data: str = field(default="", repr=False)  # may hold passwords
+    gpus: tuple[str, ...] = ()
+    firmware: str = ""
+    """uefi, bios, or empty: as the boot disk's partition table says."""
+
+    @property
+    def boot_disk(self) -> Disk:
+        return next(disk for disk in self.disks if disk.is_boot)
+
+
+def read_wish(path: Path = WISH_FILE) -> Machine:
+    try:
+        return parse_wish(json.loads(path.read_text()))
+    except OSError as error:
+        raise WishError(f"{path} cannot be read: {error.strerror}. A Secret brings it.") from None
+    except json.JSONDecodeError as error:
+        raise WishError(f"{path} is not JSON: {error}") from None
+
+
+def parse_wish(data: Mapping[str, Any]) -> Machine:
+    try:
+        machine = Machine(
+            id=data["id"],
+            hostname=data["hostname"],
+            vcpus=int(data["vcpus"]),
+            memory_mib=int(data["memory_mib"]),
+            acceleration=data["acceleration"],
+            disks=tuple(parse_disk(disk) for disk in data["disks"]),
+            interface=_interface(data["interface"]),
+            filesystems=tuple(
+                Filesystem(each["tag"], Path(each["path"]), bool(each.get("read_only")))
+                for each in data.get("filesystems") or ()
+            ),
+            user_data=data.get("user_data") or "",
+            gpus=tuple(data.get("gpus") or ()),
+            firmware=data.get("firmware") or "",
+        )
+    except KeyError as error:
+        raise WishError(f"machine.json lacks the field {error.args[0]}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise WishError(f"machine.json has a field of the wrong kind: {error}") from None
+    _check(machine)
+    return machine
+
+
+def parse_disk(data: Mapping[str, Any]) -> Disk:
+    return Disk(
+        id=data["id"],
+        path=Path(data["path"]),
+        size_bytes=int(data["size_bytes"]),
+        read_only=bool(data.get("read_only")),
+        device_id=data.get("device_id") or "",
+        is_boot=bool(data.get("is_boot")),
+    )
+
+
+def _interface(data: Mapping[str, Any]) -> Interface:
+    gateway = data.get("gateway")
+    return Interface(
+        name=data.get("name") or "eth0",
+        address=IPv4Interface(f"{data['address']}/{data['prefix_length']}"),
+        gateway=IPv4Address(gateway) if gateway else None,
+        mac=data["mac"].lower(),
+        domain=data.get("domain") or "",
+        nameservers=tuple(IPv4Address(each) for each in data.get("nameservers") or ()),
+    )
+
+
+def _check(machine: Machine) -> None:
+    if machine.acceleration not in ACCELERATIONS:
+        raise WishError(f"acceleration must be one of {', '.join(ACCELERATIONS)}: {machine.acceleration!r}")
+    if machine.firmware not in FIRMWARES:
+        raise WishError(f"firmware must be uefi or bios: {machine.firmware!r}")
+    if machine.vcpus < 1:
+        raise WishError("vcpus must be 1 or more")
+    if machine.memory_mib < MIN_MEMORY_MIB:
+        raise WishError(f"memory_mib must be {MIN_MEMORY_MIB} or more")
+    if sum(disk.is_boot for disk in machine.disks) != 1:
+        raise WishError("exactly one disk must have is_boot")
+    for names in ([disk.id for disk in machine.disks], [each.tag for each in machine.filesystems]):
+        if len(set(names)) != len(names):
+            raise WishError(f"names must differ from each other: {', '.join(names)}")
