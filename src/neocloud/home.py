@@ -47,11 +47,11 @@ def announce(
     *,
     grpc: str,
     http: str,
-    tls: str,
-    redirector: str,
     credentials: Mapping[str, Any],
     tenant_id: str,
     project_id: str,
+    tls: str = "",
+    redirector: str = "",
 ) -> None:
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}

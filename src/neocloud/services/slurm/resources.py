@@ -36,6 +36,7 @@ class Reason(StrEnum):
     ENGINE_REFUSED = "EngineRefused"
     IMAGE_MISSING = "ImageMissing"
     SLURM_REFUSED = "SlurmRefused"
+    SUBNET_GONE = "SubnetGone"
 
 
 class Secret(StrEnum):

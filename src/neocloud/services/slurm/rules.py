@@ -1,6 +1,7 @@
 """What is legal for a cluster: keys, names, presets, and that the machine can give what is asked."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -9,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from neocloud.core.service import Rules, Violation, World
 from neocloud.services.compute.resources import check_capacity, preset, preset_violations
 from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
+from neocloud.services.vpc.resources import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
 PRIVILEGED_PORT_LIMIT = 1024
@@ -19,11 +21,20 @@ class ClusterRules(Rules):
         if not resource.spec.shared_root.size_gibibytes:
             resource.spec.shared_root.size_gibibytes = DEFAULT_SHARED_ROOT_GIB
 
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        """GPUs are shared with machines; the file system of the shared root asks for its own room."""
+        demand = Counter({"slurm.cluster.count": 1})
+        for shape, nodes in _presets(resource.spec):
+            demand["slurm.node.count"] += nodes
+            demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += nodes * shape.gpus
+        return demand
+
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         found = [
             *_node_set_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
             *_login_violations(new, world),
+            *_subnet_violations(new, world),
         ]
         if not found:
             _check_capacity(new, world)
@@ -64,6 +75,16 @@ def _login_violations(new: Any, world: World) -> Iterable[Violation]:
     holder = _port_holder(new, world) if port else None
     if holder:
         yield Violation("spec.login.port", f'port {port} is used by cluster "{holder}"; choose another')
+
+
+def _subnet_violations(new: Any, world: World) -> Iterable[Violation]:
+    if not new.spec.subnet_id:
+        return
+    subnet = world.get(new.spec.subnet_id)
+    if subnet is None or subnet.kind != SUBNET or subnet.parent_id != new.metadata.parent_id:
+        yield Violation("spec.subnet_id", "is no subnet of this project; `neo vpc subnet list` shows them")
+    elif subnet.deleted_at is not None:
+        yield Violation("spec.subnet_id", "is being deleted; choose another")
 
 
 def _is_public_key(text: str) -> bool:

@@ -23,6 +23,7 @@ from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
 from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.reconcile.status import cluster_status
+from neocloud.services.slurm.reconcile.subnet import find_interfaces, give_back_addresses
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
@@ -63,12 +64,14 @@ class ClusterReconciler:
         return (
             Step("Report lost workers", self._report_lost_workers),
             Step("Create the shared root", self._create_shared_root),
+            Step("Find addresses", find_interfaces),
             Step("Start the pods", self._start_pods),
             Step("Wait for accounting", self._wait_for_accounting),
             Step("Wait for the controller", self._wait_for_controller),
             Step("Load the configuration", self._load_configuration),
             Step("Wait for the login node", self._wait_for_login),
             Step("Retire surplus workers", self._retire_workers),
+            Step("Give back addresses", give_back_addresses),
             Step("Wait for the workers", self._wait_for_workers),
             Step("Restart requeued jobs", self._restart_requeued_jobs),
         )
@@ -76,7 +79,7 @@ class ClusterReconciler:
     def delete_steps(self, scope: Scope) -> Sequence[Step]:
         return (
             Step("Stop the pods", self._stop_pods),
-            Step("Delete the shared root", self._delete_shared_root),
+            Step("Delete the shared root and addresses", self._delete_owned),
             Step("Remove the network", self._remove_namespace),
         )
 
@@ -149,6 +152,7 @@ class ClusterReconciler:
     async def _retire_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id) as slurm:
             await workers.retire(slurm, self._engine, scope)
+        scope.observation = await self._engine.observe(scope.namespace)
 
     async def _wait_for_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id) as slurm:
@@ -165,9 +169,9 @@ class ClusterReconciler:
     async def _stop_pods(self, scope: Scope) -> None:
         await self._engine.remove([pod.reference for pod in scope.observation.pods])
 
-    async def _delete_shared_root(self, scope: Scope) -> None:
+    async def _delete_owned(self, scope: Scope) -> None:
         if not await scope.context.delete_owned():
-            raise RetryLater("the shared root is being deleted", delay_seconds=POLL_SECONDS)
+            raise RetryLater("what belongs to the cluster is being deleted", delay_seconds=POLL_SECONDS)
 
     async def _remove_namespace(self, scope: Scope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])

@@ -12,7 +12,14 @@ from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.services.compute.resources import preset
 from neocloud.services.slurm.reconcile.keys import cluster_secrets
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmNode
-from neocloud.services.slurm.render import ClusterView, NodeSetView
+from neocloud.services.slurm.render import (
+    ACCOUNTING_POD,
+    CONTROLLER_POD,
+    LOGIN_POD,
+    ClusterView,
+    InterfaceView,
+    NodeSetView,
+)
 from neocloud.services.slurm.resources import namespace, worker_names
 
 
@@ -31,6 +38,8 @@ class Scope:
     is_recovering: bool = False
     """A lost node or a job sent back to the queue was seen: look again soon."""
     shared_root_id: str = ""
+    interfaces: dict[str, InterfaceView] = field(default_factory=dict)
+    """By pod name; set by the step that finds addresses."""
     untold: frozenset[str] = frozenset()
     """Lost workers that Slurm could not be told of, because it did not answer: told in a later pass."""
 
@@ -46,6 +55,11 @@ class Scope:
     def workers(self) -> dict[str, str]:
         """Wanted worker names to their node sets."""
         return worker_names(self.cluster.spec)
+
+    @property
+    def pod_names(self) -> tuple[str, ...]:
+        """All pods that the spec asks for."""
+        return (CONTROLLER_POD, ACCOUNTING_POD, LOGIN_POD, *self.workers)
 
     @property
     def login_port(self) -> int:
@@ -90,6 +104,7 @@ async def cluster_view(scope: Scope, image: str, shared_root_claim: str, login_p
         secrets=await cluster_secrets(scope.context),
         authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
         shared_root_claim=shared_root_claim,
+        interfaces=scope.interfaces,
         ssh_host_port=login_port,
     )
 

@@ -23,6 +23,7 @@ from neocloud.services.slurm.render.view import (
     WORKER_ROLE,
     ClusterSecrets,
     ClusterView,
+    InterfaceView,
     NodeSetView,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "WORKER_ROLE",
     "ClusterSecrets",
     "ClusterView",
+    "InterfaceView",
     "NodeSetView",
     "configuration_version",
     "foundation",

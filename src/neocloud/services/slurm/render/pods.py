@@ -5,6 +5,7 @@ login nodes may mount (SYS_ADMIN) because they lay private /proc, /dev and /tmp 
 entrypoint takes that right away again before a user's first process starts.
 """
 
+import json
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject
@@ -21,8 +22,11 @@ from neocloud.services.slurm.render.view import (
     SSH_PORT,
     WORKER_ROLE,
     ClusterView,
+    InterfaceView,
     NodeSetView,
 )
+
+INTERFACE_ANNOTATION = "neocloud.dev/interface"
 
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
@@ -137,11 +141,17 @@ def _pod(
     containers: list[dict[str, Any]],
     volumes: list[dict[str, Any]],
 ) -> KubernetesObject:
-    labels = {CLUSTER_LABEL: view.name, ROLE_LABEL: role}
+    metadata = {
+        "name": name,
+        "namespace": view.namespace,
+        "labels": {CLUSTER_LABEL: view.name, ROLE_LABEL: role},
+    }
+    if name in view.interfaces:
+        metadata["annotations"] = {INTERFACE_ANNOTATION: _interface(view.interfaces[name])}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": view.namespace, "labels": labels},
+        "metadata": metadata,
         "spec": {
             "hostname": name,
             "subdomain": objects.NODES_SERVICE,
@@ -153,6 +163,17 @@ def _pod(
             "volumes": volumes,
         },
     }
+
+
+def _interface(interface: InterfaceView) -> str:
+    fields = {
+        "network": interface.network,
+        "subnet": interface.subnet,
+        "address": interface.address,
+        "mac": interface.mac,
+        "securityGroups": list(interface.security_groups),
+    }
+    return json.dumps(fields, sort_keys=True)
 
 
 def _container(view: ClusterView, role: str, port: int) -> dict[str, Any]:

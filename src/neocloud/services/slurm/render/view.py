@@ -4,7 +4,8 @@ The reconciler fills this in from the Cluster resource, its platform and preset,
 Nothing here reads or writes anything.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 DEFAULT_PARTITION = "main"
 REST_PORT = 6820
@@ -41,6 +42,17 @@ class NodeSetView:
 
 
 @dataclass(frozen=True)
+class InterfaceView:
+    """Where on a subnet a pod is."""
+
+    network: str
+    subnet: str
+    address: str
+    mac: str
+    security_groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ClusterSecrets:
     """Made once for a cluster and kept as long as it lives."""
 
@@ -69,6 +81,9 @@ class ClusterView:
     login_count: int = 1
     ssh_host_port: int | None = None
     """Port on the host's loopback for login-0; login-1 gets the next one, and so on."""
+
+    interfaces: Mapping[str, InterfaceView] = field(default_factory=dict)
+    """By pod name; empty for a cluster on a network of its own."""
 
     def login_names(self) -> tuple[str, ...]:
         return tuple(f"login-{index}" for index in range(self.login_count))
