@@ -52,6 +52,7 @@ class NeoGroup(LazyGroup):
         "image": Entry("Build the container images that clusters run on.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
         "compute": Entry("Platforms to choose from, and shared file systems.", PRODUCTS),
+        "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),
         "billing": Entry("What was used, and what it costs.", PRODUCTS),
         "iam": Entry("Projects, service accounts, groups and who may do what.", ACCESS),
         "login": Entry("Use a cloud with a credentials file.", ACCESS),

@@ -41,8 +41,8 @@ def _has_plain_list(noun: Noun) -> bool:
 
 
 def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:
-    build = {"Create": _create, "Update": _update, "Get": _get, "GetByName": _get, "Delete": _delete}.get(
-        verb, _other
+    build = {"Update": _update, "Get": _get, "GetByName": _get, "Delete": _delete}.get(
+        verb, _create if verb.startswith("Create") else _other
     )
     parameters, body, about, example = build(noun, verb)
     name = "get" if verb == "GetByName" else kebab(verb)
@@ -74,7 +74,7 @@ def _create(noun: Noun, verb: str) -> Built:
     parameters: Parameters = {
         "name": (Annotated[str, typer.Option(help=f"Name of the new {noun.words}.")], ""),
         **_parent(noun),
-        **_flag_parameters(flags),
+        **_flag_parameters(flags, noun),
         **_labels(),
         **_file("Take the resource from a YAML or JSON file; flags come on top."),
         **_no_wait(),
@@ -88,7 +88,7 @@ def _update(noun: Noun, verb: str) -> Built:
     parameters: Parameters = {
         **_target(noun),
         "name": (Annotated[str, typer.Option(help="New name.")], ""),
-        **_flag_parameters(flags),
+        **_flag_parameters(flags, noun),
         **_labels(),
         **_file("Take new values from a YAML or JSON file; what it does not name stays."),
         **_no_wait(),
@@ -119,7 +119,7 @@ def _other(noun: Noun, verb: str) -> Built:
     parameters: Parameters = {
         **(_target(noun) if "id" in request.fields_by_name else {}),
         **(_parent(noun) if "parent_id" in request.fields_by_name else {}),
-        **_flag_parameters(flags),
+        **_flag_parameters(flags, noun),
         **_output(),
     }
     needs_parent = "parent_id" in request.fields_by_name and noun.parent is Parent.GIVEN
@@ -159,8 +159,12 @@ def _parent(noun: Noun) -> Parameters:
     return {"parent_id": (Annotated[str, typer.Option(help=text, show_default=False)], "")}
 
 
-def _flag_parameters(flags: list[Flag]) -> Parameters:
-    return {flag.parameter: (option(flag), None) for flag in flags}
+def _flag_parameters(flags: list[Flag], noun: Noun) -> Parameters:
+    shortcuts = dict(noun.shortcuts)
+    words = {
+        flag.parameter: [shortcuts[path]] for flag in flags if (path := ".".join(flag.path)) in shortcuts
+    }
+    return {flag.parameter: (option(flag, *words.get(flag.parameter, [])), None) for flag in flags}
 
 
 def _labels() -> Parameters:

@@ -1,7 +1,8 @@
 """Flags from the fields of a message, and back: what was typed becomes a request in the contract's JSON form.
 
 Scalars, enums and lists of scalars are flags of their own, nested messages are flattened with a hyphen
-(`--login-port`), maps are NAME=VALUE, and what is deeper is given as JSON.
+(`--login-port`), maps are NAME=VALUE, and what is deeper is given as JSON. Of a list of objects the first
+field is enough: `--cidr 10.1.0.0/24` is `{"cidr": "10.1.0.0/24"}`.
 """
 
 import json
@@ -34,6 +35,8 @@ class Flag:
     help: str
     is_json: bool = False
     is_map: bool = False
+    first_fields: tuple[tuple[str, bool], ...] = ()
+    """Of a list of objects: the way to the first plain field, each step with whether it is a list."""
 
     @property
     def parameter(self) -> str:
@@ -42,9 +45,20 @@ class Flag:
     def value_of(self, given: Any) -> Any:
         if self.is_map:
             return dict(_pair(item, self.option) for item in given)
+        if self.is_json and isinstance(given, list):
+            return [item for text in given for item in self._items(text)]
         if self.is_json:
             return _parsed(given, self.option)
         return given
+
+    def _items(self, text: str) -> list[Any]:
+        if self.first_fields and not text.lstrip().startswith(("[", "{")):
+            value: Any = text
+            for name, is_list in reversed(self.first_fields):
+                value = {name: [value] if is_list else value}
+            return [value]
+        parsed = _parsed(text, self.option)
+        return parsed if isinstance(parsed, list) else [parsed]
 
 
 def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> list[Flag]:
@@ -78,11 +92,11 @@ def fill(request: dict[str, Any], flags: Iterable[Flag], given: Mapping[str, Any
     return paths
 
 
-def option(flag: Flag) -> Any:
+def option(flag: Flag, *shortcuts: str) -> Any:
     """The annotation Typer reads; a boolean can be set and unset, because false is a value too."""
     is_switch = flag.annotation == bool | None
     words = f"{flag.option}/--no-{flag.option.removeprefix('--')}" if is_switch else flag.option
-    return Annotated[flag.annotation, typer.Option(words, help=flag.help, show_default=False)]
+    return Annotated[flag.annotation, typer.Option(words, *shortcuts, help=flag.help, show_default=False)]
 
 
 def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
@@ -90,6 +104,10 @@ def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
         return Flag(path, name, list[str] | None, "NAME=VALUE; repeatable.", is_map=True)
     if field.message_type is not None and field.message_type.full_name in TEXT_TYPES:
         return Flag(path, name, str | None, f"{TEXT_TYPES[field.message_type.full_name].capitalize()}.")
+    if field.message_type is not None and field.is_repeated:
+        way = tuple(_first_fields(field.message_type))
+        words = f"{_shape(field)} as JSON{f', or just the {way[-1][0]}' if way else ''}; repeatable."
+        return Flag(path, name, list[str] | None, words, is_json=True, first_fields=way)
     if field.message_type is not None:
         return Flag(path, name, str | None, f"{_shape(field)} as JSON.", is_json=True)
     if field.enum_type is not None:
@@ -124,6 +142,15 @@ def _is_nested(field: Any) -> bool:
         and not field.is_repeated
         and field.message_type.full_name not in TEXT_TYPES
     )
+
+
+def _first_fields(descriptor: Any) -> Iterable[tuple[str, bool]]:
+    """Down the first fields to one that is text; nothing where there is none."""
+    first = descriptor.fields[0]
+    if first.message_type is None:
+        return [(first.name, first.is_repeated)] if first.cpp_type == first.CPPTYPE_STRING else []
+    rest = list(_first_fields(first.message_type)) if first.is_repeated else []
+    return [(first.name, True), *rest] if rest else []
 
 
 def _shape(field: Any) -> str:

@@ -31,6 +31,8 @@ class Noun:
     about: str
     example: str = ""
     """Flags that a person would give on create."""
+    shortcuts: tuple[tuple[str, str], ...] = ()
+    """Shorter names of flags: the path of the field, and the other name."""
 
     @property
     def name(self) -> str:
@@ -92,6 +94,72 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             ("Create", "Get", "List", "Delete"),
             "What a group may do, and where.",
             "--parent-id group-e00abc --resource-id project-e00abc --role editor",
+        ),
+    ),
+    "vpc": (
+        Noun(
+            "nebius.vpc.v1.NetworkService",
+            Parent.PROJECT,
+            (*CRUD, "CreateDefault"),
+            "Networks: what is in one can reach each other, nothing else.",
+            "--name lab",
+            (
+                ("spec.ipv4_private_pools.pools", "--private-pool-id"),
+                ("spec.ipv4_public_pools.pools", "--public-pool-id"),
+            ),
+        ),
+        Noun(
+            "nebius.vpc.v1.SubnetService",
+            Parent.PROJECT,
+            (*CRUD, "ListByNetwork"),
+            "Subnets: ranges of a network that machines are put into.",
+            "--name workers --network-id vpcnetwork-e00abc --cidr 10.128.200.0/24",
+            (("spec.ipv4_private_pools.pools", "--cidr"),),
+        ),
+        Noun(
+            "nebius.vpc.v1.PoolService",
+            Parent.PROJECT,
+            (*CRUD, "ListBySourcePool"),
+            "Pools: ranges of addresses that networks take from.",
+            "--name office --version IPV4 --visibility PRIVATE --cidr 172.20.0.0/16",
+            (("spec.cidrs", "--cidr"),),
+        ),
+        Noun(
+            "nebius.vpc.v1.AllocationService",
+            Parent.PROJECT,
+            (*CRUD, "ListByPool", "ListBySubnet"),
+            "Addresses that are kept for somebody.",
+            "--name login --ipv4-public-subnet-id vpcsubnet-e00abc",
+        ),
+        Noun(
+            "nebius.vpc.v1.RouteTableService",
+            Parent.PROJECT,
+            (*CRUD, "ListByNetwork"),
+            "Route tables: where the packets of a subnet go.",
+            "--name inspected --network-id vpcnetwork-e00abc",
+        ),
+        Noun(
+            "nebius.vpc.v1.RouteService",
+            Parent.GIVEN,
+            CRUD,
+            "Routes of a table.",
+            "--parent-id vpcroutetable-e00abc --name out --destination-cidr 0.0.0.0/0"
+            " --next-hop-default-egress-gateway",
+        ),
+        Noun(
+            "nebius.vpc.v1.SecurityGroupService",
+            Parent.PROJECT,
+            (*CRUD, "ListByNetwork"),
+            "Security groups: who may talk to the machines in them.",
+            "--name web --network-id vpcnetwork-e00abc",
+        ),
+        Noun(
+            "nebius.vpc.v1.SecurityRuleService",
+            Parent.GIVEN,
+            CRUD,
+            "Rules of a security group.",
+            "--parent-id vpcsecuritygroup-e00abc --name https --access ALLOW --protocol TCP"
+            " --ingress-source-cidrs 0.0.0.0/0 --ingress-destination-ports 443",
         ),
     ),
     "compute": (

@@ -33,7 +33,8 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if given["name"]:
             metadata["name"] = given["name"]
         _add_labels(metadata, given["label"])
-        request.setdefault("spec", {})
+        if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
+            request.setdefault("spec", {})
         fill(request, flags, given)
         operation = client.call(noun.rpc(verb).path, request)
         _finish(noun, client, operation, given, "created")
