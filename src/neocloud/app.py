@@ -25,7 +25,7 @@ from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
 from neocloud.running import ControlPlane, Parts
 from neocloud.server import ServerError
-from neocloud.services import billing, compute, iam, slurm
+from neocloud.services import billing, compute, iam, slurm, vpc
 from neocloud.settings import Settings, parse_arguments
 
 log = logging.getLogger("neocloud")
@@ -33,6 +33,7 @@ log = logging.getLogger("neocloud")
 SERVICES: tuple[Service, ...] = (
     iam.SERVICE,
     compute.SERVICE,
+    vpc.SERVICE,
     slurm.SERVICE,
     billing.SERVICE,
 )

@@ -16,6 +16,7 @@ from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.seeding import sow_all
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
 from neocloud.core.store import Store, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
@@ -81,6 +82,7 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         store = await open_store(settings.database, key, clock, watch=parts.watch)
         stack.push_async_callback(store.close)
         first = await parts.bootstrap(store)
+        await sow_all(store, parts.services, clock.now(), settings)
         inventory = await engine.capabilities()
         extras = {**parts.extras_of(store), **parts.extras}
         dependencies = Dependencies(store, clock, engine, settings, extras)

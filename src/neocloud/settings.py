@@ -3,6 +3,7 @@
 import argparse
 import json
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
@@ -35,6 +36,8 @@ class Settings:
     """Own price list; None means the one that ships."""
     quota_file: Path | None = None
     """Own quotas and first limits; None means those that ship."""
+    public_pool: str = ""
+    """Range of "public" addresses of new projects; empty means the vpc brick's default, 198.18.0.0/16."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
     starting_seconds: float = 6.0
@@ -103,6 +106,9 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument("--database-url", default="", help="postgresql://... (default: SQLite in the home)")
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
     parser.add_argument("--quota-file", type=Path, help="own quotas and first limits (YAML)")
+    parser.add_argument(
+        "--public-pool", type=_range, default="", help="public addresses (default: 198.18.0.0/16)"
+    )
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
     parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")
@@ -110,3 +116,8 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
+
+
+def _range(text: str) -> str:
+    """As argparse reads it: a ValueError is told to the operator."""
+    return str(IPv4Network(text)) if text else ""

@@ -68,6 +68,10 @@ def up(
     price_file: Annotated[
         Path | None, typer.Option(help="Own price list instead of the one that comes along.")
     ] = None,
+    public_pool: Annotated[
+        str | None,
+        typer.Option(help="Range of the public addresses of new projects. Default: 198.18.0.0/16."),
+    ] = None,
     emulator: Annotated[
         bool,
         typer.Option(
@@ -110,6 +114,7 @@ def up(
             domain=domain,
             database_url=database_url,
             price_file=str(price_file.absolute()) if price_file else None,
+            public_pool=public_pool,
             emulator=emulator or None,
             emulator_gpus=emulator_gpus,
         )

@@ -30,6 +30,7 @@ class Options:
     domain: str = ""
     database_url: str = ""
     price_file: str = ""
+    public_pool: str = ""
     emulator: bool = False
     emulator_gpus: str = ""
 
@@ -50,6 +51,8 @@ class Options:
             given += ["--database-url", self.database_url]
         if self.price_file:
             given += ["--price-file", self.price_file]
+        if self.public_pool:
+            given += ["--public-pool", self.public_pool]
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
