@@ -20,12 +20,12 @@ from neocloud import emulator, home, running
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.service import Service
 from neocloud.core.stopping import record_stop
-from neocloud.core.store import StoreError, load_or_make_key, open_store
+from neocloud.core.store import Store, StoreError, load_or_make_key, open_store
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
 from neocloud.running import ControlPlane, Parts
 from neocloud.server import ServerError
-from neocloud.services import billing, compute, iam, slurm, vpc
+from neocloud.services import billing, compute, iam, quotas, slurm, vpc
 from neocloud.settings import Settings, parse_arguments
 
 log = logging.getLogger("neocloud")
@@ -36,6 +36,7 @@ SERVICES: tuple[Service, ...] = (
     vpc.SERVICE,
     slurm.SERVICE,
     billing.SERVICE,
+    quotas.SERVICE,
 )
 
 
@@ -44,26 +45,35 @@ def extras(settings: Settings) -> dict[str, Any]:
     return {
         billing.METERS: tuple(meter for service in SERVICES for meter in service.meters),
         billing.PRICES: billing.load_price_list(settings.price_file),
+        quotas.QUOTAS: quotas.load_quotas(settings.quota_file),
     }
 
 
 def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, Any]) -> Parts:
     """All of them around this engine; `more` goes over the usual extras."""
-    return Parts(
-        settings=settings,
-        engine=engine,
-        clock=clock,
-        services=SERVICES,
-        bootstrap=lambda store: iam.bootstrap(
+    found = {**extras(settings), **more}
+    ledger = quotas.ledger(SERVICES, found[quotas.QUOTAS])
+
+    async def bootstrap(store: Store) -> iam.Bootstrap:
+        await ledger.recount(store)
+        return await iam.bootstrap(
             store,
             clock,
             tenant_name=settings.tenant_name,
             region=settings.region,
             held_credentials=home.held_credentials(settings),
-        ),
+        )
+
+    return Parts(
+        settings=settings,
+        engine=engine,
+        clock=clock,
+        services=SERVICES,
+        bootstrap=bootstrap,
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
-        extras={**extras(settings), **more},
+        extras=found,
+        watch=ledger.watch,
         extras_of=lambda store: iam.extras(store, clock, host=settings.host),
     )
 
@@ -131,6 +141,7 @@ def main() -> int:
         EngineError,
         ServerError,
         billing.PriceListError,
+        quotas.QuotaFileError,
         emulator.UnknownGpus,
         home.HomeInUse,
         OSError,

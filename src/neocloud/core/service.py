@@ -145,6 +145,8 @@ class Kind:
     is_reconciled: bool = False
     reference_verb: str = "get"
     """The right that a caller needs on a resource of the kind to name it in another one's spec."""
+    is_named_anyway: bool = False
+    """The contract calls the kind unnamed, and clients give it names all the same."""
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: "View | None" = None
@@ -199,6 +201,9 @@ class Method:
     """The id of the resource (or parent) in the request that the permission is checked on."""
     is_change: bool = False
     """Written to the audit log also when it succeeds."""
+    is_checked: bool = True
+    """Whether the request must keep its annotations by itself. Not so of an update: what it leaves out stays
+    as it is, so its handler checks the result."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Custom:
             refuse_limited(inbound)
         if inbound.subject is not None:
             await require_references(self._runtime, inbound, target)
-        check(inbound.message)
+        if self._method.is_checked:
+            check(inbound.message)
         if not self._method.is_change:
             return await self._handle(inbound)
         async with self._keys.held(f"{inbound.subject_id} {inbound.headers.get(IDEMPOTENCY_HEADER, '')}"):

@@ -1,6 +1,6 @@
 """What is legal for projects, service accounts and their keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
@@ -31,6 +31,9 @@ def active_container(region: str) -> Any:
 
 
 class ProjectRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.project.count": 1} if resource.metadata.parent_id else {}
+
     def defaults(self, resource: Any) -> None:
         if not resource.spec.region:
             resource.spec.region = DEFAULT_REGION
@@ -56,6 +59,9 @@ class ProjectRules(Rules):
 
 
 class ServiceAccountRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.service-account.count": 1}
+
     def defaults(self, resource: Any) -> None:
         resource.status.active = True
 
@@ -67,6 +73,9 @@ class ServiceAccountRules(Rules):
 
 
 class AuthPublicKeyRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.auth-public-key.count": 1}
+
     def defaults(self, resource: Any) -> None:
         status = resource.status
         if not status.state:

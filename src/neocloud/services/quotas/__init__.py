@@ -1,0 +1,19 @@
+"""Quotas: how much a tenant and a project may use, and how much they do."""
+
+from collections.abc import Iterable
+
+from neocloud.core.service import Service
+from neocloud.services.quotas.api import METHODS
+from neocloud.services.quotas.ledger import Ledger
+from neocloud.services.quotas.resources import QUOTAS
+from neocloud.services.quotas.rules import QuotaFileError, Quotas, load_quotas
+
+SERVICE = Service(name="quotas", methods=METHODS)
+
+
+def ledger(services: Iterable[Service], quotas: Quotas) -> Ledger:
+    """The ledger over the kinds of these services."""
+    return Ledger({kind.message: kind.rules for service in services for kind in service.kinds}, quotas)
+
+
+__all__ = ["QUOTAS", "SERVICE", "Ledger", "QuotaFileError", "ledger", "load_quotas"]

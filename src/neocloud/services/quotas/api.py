@@ -1,0 +1,271 @@
+"""What a caller may do: see limits and usage; set a limit and take it back.
+
+Each container has each quota, whether a limit was set for it or not. Only what was set is a row: creating and
+changing an allowance are the same, and deleting one brings the first limit back.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neocloud.core import contract, operations, wire
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import OperationRow, Page, Resource, Transaction
+from neocloud.services.iam.resources import CONTAINER, is_tenant
+from neocloud.services.quotas.ledger import limit_of
+from neocloud.services.quotas.resources import (
+    ACTIVE,
+    ALLOWANCE,
+    QUOTAS,
+    SERVICE_NAME,
+    ListResponse,
+    QuotaAllowance,
+    QuotaAllowanceSpec,
+    State,
+    UsageState,
+    allowance_id,
+    parent_of,
+)
+from neocloud.services.quotas.rules import (
+    MAX_LIMIT,
+    Quota,
+    Quotas,
+    amount,
+    default_quotas,
+    unknown_name,
+    usage_percentage,
+)
+
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 200, 1000
+
+
+@dataclass(frozen=True)
+class Place:
+    """A container as a request found it, with the quotas of this cloud."""
+
+    container: Resource
+    tenant: Resource
+    region: str
+    quotas: Quotas
+
+    def quota(self, name: str, field: str) -> Quota:
+        found = self.quotas.get(name)
+        if found is None:
+            raise contract.bad_field(field, unknown_name(self.quotas, name))
+        return found
+
+
+async def list_allowances(call: Call, request: Any) -> Any:
+    if not 0 <= request.page_size <= MAX_PAGE_SIZE:
+        raise contract.bad_field("page_size", f"must be 1 to {MAX_PAGE_SIZE}, or 0 for the default")
+    scope = f"quotas/{request.parent_id}"
+    after = contract.page_after(request.page_token, scope)
+    size = request.page_size or DEFAULT_PAGE_SIZE
+
+    def read(tx: Transaction) -> Any:
+        place = _place(tx, call, request.parent_id, "parent_id")
+        names = sorted(name for name in place.quotas if name > after)
+        items = [_message(tx, place, place.quotas[name]) for name in names[:size]]
+        last = names[size - 1] if len(names) > size else ""
+        return ListResponse(items=items, next_page_token=contract.page_token(last, scope))
+
+    return await call.dependencies.store.read(read)
+
+
+async def get_allowance(call: Call, request: Any) -> Any:
+    def read(tx: Transaction) -> Any:
+        place, quota = _of_id(tx, call, request.id, "id")
+        return _message(tx, place, quota)
+
+    return await call.dependencies.store.read(read)
+
+
+async def get_allowance_by_name(call: Call, request: Any) -> Any:
+    def read(tx: Transaction) -> Any:
+        place = _place(tx, call, request.parent_id, "parent_id")
+        quota = place.quotas.get(request.name)
+        if quota is None or request.region not in ("", place.region):
+            raise contract.not_found("quota", request.name)
+        return _message(tx, place, quota)
+
+    return await call.dependencies.store.read(read)
+
+
+async def create_allowance(call: Call, request: Any) -> Any:
+    def write(tx: Transaction) -> Any:
+        place = _place(tx, call, request.metadata.parent_id, "metadata.parent_id")
+        return _set(tx, call, place, place.quota(request.metadata.name, "metadata.name"), request, "Create")
+
+    return await call.dependencies.store.write(write)
+
+
+async def update_allowance(call: Call, request: Any) -> Any:
+    def write(tx: Transaction) -> Any:
+        place, quota = _of_id(tx, call, request.metadata.id, "metadata.id")
+        return _set(tx, call, place, quota, request, "Update")
+
+    return await call.dependencies.store.write(write)
+
+
+async def delete_allowance(call: Call, request: Any) -> Any:
+    def write(tx: Transaction) -> Any:
+        place, quota = _of_id(tx, call, request.id, "id")
+        _check_operator(tx, call, place)
+        tx.delete(allowance_id(place.container.id, quota.name))
+        return _done(tx, call, place, quota, request, "Delete")
+
+    return await call.dependencies.store.write(write)
+
+
+def _place(tx: Transaction, call: Call, parent_id: str, field: str) -> Place:
+    container = tx.get(parent_id)
+    if container is None or container.kind != CONTAINER:
+        raise contract.bad_field(field, "must be the id of a tenant or a project")
+    tenant = container if is_tenant(container) else tx.get(container.parent_id)
+    assert tenant is not None, "A project has a tenant."
+    region = getattr(call.dependencies.settings, "region", "")
+    quotas = call.dependencies.extras.get(QUOTAS) or default_quotas()
+    return Place(container, tenant, region, quotas)
+
+
+def _of_id(tx: Transaction, call: Call, identifier: str, field: str) -> tuple[Place, Quota]:
+    place = _place(tx, call, parent_of(identifier), field)
+    for quota in place.quotas.values():
+        if allowance_id(place.container.id, quota.name) == identifier:
+            return place, quota
+    raise contract.not_found("quota", identifier)
+
+
+def _message(tx: Transaction, place: Place, quota: Quota) -> Any:
+    container = place.container
+    identifier = allowance_id(container.id, quota.name)
+    row = tx.get(identifier)
+    message = wire.resource_message(row) if row is not None else QuotaAllowance()
+    message.metadata.id, message.metadata.parent_id = identifier, container.id
+    message.metadata.name = quota.name
+    limit = limit_of(tx, container, quota)
+    if limit is None:  # a project without one of its own may use what its tenant has
+        limit = limit_of(tx, place.tenant, quota) or 0
+    usage = max(0, tx.counters(container.id).get(quota.name, 0))
+    message.spec.limit, message.spec.region = limit, place.region
+    status = message.status
+    status.state = State.Value(ACTIVE)
+    status.usage = usage
+    status.usage_state = UsageState.Value("USAGE_STATE_USED" if usage else "USAGE_STATE_NOT_USED")
+    status.usage_percentage = usage_percentage(usage, limit)
+    status.service, status.service_description = quota.service, quota.service_title
+    status.description, status.unit = quota.title, quota.unit
+    return message
+
+
+def _set(tx: Transaction, call: Call, place: Place, quota: Quota, request: Any, verb: str) -> Any:
+    _check_operator(tx, call, place)
+    _check(tx, place, quota, request)
+    identifier, now = allowance_id(place.container.id, quota.name), call.dependencies.clock.now()
+    spec = QuotaAllowanceSpec(limit=request.spec.limit, region=place.region).SerializeToString()
+    old = tx.get(identifier)
+    if old is not None:
+        version = old.resource_version + (old.spec != spec)
+        tx.update(replace(old, spec=spec, resource_version=version, updated_at=now))
+    else:
+        row = Resource(
+            id=identifier,
+            kind=ALLOWANCE,
+            parent_id=place.container.id,
+            name=quota.name,
+            created_at=now,
+            updated_at=now,
+            spec=spec,
+            state=ACTIVE,
+            owner_id=place.container.id,
+        )
+        tx.insert(row)
+    return _done(tx, call, place, quota, request, verb)
+
+
+def _check(tx: Transaction, place: Place, quota: Quota, request: Any) -> None:
+    spec, wanted = request.spec, request.metadata.resource_version
+    if not spec.HasField("limit"):
+        raise contract.bad_field(
+            "spec.limit", "is required; delete the allowance to bring the first limit back"
+        )
+    if spec.limit > MAX_LIMIT:
+        raise contract.bad_field("spec.limit", f"is {spec.limit}; must be at most {MAX_LIMIT}")
+    if spec.region not in ("", place.region):
+        raise contract.bad_field("spec.region", f"is {spec.region!r}; this cloud is {place.region!r}")
+    if request.metadata.name not in ("", quota.name):
+        raise contract.bad_field("metadata.name", f"cannot be changed; it is {quota.name!r}")
+    old = tx.get(allowance_id(place.container.id, quota.name))
+    if wanted and wanted != (old.resource_version if old else 0):
+        raise contract.conflict(
+            place.container.id, f"{quota.name} was changed meanwhile. Get it again first."
+        )
+    highest = limit_of(tx, place.tenant, quota)
+    if not is_tenant(place.container) and highest is not None and spec.limit > highest:
+        raise contract.bad_field(
+            "spec.limit",
+            f"is {amount(spec.limit, quota.unit)}, more than the {amount(highest, quota.unit)} of the whole "
+            "tenant; choose less, or raise that first: "
+            f"neo quota set {quota.name} {spec.limit} --tenant {place.tenant.id}",
+        )
+
+
+def _check_operator(tx: Transaction, call: Call, place: Place) -> None:
+    """A tenant deals out among its projects what it has; what it has is up to whoever runs the cloud.
+
+    The operator's tenant is the first one: it is made before anybody can sign in.
+    """
+    if not is_tenant(place.container):
+        return
+    operator, _ = tx.list(CONTAINER, parent_id="", page=Page(1))
+    if call.subject is None or call.subject.tenant_id != operator[0].id:
+        raise contract.permission_denied(
+            "quotas.allowances.update",
+            place.container.id,
+            "Only the operator of this cloud changes what a whole tenant may use. Ask them; limits of your "
+            "projects within it you can set yourself.",
+        )
+
+
+def _done(tx: Transaction, call: Call, place: Place, quota: Quota, request: Any, verb: str) -> Any:
+    now = call.dependencies.clock.now()
+    row = tx.get(allowance_id(place.container.id, quota.name))
+    operation = OperationRow(
+        id=contract.new_id("operation"),
+        resource_id=allowance_id(place.container.id, quota.name),
+        resource_kind=ALLOWANCE,
+        parent_id=place.container.id,
+        method=f"{SERVICE_NAME}/{verb}",
+        description=f"{verb} quota allowance {quota.name}",
+        created_by=call.subject.id if call.subject else "",
+        created_at=now,
+        resource_version=row.resource_version if row else 0,
+        request=contract.pack(request).SerializeToString(),
+    )
+    finished = operations.finish(operation, now)
+    tx.insert_operation(finished)
+    return wire.operation_message(finished)
+
+
+def _of_request(identifier: str) -> str:
+    """Whom to ask for the permission on: the container, or what nobody knows."""
+    return parent_of(identifier) or identifier
+
+
+METHODS = tuple(
+    Method(
+        f"{SERVICE_NAME}/{verb}",
+        handler,
+        f"quotas.allowances.{permission}",
+        target,
+        is_change=permission == "update",
+        is_checked=verb != "Update",
+    )
+    for verb, handler, permission, target in (
+        ("List", list_allowances, "list", lambda request: request.parent_id),
+        ("Get", get_allowance, "get", lambda request: _of_request(request.id)),
+        ("GetByName", get_allowance_by_name, "get", lambda request: request.parent_id),
+        ("Create", create_allowance, "update", lambda request: request.metadata.parent_id),
+        ("Update", update_allowance, "update", lambda request: _of_request(request.metadata.id)),
+        ("Delete", delete_allowance, "update", lambda request: _of_request(request.id)),
+    )
+)

@@ -1,0 +1,147 @@
+"""Keeps the usage of every quota, in the transaction of the change that causes it, and refuses what is over.
+
+It watches the store, so no way of making a resource goes past it: the API, a reconciler's child, a brick's
+own insert. Usage counts from the insert until the row is gone: what is being deleted still takes room. Two
+transactions that race for the last unit write the same counter, so the later one sees what the earlier took.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from neocloud.core import contract, wire
+from neocloud.core.service import Rules
+from neocloud.core.store.protocol import Page, Resource, Store, Transaction
+from neocloud.services.iam.resources import CONTAINER, is_tenant
+from neocloud.services.quotas.resources import ALLOWANCE, QuotaAllowanceSpec
+from neocloud.services.quotas.rules import Quota, Quotas, amount
+
+_LOG = logging.getLogger("neocloud.quotas")
+_ROWS_AT_ONCE = 500
+
+Usage = Mapping[tuple[str, str], int]
+"""How much is used, by container and quota."""
+
+
+class Ledger:
+    def __init__(self, rules: Mapping[str, Rules], quotas: Quotas) -> None:
+        """`rules` of each kind by its message name."""
+        self._rules = rules
+        self._quotas = quotas
+
+    def watch(self, tx: Transaction, old: Resource | None, new: Resource | None) -> None:
+        """A store's Watcher. Raises ApiError (quota failure) when the change goes over a limit."""
+        if old is not None and new is not None and old.parent_id == new.parent_id:
+            change = Counter(self._demand(new))
+            change.subtract(self._demand(old))
+            self._apply(tx, new, change)
+            return
+        if old is not None:
+            self._apply(tx, old, {name: -units for name, units in self._demand(old).items()})
+        if new is not None:
+            self._apply(tx, new, self._demand(new))
+
+    async def recount(self, store: Store) -> int:
+        """Set every counter to what the resources really take; how many were wrong.
+
+        Limits are not looked at: what is there is there. Needed when demands change with a release.
+        """
+        wrong = await store.read(self.errors)
+        if not wrong:
+            return 0
+
+        def mend(tx: Transaction) -> int:
+            errors = self.errors(tx)
+            for (scope, name), missing in errors.items():
+                tx.count(scope, name, missing)
+            return len(errors)
+
+        mended = await store.write(mend)
+        _LOG.warning("counted all resources again: %d quotas had another usage than was kept", mended)
+        return mended
+
+    def errors(self, tx: Transaction) -> Usage:
+        """What must be added to each counter to make it right; empty when all are."""
+        change = Counter(self._count_all(tx))
+        kept = tx.all_counters()
+        change.subtract(
+            {key: units for key, units in kept.items() if key in change or key[1] in self._quotas}
+        )
+        return {key: units for key, units in change.items() if units}
+
+    def _count_all(self, tx: Transaction) -> Usage:
+        usage: Counter[tuple[str, str]] = Counter()
+        scopes: dict[str, Sequence[str]] = {}
+        for row in self._rows(tx):
+            demand = self._demand(row)
+            if demand and row.parent_id not in scopes:
+                scopes[row.parent_id] = [scope.id for scope in containers(tx, row)]
+            for name, units in demand.items():
+                for scope in scopes[row.parent_id]:
+                    usage[scope, name] += units
+        return usage
+
+    def _rows(self, tx: Transaction) -> Iterator[Resource]:
+        for kind, rules in self._rules.items():
+            if type(rules).quota_demand is Rules.quota_demand:
+                continue
+            after, has_more = "", True
+            while has_more:
+                rows, after = tx.list(kind, page=Page(_ROWS_AT_ONCE, after))
+                yield from rows
+                has_more = bool(after)
+
+    def _demand(self, row: Resource) -> Mapping[str, int]:
+        rules = self._rules.get(row.kind)
+        if rules is None or type(rules).quota_demand is Rules.quota_demand:
+            return {}
+        demand = rules.quota_demand(wire.resource_message(row))
+        return {name: units for name, units in demand.items() if units}
+
+    def _apply(self, tx: Transaction, row: Resource, change: Mapping[str, int]) -> None:
+        changed = {name: units for name, units in change.items() if units}
+        if not changed:
+            return
+        over = []
+        for scope in containers(tx, row):
+            for name, units in changed.items():
+                usage = tx.count(scope.id, name, units)
+                quota = self._quotas.get(name)
+                if quota is None or units <= 0:
+                    continue
+                limit = limit_of(tx, scope, quota)
+                if limit is not None and usage > limit:
+                    over.append(_violation(scope, quota, limit, used=usage - units, asked=units))
+        if over:
+            raise contract.quota_failure(over)
+
+
+def containers(tx: Transaction, row: Resource) -> Iterator[Resource]:
+    """The projects and tenants that a resource lies in, the nearest first."""
+    above = tx.get(row.parent_id) if row.parent_id else None
+    while above is not None:
+        if above.kind == CONTAINER:
+            yield above
+        above = tx.get(above.parent_id) if above.parent_id else None
+
+
+def limit_of(tx: Transaction, container: Resource, quota: Quota) -> int | None:
+    """What was set for the container; of a tenant otherwise the default, of a project none of its own."""
+    allowance = tx.find(ALLOWANCE, container.id, quota.name)
+    if allowance is not None:
+        return QuotaAllowanceSpec.FromString(allowance.spec).limit
+    return quota.limit if is_tenant(container) else None
+
+
+def _violation(
+    scope: Resource, quota: Quota, limit: int, *, used: int, asked: int
+) -> tuple[str, str, str, str]:
+    kind = "tenant" if is_tenant(scope) else "project"
+    shown = {name: amount(value, quota.unit) for name, value in {"used": used, "asked": asked}.items()}
+    text = (
+        f"{quota.name} of {kind} {scope.name or scope.id}: {shown['used']} of {amount(limit, quota.unit)} "
+        f"are used, {shown['asked']} more were asked for. "
+        "Delete what is no longer needed, or have the limit raised: "
+        f"neo quota set {quota.name} {used + asked} --{kind} {scope.id}"
+    )
+    return quota.name, str(limit), str(asked), text

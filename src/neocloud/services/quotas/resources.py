@@ -1,0 +1,38 @@
+"""The one noun, its states, and the id of an allowance, which tells whose and which it is."""
+
+import hashlib
+
+from neocloud.core import contract
+
+ALLOWANCE = "nebius.quotas.v1.QuotaAllowance"
+SERVICE_NAME = "nebius.quotas.v1.QuotaAllowanceService"
+QuotaAllowance = contract.message(ALLOWANCE)
+QuotaAllowanceSpec = contract.message("nebius.quotas.v1.QuotaAllowanceSpec")
+State = contract.enum("nebius.quotas.v1.QuotaAllowanceStatus.State")
+UsageState = contract.enum("nebius.quotas.v1.QuotaAllowanceStatus.UsageState")
+ListResponse = contract.message("nebius.quotas.v1.ListQuotaAllowancesResponse")
+
+ACTIVE = "STATE_ACTIVE"
+QUOTAS = "quotas"
+"""Key in Dependencies.extras: the quotas there are; those that come along when it is missing."""
+
+_PREFIX = "quotaallowance-"
+_DIGEST_LENGTH = 12
+
+
+def allowance_id(parent_id: str, name: str) -> str:
+    """Every container has every quota, set or not, so an id is worked out and needs no row."""
+    kind, _, rest = parent_id.partition("-")
+    routing, weak = rest[:3], rest[3:].removeprefix("-")
+    digest = hashlib.sha256(f"{parent_id}\0{name}".encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{_PREFIX}{routing}{kind}-{weak}-{digest}"
+
+
+def parent_of(allowance: str) -> str:
+    """The id of the container that an allowance's id speaks of; "" when it is no such id."""
+    body = allowance.removeprefix(_PREFIX)
+    routing, rest = body[:3], body[3:]
+    kind, _, weak_and_digest = rest.partition("-")
+    weak, _, digest = weak_and_digest.rpartition("-")
+    is_one = allowance.startswith(_PREFIX) and kind in ("tenant", "project") and weak and digest
+    return f"{kind}-{routing}{weak}" if is_one else ""

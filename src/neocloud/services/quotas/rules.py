@@ -1,0 +1,111 @@
+"""The quotas there are and their first limits, from quotas.yaml, and the small sums over them. Pure.
+
+A limit that somebody set is an allowance, a row of its own; where there is none, the file decides.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_LIMIT = (1 << 63) - 1
+UNITS = ("count", "byte")
+
+
+class QuotaFileError(Exception):
+    """The file cannot be used; the message says where it is wrong and what would be right."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    name: str
+    limit: int
+    unit: str
+    title: str
+    service: str
+    service_title: str
+
+
+Quotas = Mapping[str, Quota]
+
+
+def load_quotas(path: Path | None) -> Quotas:
+    """All quotas by name; the ones that come along when no file is given. Raises QuotaFileError."""
+    if path is None:
+        return default_quotas()
+    try:
+        return parse_quotas(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuotaFileError(f"Cannot read the quotas {path}: {error}. Check --quota-file.") from error
+
+
+@cache
+def default_quotas() -> Quotas:
+    text = files("neocloud.services.quotas").joinpath("quotas.yaml").read_text(encoding="utf-8")
+    return parse_quotas(text, "quotas.yaml")
+
+
+def parse_quotas(text: str, source: str) -> Quotas:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise QuotaFileError(f"{source} is no YAML: {error}") from error
+    try:
+        found = [_quota(service, entry) for service in content for entry in service["quotas"]]
+    except (TypeError, KeyError):
+        raise QuotaFileError(
+            f"{source} must be a list of services, each with service, title and quotas, each of those with "
+            "name, limit and title. Start from a copy of the quotas.yaml that comes along."
+        ) from None
+    except QuotaFileError as error:
+        raise QuotaFileError(f"{source}: {error}") from None
+    by_name = {quota.name: quota for quota in found}
+    if len(by_name) < len(found):
+        raise QuotaFileError(f"{source} has the same name twice. Remove one of the two.")
+    return by_name
+
+
+def _quota(service: Any, entry: Any) -> Quota:
+    name, limit, unit = str(entry["name"]), entry["limit"], entry.get("unit", "count")
+    if type(limit) is not int or not 0 <= limit <= MAX_LIMIT:
+        raise QuotaFileError(f"{name}: limit must be a whole number from 0 to {MAX_LIMIT}, not {limit!r}")
+    if unit not in UNITS:
+        raise QuotaFileError(f"{name}: unit must be {' or '.join(UNITS)}, not {unit!r}")
+    return Quota(name, limit, unit, str(entry["title"]), str(service["service"]), str(service["title"]))
+
+
+def unknown_name(quotas: Quotas, name: str) -> str:
+    """What to answer somebody who asks for a quota that there is not."""
+    close = difflib.get_close_matches(name, quotas, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`neo quota list` shows all"
+    return f"is {name!r}, and there is no such quota; {hint}"
+
+
+def usage_percentage(usage: int, limit: int) -> str:
+    """Usage as a share of the limit, as the contract writes it: "0.12", more than "1.0" when over it."""
+    if not limit:
+        return "0.0" if not usage else "1.0"
+    share = (Decimal(usage) / Decimal(limit)).quantize(Decimal("0.01"), rounding=ROUND_HALF_UP)
+    return f"{share.normalize():f}" if share % 1 else f"{share:.1f}"
+
+
+def amount(value: int, unit: str) -> str:
+    """For people: "12", or "1.5 TiB" of bytes."""
+    if unit != "byte":
+        return str(value)
+    size, names = Decimal(value), ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+    for name in names[:-1]:
+        if size < 1024:
+            return f"{_short(size)} {name}"
+        size /= 1024
+    return f"{_short(size)} {names[-1]}"
+
+
+def _short(size: Decimal) -> str:
+    return f"{size.quantize(Decimal('0.1'), rounding=ROUND_HALF_UP):f}".removesuffix(".0")
