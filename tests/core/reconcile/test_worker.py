@@ -1,6 +1,7 @@
 """The worker makes wishes facts, once each, at once, and says how far it is."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,20 @@ async def test_a_wake_during_a_pass_runs_another(cloud: Cloud, worker: Worker) -
     worker.wake()
     await cloud.clock.run_until(lambda: ready(cloud))
     await cloud.check()
+
+
+async def test_a_state_that_a_request_sets_during_a_pass_is_not_overwritten(
+    cloud: Cloud, worker: Worker
+) -> None:
+    await cloud.requests.create()
+    await cloud.clock.run_until(lambda: ready(cloud))
+    worker.wake(ID)
+    await cloud.clock.advance(0.05)  # in the middle of a call to the world
+    await cloud.store.write(lambda tx: tx.update(replace(tx.get(ID), state="STOPPED")))  # pyright: ignore
+    await cloud.clock.run_until(lambda: ready(cloud))
+    history = await cloud.store.read(lambda tx: tx.history(resource_id=ID))
+    assert [entry.state for entry in history][-2:] == ["STOPPED", "READY"]
+    assert await cloud.clock.run_until(lambda: ready(cloud)) == 0
 
 
 async def test_clusters_are_made_side_by_side(cloud: Cloud, worker: Worker) -> None:

@@ -36,7 +36,13 @@ def settle(tx: Transaction, kinds: removal.Kinds, finding: Finding, now: datetim
         removal.remove(tx, kinds, row, now)
         return
     _write(tx, kinds, row, finding, finalizers, now)
-    _tell_operations(tx, finding, now)
+    if not _is_overtaken(row, finding):
+        _tell_operations(tx, finding, now)
+
+
+def _is_overtaken(row: Resource, finding: Finding) -> bool:
+    """A request (stop, start) set the state during the pass, which knew nothing of it."""
+    return row.deleted_at is None and row.state != finding.resource.state
 
 
 def give_back(tx: Transaction, lease: Lease, now: datetime) -> None:
@@ -64,6 +70,8 @@ def _write(
     verdict, settled = finding.verdict, finding.verdict.settled
     if row.deleted_at is not None and finding.resource.deleted_at is None:
         settled = None  # its deletion was asked for during the pass, and that is the state it is in
+    elif _is_overtaken(row, finding):
+        settled = None
     status = None if settled is None else settled.status.SerializeToString(deterministic=True)
     state = None if settled is None else settled.state
     tx.settle(
