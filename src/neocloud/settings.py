@@ -40,12 +40,19 @@ class Settings:
     """Range of "public" addresses of new projects; empty means the vpc brick's default, 198.18.0.0/16."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
-    starting_seconds: float = 6.0
-    """How long a machine is shown as STARTING at least: clients that look every few seconds wait to see it."""
+    starting_seconds: float | None = None
+    """How long a machine is shown as STARTING at least: clients that look every few seconds wait to see it.
+    None means 6, and none in the emulator."""
     emulator: bool = False
     """Nothing real runs: the API on a fake engine, for clients' tests."""
     emulator_gpus: str = ""
     """What the emulated machine has, such as "8xH100,2xL40S"; empty means plenty of every published type."""
+
+    @property
+    def shortest_start_seconds(self) -> float:
+        if self.starting_seconds is not None:
+            return self.starting_seconds
+        return 0.0 if self.emulator else 6.0
 
     @property
     def database(self) -> str:
@@ -111,6 +118,9 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     )
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
+    parser.add_argument(
+        "--starting-seconds", type=float, help="how long a machine is shown as STARTING at least (default: 6)"
+    )
     parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")
     parser.add_argument("--emulator-gpus", default="", help='what the emulated machine has: "8xH100,2xL40S"')
     values = vars(parser.parse_args(arguments))

@@ -29,6 +29,9 @@ def emulated(parts: Parts, machine: EmulatedMachine) -> Parts:
             **parts.extras,
             **machine.extras,
             faults.FAULTS: book,
-            faults.INCIDENTS: EmulatorIncidents(machine.engine),
+        },
+        extras_of=lambda store: {
+            **parts.extras_of(store),
+            faults.INCIDENTS: EmulatorIncidents(machine.engine, store, parts.clock),
         },
     )

@@ -20,6 +20,7 @@ from neocloud.fleet.gpu_models import gpu_type
 from neocloud.services.compute.resources import platforms
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
 from neocloud.settings import Settings
+from neocloud.testing.machines import FakeMachines
 from neocloud.testing.slurm import FakeSlurm
 
 CPUS = 1_000_000
@@ -75,7 +76,13 @@ async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[Em
     slurm = FakeSlurm(world)
     slurm.records.update(slurm_records)
     engine = FakeEngine(
-        world, clock=clock, cpus=CPUS, memory_mib=MEMORY_MIB, accelerators=gpus(settings.emulator_gpus)
+        world,
+        responder=FakeMachines(world).respond,
+        clock=clock,
+        cpus=CPUS,
+        memory_mib=MEMORY_MIB,
+        accelerators=gpus(settings.emulator_gpus),
+        is_boundless=True,
     )
     machine = EmulatedMachine(engine, slurm, file)
     keeping = asyncio.create_task(_keep(machine, clock))

@@ -125,6 +125,8 @@ class Capabilities:
     enforces_cpu: bool = False
     enforces_memory: bool = False
     enforces_volume_size: bool = False
+    is_boundless: bool = False
+    """There is always room for one more without GPUs, since nothing really runs."""
     details: dict[str, str] = field(default_factory=dict)
     """Anything else worth showing: runtime, cgroup version, storage driver, limits that were found.
 

@@ -166,7 +166,7 @@ def _parts(settings: Settings, engine: FakeEngine) -> running.Parts:
 
     async def bootstrap(store: Any) -> iam.Bootstrap:
         first = await iam.bootstrap(store, clock)
-        await compute.seed_images(store, settings.home, clock)
+        await compute.seed_images(store, settings, clock)
 
         def seed(tx: Any) -> None:
             if tx.get(network.NETWORK_ID) is None:

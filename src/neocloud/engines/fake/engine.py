@@ -55,6 +55,7 @@ class FakeEngine:
         cpus: int = 64,
         memory_mib: int = 512 * 1024,
         accelerators: tuple[Accelerator, ...] = (),
+        is_boundless: bool = False,
     ) -> None:
         self.world = world or FakeWorld()
         self.faults = faults or Faults()
@@ -69,6 +70,7 @@ class FakeEngine:
             memory_mib=memory_mib,
             accelerators=accelerators,
             isolates_namespaces=True,
+            is_boundless=is_boundless,
             details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),
         )

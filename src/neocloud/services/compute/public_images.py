@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Store, Transaction
@@ -21,6 +22,8 @@ from neocloud.services.compute.resources.disk import (
     ImageStatus,
 )
 
+EMULATED_FAMILIES = ("ubuntu24.04-driverless", "ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12")
+EMULATED_BYTES = 4 << 30
 ARCHITECTURES = {"amd64": "AMD64", "x86_64": "AMD64", "arm64": "ARM64", "aarch64": "ARM64"}
 
 
@@ -54,8 +57,15 @@ def machine_images(home: Path) -> Iterator[MachineImage]:
         )
 
 
-async def seed_images(store: Store, home: Path, clock: Clock) -> None:
-    images = list(machine_images(home))
+def emulated_images() -> Iterator[MachineImage]:
+    """Where nothing real runs, the families that clients ask for are there without a file."""
+    for family in EMULATED_FAMILIES:
+        title = f"No image: stands for family {family}"
+        yield MachineImage(family, family, title, "1", "AMD64", EMULATED_BYTES)
+
+
+async def seed_images(store: Store, settings: Any, clock: Clock) -> None:
+    images = list(emulated_images() if settings.emulator else machine_images(settings.home))
 
     def seed(tx: Transaction) -> None:
         known = {row.id: row for row in tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0]}

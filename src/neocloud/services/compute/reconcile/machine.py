@@ -74,7 +74,7 @@ class InstanceReconciler:
             dependencies.store,
             IdentityTokens.of(dependencies),
             lambda: settings.image("launcher"),
-            settings.starting_seconds,
+            settings.shortest_start_seconds,
         )
 
     async def scope(self, context: Context) -> MachineScope:

@@ -61,6 +61,8 @@ def check_room(new: Any, old: Any | None, world: World) -> None:
     is_same_shape = old is not None and old.spec.resources == new.spec.resources
     if old is not None and is_same_shape and not old.spec.stopped:
         return
+    if world.inventory.is_boundless and not _preset(new.spec).gpus:
+        return
     check_capacity(world.inventory, [(_preset(new.spec), 1), *demands(world, new.metadata.id)])
 
 

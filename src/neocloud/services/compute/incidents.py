@@ -1,0 +1,107 @@
+"""What happens to instances that their owners did not ask for: preemption and maintenance.
+
+For those who run the cloud, and for the emulator's faults; no caller of the API reaches it. Who calls wakes
+the worker afterwards.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.services.compute.reconcile.record import read_record, write_record
+from neocloud.services.compute.resources.instance import (
+    INSTANCE,
+    MAINTENANCE_EVENT,
+    MAINTENANCE_EVENT_ID_PREFIX,
+    Halt,
+    InstanceSpec,
+    InstanceState,
+    InstanceStateEnum,
+    InstanceStatus,
+)
+from neocloud.services.compute.resources.maintenance import EventSpec, EventStatus
+
+
+async def preempt(store: Store, instance_id: str, now: datetime) -> None:
+    """Take a preemptible instance's machine away: it is stopped until its owner starts it again."""
+
+    def work(tx: Transaction) -> None:
+        row = _instance(tx, instance_id)
+        if not InstanceSpec.FromString(row.spec).HasField("preemptible"):
+            raise contract.bad_state(
+                row.id, f"{row.id} is not preemptible; only such machines are taken away."
+            )
+        record = read_record(tx, row.id)
+        if record.halt or row.state == InstanceState.STOPPED:
+            raise contract.bad_state(row.id, f"{row.id} does not run; there is nothing to take away.")
+        write_record(tx, row.id, replace(record, halt=Halt.PREEMPTED))
+        status = InstanceStatus.FromString(row.status)
+        status.state, status.reconciling = InstanceStateEnum.Value(InstanceState.STOPPING), True
+        tx.update(
+            replace(row, state=InstanceState.STOPPING, status=status.SerializeToString(), updated_at=now)
+        )
+
+    await store.write(work)
+
+
+async def plan_maintenance(
+    store: Store, instance_id: str, *, now: datetime, deadline: datetime, reason: str, is_planned: bool = True
+) -> str:
+    """Make an event for an instance and show it there; its id. For those who run the cloud."""
+
+    def work(tx: Transaction) -> str:
+        instance = _instance(tx, instance_id)
+        event_id = contract.new_id(MAINTENANCE_EVENT_ID_PREFIX)
+        status = EventStatus(
+            maintenance_id=event_id, created_at=now, sla_deadline_ts=deadline, maintenance_reason=reason
+        )
+        row = Resource(
+            id=event_id,
+            kind=MAINTENANCE_EVENT,
+            parent_id=instance_id,
+            name=event_id,
+            created_at=now,
+            updated_at=now,
+            spec=EventSpec(is_planned=is_planned).SerializeToString(),
+            status=status.SerializeToString(),
+            owner_id=instance_id,
+        )
+        tx.insert(row)
+        _show(tx, instance, event_id)
+        return event_id
+
+    return await store.write(work)
+
+
+async def finish_maintenance(store: Store, event_id: str, now: datetime) -> None:
+    def work(tx: Transaction) -> None:
+        row = tx.get(event_id)
+        if row is None or row.kind != MAINTENANCE_EVENT:
+            raise contract.not_found("maintenance event", event_id)
+        status = EventStatus.FromString(row.status)
+        status.finished_at.FromDatetime(now)
+        tx.update(_with_status(row, status))
+        instance = tx.get(row.parent_id)
+        if instance is not None:
+            _show(tx, instance, "")
+
+    await store.write(work)
+
+
+def _instance(tx: Transaction, instance_id: str) -> Resource:
+    row = tx.get(instance_id)
+    if row is None or row.kind != INSTANCE or row.deleted_at is not None:
+        raise contract.not_found("instance", instance_id)
+    return row
+
+
+def _with_status(row: Resource, status: Any) -> Resource:
+    return replace(row, status=status.SerializeToString())
+
+
+def _show(tx: Transaction, instance: Resource, event_id: str) -> None:
+    status = InstanceStatus.FromString(instance.status)
+    status.maintenance_event_id = event_id
+    tx.update(_with_status(instance, status))
