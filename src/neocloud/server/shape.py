@@ -71,7 +71,8 @@ def shape_of(kind: Kind) -> KindShape:
         resource=resource,
         word=re.sub(r"(?<=[a-z])(?=[A-Z])", " ", resource.DESCRIPTOR.name).lower(),
         rpcs={rpc.name: rpc for rpc in rpcs},
-        behaviors=contract.resource_behaviors(resource.DESCRIPTOR),
+        behaviors=contract.resource_behaviors(resource.DESCRIPTOR)
+        - ({"UNNAMED"} if kind.is_named_anyway else set()),
     )
 
 

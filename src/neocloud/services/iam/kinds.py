@@ -78,6 +78,7 @@ KINDS = (
         verbs=frozenset({"Create", "Get", "List", "Update", "Delete"}),
         rules=AccessKeyRules(),
         initial_state=iam.State.ACTIVE,
+        is_named_anyway=True,
         view=view_key,
     ),
     Kind(
