@@ -45,8 +45,14 @@ def find_host(search_path: str | None = None) -> Host:
     bridges_pass_filters = Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()
     if not bridges_pass_filters:
         warnings.append(
-            "Kernel module br_netfilter is not loaded: namespaces are isolated, but traffic between pods "
-            "of one namespace cannot be filtered. `modprobe br_netfilter` changes that."
+            "Kernel module br_netfilter is not loaded: namespaces are isolated, but traffic between pods on "
+            "one bridge cannot be filtered, so that there can be no security groups and no virtual networks. "
+            "`modprobe br_netfilter` changes that."
+        )
+    if not shutil.which("conntrack", path=search_path):
+        warnings.append(
+            "The program conntrack was not found: when a public address moves to another pod, connections "
+            "that are open stay with the old one. Install it with: apt-get install conntrack"
         )
     for program in ("nft", "mount", "umount", "setsid"):
         _program(program, search_path)

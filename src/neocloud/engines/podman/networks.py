@@ -18,7 +18,11 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.mounts import remove_tree
 from neocloud.engines.podman.netavark import remove_network_chains
-from neocloud.engines.podman.public_addresses import announce_public_addresses, withdraw_public_addresses
+from neocloud.engines.podman.public_addresses import (
+    announce_public_addresses,
+    end_connections,
+    withdraw_public_addresses,
+)
 from neocloud.engines.podman.records import read_record, write_record
 from neocloud.engines.podman.virtual_networks import VirtualNetworks
 
@@ -35,6 +39,8 @@ class Networks:
         self._virtual = virtual
         self._lock = asyncio.Lock()
         self._synced = Coalesced(self._sync)
+        self._public: dict[IPv4Address, IPv4Address] = {}
+        """Public addresses, and where the rules lead them."""
 
     def namespaces(self) -> list[str]:
         folder = self.layout.namespaces
@@ -144,10 +150,12 @@ class Networks:
         """Public addresses go before the rules that lead them to a pod, and come after them."""
         networks = [self.find(namespace) for namespace in self.namespaces()]
         plane = self._virtual.plane()
-        wanted = set(plane.public_addresses()) if plane else set()
-        present = await withdraw_public_addresses(self.layout, wanted) if plane else set()
+        public = plane.public_addresses() if plane else {}
+        present = await withdraw_public_addresses(self.layout, public) if plane else set()
         await sync_tables(self.layout, [(n.interface, n.subnet) for n in networks if n], plane)
-        await announce_public_addresses(self.layout, wanted - present)
+        await end_connections(a for a, leads_to in self._public.items() if public.get(a) != leads_to)
+        self._public = public
+        await announce_public_addresses(self.layout, public.keys() - present)
 
 
 def host_subnets() -> list[IPv4Network]:

@@ -45,6 +45,15 @@ class Ports:
         return self._layout.namespace(pod.namespace) / "pods" / pod.name / "port.json"
 
 
+def require_filters() -> None:
+    """Security groups hold between pods of one bridge only where bridges pass the firewall."""
+    if not _FILTER_ALL.exists():
+        raise EngineError(
+            "Virtual networks need the kernel module br_netfilter, which is not loaded: without it security "
+            "groups would not hold between pods of one subnet. Load it with: modprobe br_netfilter"
+        )
+
+
 async def _peer_of(network_namespace: str, pod: Reference) -> int:
     """The other end of the pod's card, as this machine counts interfaces."""
     process = await asyncio.create_subprocess_exec(

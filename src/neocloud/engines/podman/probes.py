@@ -6,6 +6,7 @@ container counts as ready when it answered after its last start.
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import fingerprint
+from neocloud.engines.podman.member_rules import PROBE_MARK
 
 _FIRST_TCP_SECONDS = 0.1
 _FIRST_EXEC_SECONDS = 0.5
@@ -119,10 +121,11 @@ class _Asker:
 
 
 async def _connects(address: str, port: int) -> bool:
-    _, writer = await asyncio.open_connection(address, port)
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+    """Marked as ours: whether a pod is ready does not hang on whom its security groups let in."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, PROBE_MARK)
+        await asyncio.get_running_loop().sock_connect(probe, (address, port))
     return True
 
 

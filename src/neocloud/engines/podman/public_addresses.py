@@ -6,6 +6,7 @@ in its network; the firewall hands all that arrives to the pod. Addresses of oth
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 from typing import Any
@@ -38,6 +39,22 @@ async def withdraw_public_addresses(layout: Layout, wanted: Iterable[IPv4Address
 async def announce_public_addresses(layout: Layout, addresses: Iterable[IPv4Address]) -> None:
     for address in addresses:
         await _ip("address", "add", f"{address}/32", "dev", _INTERFACE, "label", _label(layout))
+
+
+async def end_connections(addresses: Iterable[IPv4Address]) -> None:
+    """Have the kernel forget what it knows of connections to and from these: they led to another pod.
+
+    It would go on for as long as somebody sends. Without the program connections end by themselves, later.
+    """
+    if shutil.which("conntrack"):
+        for address in addresses:
+            for side in ("--orig-dst", "--reply-dst"):
+                process = await asyncio.create_subprocess_exec(
+                    *("conntrack", "--delete", side, str(address)),
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                )
+                await process.wait()  # fails when there was no connection
 
 
 def _label(layout: Layout) -> str:

@@ -20,7 +20,7 @@ from neocloud.engines.podman.libpod import Conflict, Libpod
 from neocloud.engines.podman.netavark import remove_network_chains
 from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.plane import Bridge, Plane
-from neocloud.engines.podman.ports import Ports
+from neocloud.engines.podman.ports import Ports, require_filters
 from neocloud.engines.podman.records import read_record, write_record
 from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
@@ -81,6 +81,7 @@ class VirtualNetworks:
         network = parse_virtual_network(manifest)
         check_network(network, self.networks(), self.members())
         _refuse_custom_next_hops(network)
+        require_filters()
         known = {bridge.name: bridge for bridge in self._bridges() if bridge.network == network.namespace}
         wanted = {bridge.name: bridge for bridge in _wanted_bridges(network)}
         for name, bridge in known.items():

@@ -1,0 +1,235 @@
+"""Sockets inside the networks of pods, to see which packets arrive.
+
+A socket stays in the network it was made in, so a thread steps into a pod's network, makes one and is done;
+from then on this process holds both ends of every exchange.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+WAIT_SECONDS = 0.7
+"""How long an answer may take; what is dropped never answers."""
+_NETWORK = 0x40000000
+_ECHO_REQUEST = 8
+Made = TypeVar("Made")
+
+
+@dataclass
+class Station:
+    """One network: a pod's, or this machine's when no other is named."""
+
+    name: str
+    address: str
+    network: str = ""
+    """Where the kernel shows it, such as /proc/7/ns/net."""
+    servers: list[asyncio.AbstractServer | asyncio.DatagramTransport] = field(default_factory=list)
+
+    def make(self, job: Callable[[], Made]) -> Made:
+        """Run a short job in this network."""
+        if not self.network:
+            return job()
+        made: list[Made] = []
+        failures: list[OSError] = []
+
+        def inside() -> None:
+            try:
+                with open(self.network) as network:
+                    if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), _NETWORK):
+                        raise OSError(ctypes.get_errno(), "setns")
+                made.append(job())
+            except OSError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=inside)
+        thread.start()
+        thread.join()
+        if failures:
+            raise failures[0]
+        return made[0]
+
+    async def serve(self, *ports: int) -> None:
+        """Answer on TCP and UDP with the station's name and the address that the caller is seen under."""
+        for port in ports:
+            tcp = self.make(lambda port=port: _bound(socket.SOCK_STREAM, port))
+            self.servers.append(await asyncio.start_server(self._answer, sock=tcp))
+            udp = self.make(lambda port=port: _bound(socket.SOCK_DGRAM, port))
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_datagram_endpoint(lambda: _Echo(self.name), sock=udp)
+            self.servers.append(transport)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+    async def tcp(self, address: str, port: int) -> str | None:
+        """What the server says, None when nothing arrives."""
+        client = self.make(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        return await self._ask(client, address, port, connected=True)
+
+    async def udp(self, address: str, port: int) -> str | None:
+        client = self.make(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        return await self._ask(client, address, port, connected=False)
+
+    async def ping(self, address: str) -> bool:
+        client = self.make(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        mark = os.urandom(8)
+        with client, contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                await loop.sock_sendto(client, _echo_request(mark), (address, 0))
+                while True:
+                    answer = await loop.sock_recv(client, 1500)
+                    if answer.endswith(mark) and answer[20] == 0:
+                        return True
+        return False
+
+    @contextlib.contextmanager
+    def conversation(self, address: str, port: int) -> Iterator[Callable[[], Awaitable[str | None]]]:
+        """One UDP flow, that the firewall takes for one connection, to ask in again and again."""
+        client = self.make(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        client.setblocking(False)
+
+        async def say() -> str | None:
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(TimeoutError, OSError):
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await loop.sock_sendto(client, b"?", (address, port))
+                    return (await loop.sock_recv(client, 100)).decode()
+            return None
+
+        with client:
+            yield say
+
+    async def _ask(self, client: socket.socket, address: str, port: int, *, connected: bool) -> str | None:
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with client, contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                await loop.sock_connect(client, (address, port))
+                if not connected:
+                    await loop.sock_sendall(client, b"?")
+                answer = await loop.sock_recv(client, 100)
+                return answer.decode() or None
+        return None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_said(self.name, writer.get_extra_info("peername")))
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+
+class _Echo(asyncio.DatagramProtocol):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._transport.sendto(_said(self._name, addr), addr)
+
+
+def _said(name: str, peer: tuple[str, int]) -> bytes:
+    return f"{name} {peer[0]}".encode()
+
+
+def _bound(kind: int, port: int) -> socket.socket:
+    server = socket.socket(socket.AF_INET, kind)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("0.0.0.0", port))
+    server.setblocking(False)
+    return server
+
+
+def _echo_request(mark: bytes) -> bytes:
+    header = struct.pack("!BBHHH", _ECHO_REQUEST, 0, 0, os.getpid() & 0xFFFF, 1)
+    return struct.pack("!BBHHH", _ECHO_REQUEST, 0, checksum(header + mark), os.getpid() & 0xFFFF, 1) + mark
+
+
+def checksum(data: bytes) -> int:
+    words = struct.unpack(f"!{len(data) // 2}H", data)
+    total = sum(words)
+    total = (total >> 16) + (total & 0xFFFF)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def frame(source_mac: str, target_mac: str, source: str, target: str, mark: bytes) -> bytes:
+    """An echo request as it goes over the wire, under whatever addresses."""
+    ethernet = bytes.fromhex((target_mac + source_mac).replace(":", "")) + b"\x08\x00"
+    body = _echo_request(mark)
+    addresses = socket.inet_aton(source) + socket.inet_aton(target)
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 1, 0, 64, 1, 0) + addresses
+    header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
+    return ethernet + header + body
+
+
+def resolution(source_mac: str, claimed: str, target_mac: str, target: str) -> bytes:
+    """An answer of address resolution that nobody asked for."""
+    hardware = bytes.fromhex(source_mac.replace(":", "")), bytes.fromhex(target_mac.replace(":", ""))
+    header = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2)
+    body = header + hardware[0] + socket.inet_aton(claimed) + hardware[1] + socket.inet_aton(target)
+    return hardware[1] + hardware[0] + b"\x08\x06" + body
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[Station]:
+    """A network of another machine, as far as this one can tell: `world`, behind an interface of its own."""
+    name = f"nctest-{os.getpid()}"
+    here, there = f"ncw{os.getpid()}"[:15], f"ncx{os.getpid()}"[:15]
+    world = Station("world", "198.51.100.2", f"/run/netns/{name}")
+    _ip("netns", "add", name)
+    try:
+        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
+        _ip("address", "add", "198.51.100.1/24", "dev", here)
+        _ip("link", "set", here, "up")
+        _ip("-netns", name, "address", "add", "198.51.100.2/24", "dev", there)
+        _ip("-netns", name, "link", "set", there, "up")
+        _ip("-netns", name, "route", "add", "default", "via", "198.51.100.1")
+        yield world
+    finally:
+        world.close()
+        _ip("link", "delete", here)
+        _ip("netns", "delete", name)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def listening(station: Station) -> Iterator[socket.socket]:
+    """Every frame that arrives at the pod's card."""
+    ear = station.make(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)))
+    with ear:
+        ear.bind(("eth0", 0))
+        ear.setblocking(False)
+        yield ear
+
+
+def send_frame(station: Station, content: bytes) -> None:
+    with station.make(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as out:
+        out.bind(("eth0", 0))
+        out.send(content)
+
+
+async def hears(ear: socket.socket, mark: bytes) -> bool:
+    """Whether a frame with this mark arrives."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                if mark in await loop.sock_recv(ear, 2000):
+                    return True
+    return False
