@@ -37,6 +37,8 @@ class Emulator:
     endpoint: str
     """host:port of the gRPC API, plain text on loopback."""
     http_endpoint: str
+    tls_endpoint: str
+    """host:port of the gRPC API over TLS; "" unless it was asked for."""
     tenant_id: str
     project_id: str
     client: Client
@@ -72,22 +74,25 @@ class Emulator:
 
 
 @contextmanager
-def emulator(*, gpus: str = "") -> Iterator[Emulator]:
-    """The emulator of `NEOCLOUD_HOME`, or one of its own. `gpus`: "8xH100,2xL40S"; empty means plenty."""
+def emulator(*, gpus: str = "", tls: bool = False) -> Iterator[Emulator]:
+    """The emulator of `NEOCLOUD_HOME`, or one of its own. `gpus`: "8xH100,2xL40S"; empty means plenty. With
+    `tls` it also serves TLS, under an authority of its own: `home / "tls" / "ca.pem"`."""
     named = os.environ.get("NEOCLOUD_HOME", "")
-    if named and not gpus and (Path(named) / "server.json").exists():
+    if named and not gpus and not tls and (Path(named) / "server.json").exists():
         with _connected(Path(named)) as found:
             yield found
         return
     with tempfile.TemporaryDirectory(prefix="neocloud-emulator-") as folder:
         home = Path(folder)
-        with _server(home, gpus), _connected(home) as started:
+        with _server(home, gpus, tls), _connected(home) as started:
             yield started
 
 
 @contextmanager
-def _server(home: Path, gpus: str) -> Iterator[None]:
+def _server(home: Path, gpus: str, tls: bool) -> Iterator[None]:
     ports = ["--grpc-port", "0", "--http-port", "0"]
+    if tls:
+        ports += ["--tls-port", "0", "--redirector-port", "0"]
     command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home), *ports]
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
@@ -123,6 +128,7 @@ def _connected(home: Path) -> Iterator[Emulator]:
             home=home,
             endpoint=server["grpc"],
             http_endpoint=server["http"],
+            tls_endpoint=server["tls"],
             tenant_id=server["tenant_id"],
             project_id=server["project_id"],
             client=client,
