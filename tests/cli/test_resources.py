@@ -18,6 +18,7 @@ FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 PROJECTS = "nebius.iam.v1.ProjectService"
 HAND_MADE = {
     "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService", "neocloud.billing.v1.UsageService",
+    "neocloud.iam.v1.SignInService", "neocloud.iam.v1.UserService", "neocloud.iam.v1.SessionService",
     "nebius.iam.v1.TokenExchangeService", "nebius.common.v1.OperationService",
 }  # fmt: skip
 

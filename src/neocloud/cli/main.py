@@ -55,7 +55,11 @@ class NeoGroup(LazyGroup):
         "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),
         "billing": Entry("What was used, and what it costs.", PRODUCTS),
         "iam": Entry("Projects, service accounts, groups and who may do what.", ACCESS),
-        "login": Entry("Use a cloud with a credentials file.", ACCESS),
+        "login": Entry("Sign in, as a person or with a service account's credentials file.", ACCESS),
+        "logout": Entry("Sign out, and forget the profile.", ACCESS),
+        "whoami": Entry("Show as whom commands are run, and where.", ACCESS),
+        "user": Entry("People who may sign in.", ACCESS),
+        "session": Entry("Where people are signed in.", ACCESS),
         "client-config": Entry("Point other programs here: SDK, SkyPilot, dstack, Terraform.", ACCESS),
         "config": Entry("Profiles: which cloud, as whom, in which project.", ACCESS),
     }

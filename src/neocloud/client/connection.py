@@ -18,6 +18,7 @@ from neocloud.client.credentials import Credentials, read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, token_folder
 from neocloud.client.rpc_errors import code_name, from_rpc_error
+from neocloud.client.sessions import SessionToken
 from neocloud.client.tokens import ExchangedToken, TokenSource, cache_file_for
 from neocloud.core import contract
 
@@ -160,8 +161,29 @@ def invoke(
 
 def connect(profile: Profile) -> Client:
     """Open a connection for a profile. Nothing is sent yet."""
-    credentials = read_credentials(Path(profile.credentials_file))
-    return connect_as(credentials, live_endpoint(profile))
+    endpoint = live_endpoint(profile)
+    if profile.session_file:
+        channel = open_channel(endpoint, profile.ca_file)
+        return Client(channel, endpoint, SessionToken(Path(profile.session_file), invoker(channel, endpoint)))
+    return connect_as(read_credentials(Path(profile.credentials_file)), endpoint)
+
+
+def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
+    """With TLS when there are certificates to trust."""
+    if not ca_file:
+        return grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+    try:
+        roots = Path(ca_file).read_bytes()
+    except OSError as error:
+        raise ClientError(
+            "NOT_FOUND", f"{ca_file} cannot be read: {error.strerror}", "Name another"
+        ) from error
+    return grpc.secure_channel(endpoint, grpc.ssl_channel_credentials(roots), options=CHANNEL_OPTIONS)
+
+
+def invoker(channel: grpc.Channel, endpoint: str) -> Callable[[str, Any], Any]:
+    """Calls without a token: (path, request) -> response."""
+    return lambda path, message: invoke(channel, endpoint, path, message)
 
 
 def connect_as(credentials: Credentials, endpoint: str) -> Client:

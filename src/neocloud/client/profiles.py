@@ -29,6 +29,10 @@ class Profile:
     project_id: str = ""
     home: str = ""
     """State folder, when the cloud runs on this machine."""
+    session_file: str = ""
+    """Of a person who signed in; then there is no credentials file."""
+    ca_file: str = ""
+    """Certificates to trust; names an endpoint that speaks TLS."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,11 @@ def config_file() -> Path:
     return platformdirs.user_config_path("neocloud") / "config.yaml"
 
 
+def session_file(name: str) -> Path:
+    """Where a profile's session is kept; unlike tokens it cannot be fetched again, so it is no cache."""
+    return config_file().parent / "sessions" / f"{name}.json"
+
+
 def token_folder() -> Path:
     return platformdirs.user_cache_path("neocloud") / "tokens"
 
@@ -113,9 +122,12 @@ def write_profiles(profiles: Profiles, path: Path) -> None:
 
 def _profile(name: str, entry: Any, path: Path) -> Profile:
     known = {item.name for item in fields(Profile)} - {"name"}
-    if not isinstance(entry, Mapping) or not {"endpoint", "credentials_file"} <= set(entry):
+    if not isinstance(entry, Mapping) or "endpoint" not in entry:
         raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
-    return Profile(name, **{key: str(value) for key, value in entry.items() if key in known})
+    if not {"credentials_file", "session_file"} & set(entry):
+        raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
+    values = {key: str(value) for key, value in entry.items() if key in known}
+    return Profile(name, **{"credentials_file": "", **values})
 
 
 def _malformed(path: Path, why: str) -> ClientError:

@@ -1,7 +1,7 @@
 """Signing in at an OpenID provider: authorization code with PKCE, for a client that listens on loopback.
 
 What must be remembered between the two calls is sealed into a token that the client brings back, so nothing
-is stored for people who never come back. The provider redeems a code once, so bringing it twice gives nothing.
+is stored for people who never come back. The provider redeems a code once: bringing it twice gives nothing.
 """
 
 import base64

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import pyotp
+from pyotp import random_base32
+from pyotp.totp import TOTP
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Violation
@@ -106,7 +107,7 @@ async def change_password(call: Call, request: Any) -> Any:
 
 async def start_totp(call: Call, request: Any) -> Any:
     account_id, email = await _prove_again(call, request.current_password, "current_password")
-    secret = pyotp.random_base32()
+    secret = random_base32()
 
     def propose(tx: Transaction) -> None:
         if second_factor.has_second_factor(tx, account_id):
@@ -116,7 +117,7 @@ async def start_totp(call: Call, request: Any) -> Any:
         second_factor.propose(tx, account_id, secret)
 
     await call.dependencies.store.write(propose)
-    uri = pyotp.TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
+    uri = TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
     return StartTotpResponse(secret=secret, uri=uri)
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-import pyotp
+from pyotp.totp import TOTP
+from pyotp.utils import strings_equal
 
 from neocloud.core.service import Violation
 
@@ -24,9 +25,9 @@ def password_violations(password: str, email: str, field: str = "password") -> I
 def totp_step(secret: str, code: str, now: datetime, last_step: int) -> int | None:
     """The time step a code belongs to, one before or after now at most; None when it is wrong or was used."""
     digits = code.replace(" ", "")
-    totp = pyotp.TOTP(secret)
+    totp = TOTP(secret)
     present = int(now.timestamp()) // TOTP_STEP_SECONDS
     for step in (present - 1, present, present + 1):
-        if step > last_step and pyotp.utils.strings_equal(totp.generate_otp(step), digits):
+        if step > last_step and strings_equal(totp.generate_otp(step), digits):
             return step
     return None

@@ -1,0 +1,42 @@
+"""`neo logout`: end the session of a profile."""
+
+from pathlib import Path
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import warn
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import invoker, open_channel
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file, read_profiles, write_profiles
+from neocloud.client.sessions import forget_session, read_session, sign_out
+
+app = command_group()
+
+
+@app.command()
+def logout(context: typer.Context) -> None:
+    """Sign out, and forget the profile.
+
+    Example:
+
+      neo logout
+    """
+    profile = profile_of(context)
+    if not profile.session_file:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Profile {profile.name!r} is a service account's, which has no session",
+            f"`neo config remove {profile.name}` forgets it",
+        )
+    file = Path(profile.session_file)
+    try:
+        session = read_session(file)
+        with open_channel(profile.endpoint, profile.ca_file) as channel:
+            sign_out(invoker(channel, profile.endpoint), session)
+    except ClientError as error:
+        warn(f"The cloud could not be told, so the session lives there until it is revoked. {error}")
+    forget_session(file)
+    write_profiles(read_profiles(config_file()).without(profile.name), config_file())
+    typer.echo(f"Signed out. Profile {profile.name} is forgotten.")

@@ -1,0 +1,91 @@
+"""`neo session`: where you are signed in, and ending it."""
+
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.target import client_of
+from neocloud.core import contract
+
+SERVICE = "neocloud.iam.v1.SessionService"
+app = command_group("Where people are signed in.\n\nExample:\n\n  neo session list")
+
+
+@app.command("list")
+def list_sessions(
+    context: typer.Context,
+    user: Annotated[str, typer.Option(help="Id of another user account, for admins.")] = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List sessions: yours, or another user's.
+
+    Examples:
+
+      neo session list
+      neo session list --user tenantuseraccount-e00abc
+    """
+    with client_of(context) as client:
+        items = [contract.to_dict(item) for item in client.list_all(f"{SERVICE}/List", {"parent_id": user})]
+    rows = (
+        (
+            item["metadata"]["id"],
+            item["spec"].get("method", ""),
+            item["spec"].get("client", ""),
+            item["status"]["last_refreshed_at"],
+            item["status"]["expires_at"],
+        )
+        for item in items
+    )
+    view = table(["ID", "SIGNED IN BY", "CLIENT", "LAST USED", "ENDS"], rows)
+    show(output, items, view, empty="There are no sessions.")
+
+
+@app.command()
+def revoke(
+    context: typer.Context,
+    session_id: Annotated[str, typer.Argument(help="Id of the session.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="All of yours, this one too.")] = False,
+    user: Annotated[str, typer.Option(help="All of this user account, for admins.")] = "",
+    service_account: Annotated[
+        str, typer.Option(help="All tokens that this service account has been given, for admins.")
+    ] = "",
+) -> None:
+    """End sessions; their tokens stop working within a second.
+
+    Examples:
+
+      neo session revoke session-e00abc
+      neo session revoke --all
+      neo session revoke --user tenantuseraccount-e00abc
+    """
+    named = {
+        "all_my_active": everything,
+        "tenant_user_account_id": user,
+        "service_account_id": service_account,
+    }
+    chosen = {field: value for field, value in named.items() if value}
+    if len(chosen) + bool(session_id) != 1:
+        raise typer.BadParameter("Give the id of a session, or one of --all, --user, --service-account.")
+    with client_of(context) as client:
+        if session_id:
+            client.call(f"{SERVICE}/Revoke", {"id": session_id})
+        else:
+            client.call("nebius.iam.v1.SessionManagementService/Revoke", chosen)
+    typer.echo("Revoked.")
+
+
+@app.command()
+def token(context: typer.Context) -> None:
+    """Print an access token, for other programs.
+
+    It is good for an hour at most. Who has it can do what you can do.
+
+    Examples:
+
+      neo session token
+      export NEBIUS_IAM_TOKEN=$(neo session token)
+    """
+    with client_of(context) as client:
+        typer.echo(client.tokens.token())

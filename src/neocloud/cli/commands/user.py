@@ -1,0 +1,257 @@
+"""`neo user`: people who may sign in. Passwords that are made are printed once and kept nowhere."""
+
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.signing_in import ask_new_password, ask_password
+from neocloud.cli.target import client_of, profile_of
+from neocloud.client.connection import Client
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+USERS = "neocloud.iam.v1.UserService"
+ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
+IAM = "nebius.iam.v1"
+app = command_group(
+    "People who may sign in.\n\nExample:\n\n  neo user create alice@bank.example --group editors"
+)
+
+UserArgument = Annotated[str, typer.Argument(help="E-mail address, or id of the user account.")]
+GroupsOption = Annotated[list[str] | None, typer.Option("--group", help="Name or id of a group; repeatable.")]
+StdinOption = Annotated[bool, typer.Option(help="Read the password from standard input.")]
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    email: Annotated[str, typer.Argument(help="E-mail address.")],
+    name: Annotated[str, typer.Option(help="The person's name.")] = "",
+    group: GroupsOption = None,
+    password_stdin: StdinOption = False,
+) -> None:
+    """Make a user with a password.
+
+    Examples:
+
+      neo user create alice@bank.example --group admins
+    """
+    password = ask_password("", from_stdin=True) if password_stdin else ""
+    request = {"parent_id": tenant_of(context), "email": email, "name": name, "password": password}
+    with client_of(context) as client:
+        group_ids = [_group_id(client, request["parent_id"], each) for each in group or []]
+        made = client.call(f"{USERS}/Create", request)
+        _add(client, made.tenant_user_account_id, group_ids)
+    typer.echo(f"Made user {email} ({made.tenant_user_account_id}).")
+    _print_password(made.generated_password)
+
+
+@app.command("list")
+def list_users(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List the users of the tenant.
+
+    Example:
+
+      neo user list
+    """
+    with client_of(context) as client:
+        items = [contract.to_dict(item) for item in _users(client, tenant_of(context))]
+    rows = (
+        (
+            item["attributes"].get("email", ""),
+            item["attributes"].get("name", ""),
+            item["tenant_user_account"]["status"].get("state", ""),
+            item["tenant_user_account"]["status"].get("federation_id", "") or "password",
+            item["tenant_user_account"]["metadata"]["id"],
+        )
+        for item in items
+    )
+    view = table(["E-MAIL", "NAME", "STATE", "SIGNS IN BY", "ID"], rows)
+    show(output, items, view, empty="There are no users. `neo user create EMAIL` makes one.")
+
+
+@app.command()
+def invite(
+    context: typer.Context,
+    email: Annotated[str, typer.Argument(help="E-mail address.")],
+    group: GroupsOption = None,
+    days: Annotated[int, typer.Option(min=1, max=30, help="For how long the invitation is good.")] = 7,
+) -> None:
+    """Invite somebody, who chooses a password by themselves.
+
+    No mail is sent: hand the printed code over by a way you trust.
+
+    Example:
+
+      neo user invite bob@bank.example --group viewers
+    """
+    tenant_id = tenant_of(context)
+    request = {
+        "metadata": {"parent_id": tenant_id},
+        "spec": {"email": email},
+        "no_send": True,
+        "expires_in": f"{days * 86400}s",
+    }
+    with client_of(context) as client:
+        group_ids = [_group_id(client, tenant_id, each) for each in group or []]
+        invitation_id = client.wait(client.call(f"{IAM}.InvitationService/Create", request)).resource_id
+        invitation = client.call(f"{IAM}.InvitationService/Get", {"id": invitation_id})
+        _add(client, invitation.status.tenant_user_account_id, group_ids)
+        code = client.call(f"{USERS}/IssueInvitationCode", {"id": invitation_id}).code
+        endpoint = client.endpoint
+    say(f"Invited {email} ({invitation_id}). No mail is sent; this signs them in once, within {days} days:")
+    typer.echo(f"neo login --endpoint {endpoint} --invitation {code}")
+
+
+@app.command()
+def set_password(context: typer.Context, user: UserArgument, password_stdin: StdinOption = False) -> None:
+    """Give a user another password, and end their sessions.
+
+    Example:
+
+      neo user set-password alice@bank.example
+    """
+    password = ask_password("", from_stdin=True) if password_stdin else ""
+    with client_of(context) as client:
+        request = {"id": user_id(client, tenant_of(context), user), "password": password}
+        answer = client.call(f"{USERS}/SetPassword", request)
+    typer.echo(f"{user} has another password; all their sessions have ended.")
+    _print_password(answer.generated_password)
+
+
+@app.command()
+def change_password(context: typer.Context) -> None:
+    """Change your own password, and end your other sessions.
+
+    Example:
+
+      neo user change-password
+    """
+    request = {
+        "current_password": ask_password("Present password", from_stdin=False),
+        "new_password": ask_new_password(from_stdin=False),
+    }
+    with client_of(context) as client:
+        client.call(f"{USERS}/ChangePassword", request)
+    typer.echo("Your password is changed; your other sessions have ended.")
+
+
+@app.command()
+def second_factor(context: typer.Context) -> None:
+    """Protect your own account with an authenticator app.
+
+    Example:
+
+      neo user second-factor
+    """
+    password = ask_password("Present password", from_stdin=False)
+    with client_of(context) as client:
+        begun = client.call(f"{USERS}/StartTotp", {"current_password": password})
+        say(f"Add this to your authenticator app, or type the secret {begun.secret}:\n\n  {begun.uri}\n")
+        client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code that it shows", err=True)})
+    typer.echo("From now on a code is needed to sign in.")
+
+
+@app.command()
+def remove_second_factor(context: typer.Context, user: UserArgument) -> None:
+    """Let somebody in who lost their authenticator app.
+
+    Example:
+
+      neo user remove-second-factor alice@bank.example
+    """
+    _about(context, user, f"{USERS}/RemoveTotp")
+    typer.echo(f"{user} signs in with the password alone now.")
+
+
+@app.command()
+def block(context: typer.Context, user: UserArgument) -> None:
+    """End a user's sessions and let them in no more.
+
+    Example:
+
+      neo user block alice@bank.example
+    """
+    _about(context, user, f"{ACCOUNTS}/Block")
+    typer.echo(f"{user} is blocked.")
+
+
+@app.command()
+def unblock(context: typer.Context, user: UserArgument) -> None:
+    """Let a blocked user in again.
+
+    Example:
+
+      neo user unblock alice@bank.example
+    """
+    _about(context, user, f"{ACCOUNTS}/Unblock")
+    typer.echo(f"{user} may sign in again.")
+
+
+@app.command()
+def delete(context: typer.Context, user: UserArgument) -> None:
+    """Remove a user, with their memberships and sessions.
+
+    Example:
+
+      neo user delete alice@bank.example
+    """
+    _about(context, user, f"{USERS}/Delete")
+    typer.echo(f"{user} is deleted.")
+
+
+def tenant_of(context: typer.Context) -> str:
+    profile = profile_of(context)
+    if profile.tenant_id:
+        return profile.tenant_id
+    raise ClientError(
+        "INVALID_ARGUMENT", f"Profile {profile.name!r} names no tenant", "Sign in again with --tenant ID"
+    )
+
+
+def user_id(client: Client, tenant_id: str, user: str) -> str:
+    """Of an address or an id. Raises ClientError when nobody or several have the address."""
+    if "@" not in user:
+        return user
+    found = [
+        item.tenant_user_account.metadata.id
+        for item in _users(client, tenant_id)
+        if item.attributes.email.casefold() == user.casefold()
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ClientError(
+            "FAILED_PRECONDITION", f"{user} has several accounts", f"Name one: {', '.join(found)}"
+        )
+    raise ClientError("NOT_FOUND", f"There is no user {user}", "`neo user list` shows them")
+
+
+def _users(client: Client, tenant_id: str) -> Any:
+    return client.list_all(f"{IAM}.TenantUserAccountWithAttributesService/List", {"parent_id": tenant_id})
+
+
+def _about(context: typer.Context, user: str, path: str) -> None:
+    with client_of(context) as client:
+        client.call(path, {"id": user_id(client, tenant_of(context), user)})
+
+
+def _group_id(client: Client, tenant_id: str, group: str) -> str:
+    if group.startswith("group-"):
+        return group
+    request = {"parent_id": tenant_id, "name": group}
+    return client.call(f"{IAM}.GroupService/GetByName", request).metadata.id
+
+
+def _add(client: Client, account_id: str, group_ids: list[str]) -> None:
+    for group_id in group_ids:
+        request = {"metadata": {"parent_id": group_id}, "spec": {"member_id": account_id}}
+        client.wait(client.call(f"{IAM}.GroupMembershipService/Create", request))
+
+
+def _print_password(password: str) -> None:
+    if password:
+        say("The password, which is shown only now:")
+        typer.echo(password)

@@ -1,0 +1,139 @@
+"""The ways a person signs in at the terminal: password, browser, invitation. No password is an argument."""
+
+import platform
+import sys
+import webbrowser
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from neocloud.cli.output import say
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import Client, connect, invoker, live_endpoint, open_channel
+from neocloud.client.errors import ClientError
+from neocloud.client.loopback import BrowserReply
+from neocloud.client.profiles import Profile, session_file
+from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now, write_session
+from neocloud.core import contract
+
+BROWSER_SECONDS = 300.0
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to sign in."""
+
+    endpoint: str
+    ca_file: str
+
+    def call(self, path: str, message: Any) -> Any:
+        with open_channel(self.endpoint, self.ca_file) as channel:
+            return invoker(channel, self.endpoint)(path, message)
+
+
+def place_of(context: typer.Context, endpoint: str, ca_file: str) -> Place:
+    """The named endpoint, or that of the present profile. A password goes over loopback or TLS only."""
+    if not endpoint:
+        profile = profile_of(context)
+        endpoint, ca_file = live_endpoint(profile), ca_file or profile.ca_file
+    if not ca_file and endpoint.rpartition(":")[0] not in LOOPBACK:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"What you type would go to {endpoint} unencrypted",
+            "Name the cloud's certificate with --ca-file, or reach it through `ssh -L`",
+        )
+    return Place(endpoint, ca_file)
+
+
+def by_password(place: Place, email: str, code: str, tenant: str, from_stdin: bool) -> Session:
+    fields = {
+        "email": email,
+        "password": ask_password("Password", from_stdin),
+        "totp_code": code,
+        "tenant_id": tenant,
+        "client": client_words(),
+    }
+    try:
+        return sign_in(place.call, "WithPassword", fields, utc_now())
+    except ClientError as error:
+        if error.code != "FAILED_PRECONDITION" or code or from_stdin:
+            raise
+    fields["totp_code"] = typer.prompt("Code of your authenticator app", err=True)
+    return sign_in(place.call, "WithPassword", fields, utc_now())
+
+
+def in_browser(place: Place, federation_id: str, port: int) -> Session:
+    with BrowserReply(port) as reply:
+        path = f"{SIGN_IN}/StartOidc"
+        request = {"federation_id": federation_id, "redirect_uri": reply.redirect_uri}
+        begun = place.call(path, contract.method(path).input(**request))
+        say(f"Sign in in the browser. If none opens, go to:\n\n  {begun.authorization_url}\n")
+        webbrowser.open(begun.authorization_url)
+        code = reply.wait(begun.state, BROWSER_SECONDS)
+    fields = {"login_token": begun.login_token, "state": begun.state, "code": code, "client": client_words()}
+    return sign_in(place.call, "FinishOidc", fields, utc_now())
+
+
+def by_invitation(place: Place, code: str, from_stdin: bool) -> Session:
+    password = ask_new_password(from_stdin)
+    fields = {"code": code, "password": password, "client": client_words()}
+    return sign_in(place.call, "AcceptInvitation", fields, utc_now())
+
+
+def make_profile(place: Place, session: Session, name: str, project: str) -> Profile:
+    file = session_file(name)
+    write_session(file, session)
+    profile = Profile(
+        name,
+        place.endpoint,
+        credentials_file="",
+        tenant_id=session.tenant_id,
+        project_id=project,
+        session_file=str(file),
+        ca_file=place.ca_file,
+    )
+    if project:
+        return profile
+    with connect(profile) as client:
+        return Profile(**{**profile.__dict__, "project_id": _default_project(client, session.tenant_id)})
+
+
+def account_words(profile: Any) -> str:
+    """Of a GetProfileResponse: "alice@bank.example (tenantuseraccount-e00...)"."""
+    if profile.WhichOneof("profile") == "user_profile":
+        user = profile.user_profile
+        return f"{user.attributes.email or user.attributes.name or user.attributes.sub} ({user.id})"
+    metadata = profile.service_account_profile.info.metadata
+    return f"{metadata.name or metadata.id} ({metadata.id})"
+
+
+def ask_password(words: str, from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    return typer.prompt(words, hide_input=True, err=True)
+
+
+def ask_new_password(from_stdin: bool) -> str:
+    if from_stdin:
+        return ask_password("", from_stdin)
+    return typer.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
+
+
+def client_words() -> str:
+    """As a list of sessions shows it."""
+    return f"neo on {platform.node()}"[:200]
+
+
+def _default_project(client: Client, tenant_id: str) -> str:
+    """The one that is called default-something, or the only one; "" when it may not be seen."""
+    try:
+        found = list(client.list_all("nebius.iam.v1.ProjectService/List", {"parent_id": tenant_id}))
+    except ClientError as error:
+        if error.code not in ("PERMISSION_DENIED", "NOT_FOUND"):
+            raise
+        return ""
+    named = [project for project in found if project.metadata.name.startswith("default")]
+    chosen = named or (found if len(found) == 1 else [])
+    return chosen[0].metadata.id if chosen else ""

@@ -1,0 +1,134 @@
+"""A person's session: signing in, and tokens from a file that only they can read.
+
+The refresh token in the file is used up by each refresh, so two commands that run at once take turns: whoever
+comes second finds what the first one fetched.
+"""
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from neocloud.client.errors import ClientError
+from neocloud.client.tokens import RENEW_BEFORE
+from neocloud.core import contract
+
+SIGN_IN = "neocloud.iam.v1.SignInService"
+Invoke = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Session:
+    id: str
+    account_id: str
+    tenant_id: str
+    refresh_token: str = field(repr=False)
+    access_token: str = field(repr=False)
+    expires_at: str
+    """Of the access token, in ISO form."""
+
+    def is_fresh(self, now: datetime) -> bool:
+        return bool(self.access_token) and datetime.fromisoformat(self.expires_at) - now > RENEW_BEFORE
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def sign_in(invoke: Invoke, verb: str, fields: dict[str, Any], now: datetime) -> Session:
+    """One of the sign-in verbs that answer with tokens."""
+    path = f"{SIGN_IN}/{verb}"
+    return _session(invoke(path, contract.method(path).input(**fields)), now)
+
+
+def sign_out(invoke: Invoke, session: Session) -> None:
+    path = f"{SIGN_IN}/SignOut"
+    invoke(path, contract.method(path).input(refresh_token=session.refresh_token))
+
+
+def read_session(path: Path) -> Session:
+    """Raises ClientError when there is none."""
+    try:
+        return Session(**json.loads(path.read_text()))
+    except FileNotFoundError as error:
+        raise ClientError("UNAUTHENTICATED", "You are signed out", "Sign in with `neo login`") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise ClientError(
+            "UNAUTHENTICATED", f"The session in {path} cannot be read", "Sign in again with `neo login`"
+        ) from error
+
+
+def write_session(path: Path, session: Session) -> None:
+    """Whole or not at all, and never readable by others."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        json.dump(asdict(session), file)
+    os.replace(name, path)
+
+
+def forget_session(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+@dataclass
+class SessionToken:
+    """A TokenSource: the session's access token, refreshed when needed."""
+
+    path: Path
+    invoke: Invoke
+    now: Callable[[], datetime] = utc_now
+
+    def token(self) -> str:
+        session = read_session(self.path)
+        if session.is_fresh(self.now()):
+            return session.access_token
+        with _turn(self.path):
+            session = read_session(self.path)
+            if not session.is_fresh(self.now()):
+                session = self._refresh(session)
+        return session.access_token
+
+    def forget(self) -> None:
+        """The next token is a new one, or a clear word that the session has ended."""
+        with suppress(ClientError), _turn(self.path):
+            write_session(self.path, replace(read_session(self.path), access_token=""))
+
+    def _refresh(self, session: Session) -> Session:
+        try:
+            fields = {"refresh_token": session.refresh_token}
+            fresh = sign_in(self.invoke, "Refresh", fields, self.now())
+        except ClientError as error:
+            if error.code != "UNAUTHENTICATED":
+                raise
+            raise ClientError(
+                "UNAUTHENTICATED", "Your session has ended", "Sign in again with `neo login`"
+            ) from error
+        write_session(self.path, fresh)
+        return fresh
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """One at a time for this session; the kernel ends a turn with its process."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _session(answer: Any, now: datetime) -> Session:
+    return Session(
+        id=answer.session_id,
+        account_id=answer.tenant_user_account_id,
+        tenant_id=answer.tenant_id,
+        refresh_token=answer.refresh_token,
+        access_token=answer.access_token,
+        expires_at=(now + timedelta(seconds=answer.expires_in)).isoformat(),
+    )
