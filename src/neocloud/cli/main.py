@@ -51,7 +51,7 @@ class NeoGroup(LazyGroup):
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
         "image": Entry("Build the container images that clusters run on.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
-        "compute": Entry("Platforms to choose from, and shared file systems.", PRODUCTS),
+        "compute": Entry("Virtual machines, their disks and images, and shared file systems.", PRODUCTS),
         "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),
         "billing": Entry("What was used, and what it costs.", PRODUCTS),
         "iam": Entry("Projects, service accounts, groups and who may do what.", ACCESS),

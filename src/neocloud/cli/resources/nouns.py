@@ -214,7 +214,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             Parent.PROJECT,
             (*CRUD, "Start", "Stop", "BatchGet"),
             "Virtual machines.",
-            "--file machine.yaml",
+            "web --file machine.yaml",
         ),
         Noun(
             "neocloud.compute.v1.MachineService",

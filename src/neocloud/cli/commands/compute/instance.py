@@ -1,0 +1,242 @@
+"""`neo compute instance`: make a machine with a key to sign in, restart it, sign in, read what it printed."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from neocloud.cli.commands.compute.lookup import (
+    MACHINES,
+    SERVICE,
+    Place,
+    find_instance,
+    first_subnet,
+    open_place,
+    public_host,
+    state_of,
+)
+from neocloud.cli.commands.slurm.keys import default_public_keys, read_public_keys
+from neocloud.cli.commands.slurm.lookup import ProjectOption
+from neocloud.cli.commands.slurm.shapes import choose_shape
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show
+from neocloud.cli.progress import stage
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file
+from neocloud.core import contract
+
+WAIT_SECONDS = 900.0
+FOLLOW_SECONDS = 1.0
+DEFAULT_USER = "ubuntu"
+DEFAULT_FAMILY = "ubuntu24.04-driverless"
+NameArgument = Annotated[str, typer.Argument(help="Name or id of the instance.")]
+UserOption = Annotated[str, typer.Option(help="Account in the guest.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands beside the derived ones, and the create for people in place of the derived one."""
+    group = next(info.typer_instance for info in app.registered_groups if info.name == "instance")
+    assert group is not None
+    derived = [command for command in group.registered_commands if command.name != "create"]
+    group.registered_commands[:] = derived
+    group.command("create")(create)
+    group.command("restart")(restart)
+    group.command("ssh")(ssh)
+    group.command("serial-log")(serial_log)
+
+
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the instance.")],
+    platform: Annotated[str, typer.Option(help="Platform. Default: one without GPUs.")] = "",
+    preset: Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest.")] = "",
+    image_family: Annotated[str, typer.Option(help="Family of the boot disk's image.")] = DEFAULT_FAMILY,
+    disk_size: Annotated[int, typer.Option(help="GiB of the boot disk.")] = 10,
+    subnet: Annotated[str, typer.Option(help="Subnet id. Default: the project's default subnet.")] = "",
+    ssh_key: Annotated[
+        list[Path] | None,
+        typer.Option(help="Public key file that may sign in; repeatable. Default: yours in ~/.ssh."),
+    ] = None,
+    user: UserOption = DEFAULT_USER,
+    public_ip: Annotated[bool, typer.Option("--public-ip", help="Give it a public address.")] = False,
+    preemptible: Annotated[
+        bool, typer.Option("--preemptible", help="Cheaper, and may be stopped at any time.")
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="Take the spec from a YAML or JSON file; it goes over the options."
+        ),
+    ] = None,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Make a machine that your ssh key may sign in to, and wait until it runs.
+
+    Examples:
+
+      neo compute instance create web --preset 2vcpu-4gb --public-ip
+      neo compute instance create web --file machine.yaml
+    """
+    place = open_place(context, project)
+    platform, preset = choose_shape(place, platform, preset)
+    keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
+    interface: dict[str, Any] = {
+        "name": "eth0",
+        "subnet_id": subnet or first_subnet(place),
+        "ip_address": {},
+    }
+    if public_ip:
+        interface["public_ip_address"] = {}
+    disk = {
+        "type": "NETWORK_SSD",
+        "size_gibibytes": disk_size,
+        "source_image_family": {"image_family": image_family},
+    }
+    spec: dict[str, Any] = {
+        "resources": {"platform": platform, "preset": preset},
+        "boot_disk": {
+            "attach_mode": "READ_WRITE",
+            "managed_disk": {"name": f"{name}-boot", "spec": disk},
+        },
+        "network_interfaces": [interface],
+        "cloud_init_user_data": user_data(user, keys),
+    }
+    if preemptible:
+        spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
+    spec |= _spec_of(file) if file is not None else {}
+    request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
+    operation = place.client.call(f"{SERVICE}/Create", request)
+    _wait(place, operation, f"Instance {name}: {preset} on {platform}")
+    instance = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
+    if not keys:
+        say("Nobody can sign in with ssh: no key was given and ~/.ssh holds none.")
+    if output is not Format.TABLE:
+        show(output, contract.to_dict(instance), fields_table(()))
+        return
+    typer.echo(f"Instance {name} is {state_of(instance)}. Its guest may need a moment until it takes you in.")
+    typer.echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{public_host(instance)}")
+
+
+def restart(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+    """Stop a machine in order and start it again; disks and addresses stay.
+
+    Example:
+
+      neo compute instance restart web
+    """
+    place = open_place(context, project)
+    instance_id = find_instance(place, name).metadata.id
+    for verb, words in (("Stop", "Stop"), ("Start", "Start")):
+        operation = place.client.call(f"{SERVICE}/{verb}", {"id": instance_id})
+        _wait(place, operation, f"{words} instance {name}")
+    typer.echo(f"Instance {name} is running.")
+
+
+def ssh(
+    context: typer.Context,
+    name: NameArgument,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Command to run there, after `--`. Default: a shell.", show_default=False),
+    ] = None,
+    user: UserOption = DEFAULT_USER,
+    identity: Annotated[
+        Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
+    ] = None,
+    project: ProjectOption = "",
+) -> None:
+    """Sign in to a machine, or run one command there. Its host key is remembered at the first sign-in.
+
+    Examples:
+
+      neo compute instance ssh web
+      neo compute instance ssh web -- uname -a
+    """
+    program = shutil.which("ssh")
+    if program is None:
+        raise ClientError(
+            "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
+        )
+    instance = find_instance(open_place(context, project), name)
+    host = public_host(instance)
+    if state_of(instance) != "RUNNING" or not host:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Instance {name} is {state_of(instance)}",
+            f"Start it with `neo compute instance start {name}`",
+        )
+    options = ["-o", f"UserKnownHostsFile={_known_hosts(instance)}", "-o", "StrictHostKeyChecking=accept-new"]
+    if identity is not None:
+        options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
+    os.execv(program, ["ssh", *options, f"{user}@{host}", *(command or ())])
+
+
+def serial_log(
+    context: typer.Context,
+    name: NameArgument,
+    tail: Annotated[int, typer.Option(help="Only the last so many lines; 0: all.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    project: ProjectOption = "",
+) -> None:
+    """Print what a machine wrote to its serial console since its last start.
+
+    Example:
+
+      neo compute instance serial-log web --tail 50
+    """
+    place = open_place(context, project)
+    request: dict[str, Any] = {"instance_id": find_instance(place, name).metadata.id, "tail": tail}
+    while True:
+        answer = place.client.call(f"{MACHINES}/ReadSerialLog", request)
+        for line in answer.lines:
+            typer.echo(line)
+        if not follow and (tail or not answer.lines):
+            return
+        request |= {"tail": 0, "first_line": answer.next_line}
+        if follow and not answer.lines:
+            place.client.sleep(FOLLOW_SECONDS)
+
+
+def user_data(user: str, keys: list[str]) -> str:
+    """A cloud-config that lets these keys in as this account, who may become root."""
+    account = {
+        "name": user,
+        "shell": "/bin/bash",
+        "sudo": "ALL=(ALL) NOPASSWD:ALL",
+        "ssh_authorized_keys": keys,
+    }
+    return "#cloud-config\n" + yaml.safe_dump({"users": [account]}, sort_keys=False)
+
+
+def _spec_of(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read", str(error)) from error
+    spec = content.get("spec", content) if isinstance(content, dict) else None
+    if not isinstance(spec, dict):
+        raise ClientError("INVALID_ARGUMENT", f"{file} holds no spec", "Write fields such as `resources:`")
+    return spec
+
+
+def _wait(place: Place, operation: Any, title: str) -> None:
+    try:
+        with stage(title) as tell:
+            place.client.wait(
+                operation,
+                on_progress=lambda latest: tell(latest.progress_tracker.description),
+                timeout_seconds=WAIT_SECONDS,
+            )
+    except KeyboardInterrupt:
+        say("It goes on without you. `neo compute instance list` shows how far it is.")
+        raise
+
+
+def _known_hosts(instance: Any) -> Path:
+    """A file for each machine: another machine may have its address tomorrow."""
+    folder = config_file().parent / "known_hosts"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / instance.metadata.id

@@ -1,0 +1,80 @@
+"""What the machine of an instance is doing, and what its guest printed: asked of the engine each time."""
+
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.reconcile.steps import RetryLater
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import Transaction
+from neocloud.engines.base import EngineError, PodPhase, Reference
+from neocloud.services.compute.api.power import instance_row
+from neocloud.services.compute.reconcile.control import MachineControl
+from neocloud.services.compute.reconcile.record import MachineRecord, read_record
+from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
+
+Machine = contract.message("neocloud.compute.v1.Machine")
+ReadSerialLogResponse = contract.message("neocloud.compute.v1.ReadSerialLogResponse")
+SERVICE = "neocloud.compute.v1.MachineService"
+OFF = "off"
+MAX_LINES = 10_000
+
+
+async def get(call: Call, request: Any) -> Any:
+    engine, instance_id = call.dependencies.engine, request.instance_id
+    record = await call.dependencies.store.read(lambda tx: _record(tx, instance_id))
+    capabilities = await engine.capabilities()
+    answer = Machine(
+        instance_id=instance_id,
+        power=OFF,
+        reason=str(record.halt),
+        acceleration=capabilities.details.get("acceleration", "").partition(" ")[0],
+    )
+    pod = (await engine.observe(namespace(instance_id))).pod(pod_name(instance_id))
+    if pod is None or pod.phase is not PodPhase.RUNNING:
+        return answer
+    answer.restarts = pod.restart_count
+    try:
+        guest = await MachineControl(engine, instance_id).status()
+    except RetryLater as error:
+        answer.power, answer.reason = "unknown", str(error)
+    else:
+        answer.power, answer.reason = guest.state, guest.reason
+    return answer
+
+
+async def read_serial_log(call: Call, request: Any) -> Any:
+    """Of the machine as it runs now; one that is off has none."""
+    await call.dependencies.store.read(lambda tx: _record(tx, request.instance_id))
+    pod = Reference("Pod", namespace(request.instance_id), pod_name(request.instance_id))
+    try:
+        logs = call.dependencies.engine.logs(pod, container=POD_CONTAINER)
+        lines = [line async for line in logs]
+    except EngineError as error:
+        raise contract.bad_state(
+            request.instance_id, f"{request.instance_id} has no machine now: {error} Start it first."
+        ) from error
+    first = max(0, len(lines) - request.tail) if request.tail else request.first_line
+    if first > len(lines):
+        first = 0  # it was started again meanwhile, and its log with it
+    found = lines[first : first + MAX_LINES]
+    return ReadSerialLogResponse(lines=found, next_line=first + len(found))
+
+
+def _record(tx: Transaction, instance_id: str) -> MachineRecord:
+    return read_record(tx, instance_row(tx, instance_id).id)
+
+
+METHODS = (
+    Method(
+        f"{SERVICE}/Get",
+        get,
+        "compute.instances.get",
+        target=lambda request: request.instance_id,
+    ),
+    Method(
+        f"{SERVICE}/ReadSerialLog",
+        read_serial_log,
+        "compute.instances.readSerialLog",
+        target=lambda request: request.instance_id,
+    ),
+)

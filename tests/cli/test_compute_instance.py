@@ -1,0 +1,101 @@
+"""`neo compute instance` (CMP-01, CMP-09)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neocloud.core import contract
+from tests.cli.conftest import Neo
+from tests.cli.fake_cloud import PROJECT, FakeCloud, operation
+
+INSTANCES = "nebius.compute.v1.InstanceService"
+MACHINES = "neocloud.compute.v1.MachineService"
+ID = "computeinstance-e00web"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPNsYZw2ZmQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1Qk me@laptop"
+
+
+def instance(state: str = "RUNNING") -> Any:
+    interface = {
+        "ip_address": {"address": "10.128.0.4/32"},
+        "public_ip_address": {"address": "203.0.113.5/32"},
+    }
+    return contract.from_dict(
+        contract.message("nebius.compute.v1.Instance"),
+        {
+            "metadata": {"id": ID, "name": "web"},
+            "status": {"state": state, "network_interfaces": [interface]},
+        },
+    )
+
+
+@pytest.fixture
+def machines(cloud: FakeCloud) -> FakeCloud:
+    subnets = {
+        "items": [
+            {"metadata": {"id": "vpcsubnet-e00other", "name": "other"}},
+            {"metadata": {"id": "vpcsubnet-e00default", "name": "default-subnet"}},
+        ]
+    }
+    platforms = {
+        "items": [
+            {
+                "metadata": {"name": "cpu-local"},
+                "spec": {
+                    "presets": [{"name": "1vcpu-1gb", "resources": {"vcpu_count": 1, "memory_gibibytes": 1}}]
+                },
+            }
+        ]
+    }
+    for path, answer in (
+        ("nebius.vpc.v1.SubnetService/List", subnets),
+        ("nebius.compute.v1.PlatformService/List", platforms),
+    ):
+        cloud.serve(path, contract.from_dict(contract.method(path).output, answer))
+    for verb in ("Create", "Start", "Stop"):
+        cloud.serve(f"{INSTANCES}/{verb}", operation(ID))
+    cloud.serve(f"{INSTANCES}/Get", instance())
+    cloud.serve(f"{INSTANCES}/GetByName", instance())
+    return cloud
+
+
+def test_a_machine_is_made_with_a_key_and_says_how_to_sign_in(
+    signed_in: Neo, machines: FakeCloud, tmp_path: Path
+) -> None:
+    key = tmp_path / "key.pub"
+    key.write_text(PUBLIC_KEY + "\n")
+    done = signed_in("compute", "instance", "create", "web", "--ssh-key", str(key), "--public-ip")
+    (request,) = machines.asked(f"{INSTANCES}/Create")
+    assert (request.metadata.name, request.metadata.parent_id) == ("web", PROJECT)
+    assert request.spec.resources.preset == "1vcpu-1gb"
+    (interface,) = request.spec.network_interfaces
+    assert interface.subnet_id == "vpcsubnet-e00default"
+    assert interface.HasField("public_ip_address")
+    user_data = request.spec.cloud_init_user_data
+    assert user_data.startswith("#cloud-config\n")
+    assert yaml.safe_load(user_data)["users"][0]["ssh_authorized_keys"] == [PUBLIC_KEY]
+    assert "ssh ubuntu@203.0.113.5" in done.out
+
+
+def test_a_restart_is_a_stop_and_a_start(signed_in: Neo, machines: FakeCloud) -> None:
+    signed_in("compute", "instance", "restart", "web")
+    changes = [path for path, _, _ in machines.requests if path.endswith(("/Stop", "/Start"))]
+    assert changes == [f"{INSTANCES}/Stop", f"{INSTANCES}/Start"]
+
+
+def test_the_serial_log_is_read_to_its_end(signed_in: Neo, machines: FakeCloud) -> None:
+    pieces = {0: (["one", "two"], 2), 2: (["three"], 3), 3: ([], 3)}
+
+    def read(request: Any) -> Any:
+        lines, following = pieces[request.first_line]
+        return contract.message("neocloud.compute.v1.ReadSerialLogResponse")(lines=lines, next_line=following)
+
+    machines.serve(f"{MACHINES}/ReadSerialLog", read)
+    assert signed_in("compute", "instance", "serial-log", "web").out.split() == ["one", "two", "three"]
+
+
+def test_nobody_signs_in_to_a_machine_that_is_off(signed_in: Neo, machines: FakeCloud) -> None:
+    machines.serve(f"{INSTANCES}/GetByName", instance("STOPPED"))
+    done = signed_in("compute", "instance", "ssh", "web")
+    assert "neo compute instance start web" in done.err
