@@ -35,10 +35,13 @@ from nebius.sdk import SDK
 
 from neocloud.testing.emulator import Emulator, connected, emulator_process
 
+WORK = Path(__file__).resolve().parent / ".work"
+"""On this disk, so that what is durable is paid for."""
 PAGE = 100
 CREATED = 1000
 ROUNDS = 100
 LOOK_SECONDS = 0.05
+SOON_SECONDS = 10.0
 STARTS = 3
 
 
@@ -66,7 +69,9 @@ def filesystems(sdk: SDK, project_id: str) -> Nouns:
     )
 
 
-KINDS: dict[str, Callable[[SDK, str], Nouns]] = {"filesystem": filesystems}
+KINDS: dict[str, tuple[str, Callable[[SDK, str], Nouns]]] = {
+    "filesystem": ("nebius.compute.v1.Filesystem", filesystems),
+}
 
 
 class Fill:
@@ -104,7 +109,7 @@ async def milliseconds(call: Callable[[], Awaitable[Any]]) -> float:
 
 async def fill_and_read(cloud: Emulator, kind: str, counts: list[int], callers: int) -> None:
     async with cloud.sdk() as sdk:
-        nouns = KINDS[kind](sdk, cloud.project_id)
+        nouns = KINDS[kind][1](sdk, cloud.project_id)
         fill = Fill(nouns, callers)
         await fill.up_to(counts[0])
         first: tuple[float, float] | None = None
@@ -127,22 +132,24 @@ async def fill_and_read(cloud: Emulator, kind: str, counts: list[int], callers: 
         )
 
 
-def look_again(home: Path, since: float) -> int:
-    """How many resources nobody has looked at since then."""
+def due(home: Path, kind: str, at: float) -> int:
+    """How many resources of the kind are to be looked at before that time."""
     with sqlite3.connect(f"file:{home / 'state.db'}?mode=ro", uri=True) as database:
-        query = "SELECT count(*) FROM queue WHERE due_at <= ?"
-        return database.execute(query, (int(since * 1e6),)).fetchone()[0]
+        query = "SELECT count(*) FROM queue WHERE kind = ? AND due_at <= ?"
+        return database.execute(query, (KINDS[kind][0], int(at * 1e6))).fetchone()[0]
 
 
-def restart(home: Path) -> None:
+def restart(home: Path, kind: str) -> None:
+    """As after a stop of some minutes: every resource is due when the server comes back."""
+    with sqlite3.connect(home / "state.db") as database:
+        database.execute("UPDATE queue SET due_at = 0 WHERE kind = ?", (KINDS[kind][0],))
     with emulator_process(home):
         ready = time.time()
-        there = look_again(home, ready)
-        while left := look_again(home, ready):
+        there = due(home, kind, ready)
+        while due(home, kind, ready + SOON_SECONDS):
             time.sleep(LOOK_SECONDS)
         seconds = time.time() - ready
-        assert left == 0
-    print(f"after a restart: {there} due, none after {seconds:.1f} s, {there / max(seconds, 1e-9):.0f} /s")
+    print(f"after a restart: {there} due, none after {seconds:.1f} s, {there / seconds:.0f} /s")
 
 
 def start_times() -> list[float]:
@@ -173,11 +180,12 @@ def main() -> None:
     )
     starts = start_times()
     print(f"neo up --emulator: {min(starts):.1f} to {max(starts):.1f} s ({STARTS} starts)")
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    WORK.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=WORK) as folder:
         home = Path(folder)
         with emulator_process(home), connected(home) as cloud:
             asyncio.run(fill_and_read(cloud, given.kind, sorted(given.counts), given.callers))
-        restart(home)
+        restart(home, given.kind)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from neocloud.services.emulator.rules import BEFORE, kind_of, refusal
 
 OPERATIONS = frozenset({"nebius.common.v1.Operation", "nebius.common.v1alpha1.Operation"})
 PATIENCE_SECONDS = 1.0
-LOOK_SECONDS = 0.002
+FIRST_LOOK_SECONDS = 0.002
+LOOK_GROWTH = 1.5
+LONGEST_LOOK_SECONDS = 0.05
 
 
 class Front:
@@ -54,10 +56,12 @@ class Front:
 
     async def _finished(self, inbound: Inbound, answer: Any) -> Any:
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
+        pause = FIRST_LOOK_SECONDS
         while not answer.HasField("status"):
             if self._book.held_seconds(answer.resource_id) or self._clock.monotonic() > deadline:
                 break
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(pause)
+            pause = min(pause * LOOK_GROWTH, LONGEST_LOOK_SECONDS)
             row = await self._store.read(lambda tx: tx.get_operation(answer.id))
             if row is None:
                 break

@@ -1,6 +1,7 @@
 """Reconcilers in a world where nothing takes time: they wait moments where a real cloud waits seconds.
 
-An operation that a fault holds up waits for as long as the fault says, before its first step.
+An operation that a fault holds up waits for as long as the fault says, before its first step. What is true is
+looked at again seldom: nothing changes in this world without an event.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from neocloud.services.emulator import FaultBook
 
 SHORTEST_SECONDS = 0.01
 GROWTH = 1.5
+RESYNC_SECONDS = 600.0
 HELD_UP = "Wait as the injected fault says"
 
 
@@ -64,9 +66,11 @@ class HurriedReconciler:
         return self._hurried(scope, self._inner.delete_steps(scope.inner))
 
     def status(self, scope: Hurried, outcome: Outcome) -> Settled:
-        if outcome.is_done:
-            self._hurry.ended(scope.resource_id)
-        return self._inner.status(scope.inner, outcome)
+        settled = self._inner.status(scope.inner, outcome)
+        if not outcome.is_done:
+            return settled
+        self._hurry.ended(scope.resource_id)
+        return settled if settled.resync_seconds is None else replace(settled, resync_seconds=RESYNC_SECONDS)
 
     def _hurried(self, scope: Hurried, steps: Sequence[Step]) -> Sequence[Step]:
         planned = [replace(step, run=self._quick(step.run)) for step in steps]

@@ -79,17 +79,18 @@ def emulator(*, gpus: str = "", tls: bool = False) -> Iterator[Emulator]:
     `tls` it also serves TLS, under an authority of its own: `home / "tls" / "ca.pem"`."""
     named = os.environ.get("NEOCLOUD_HOME", "")
     if named and not gpus and not tls and (Path(named) / "server.json").exists():
-        with _connected(Path(named)) as found:
+        with connected(Path(named)) as found:
             yield found
         return
     with tempfile.TemporaryDirectory(prefix="neocloud-emulator-") as folder:
         home = Path(folder)
-        with _server(home, gpus, tls), _connected(home) as started:
+        with emulator_process(home, gpus, tls), connected(home) as started:
             yield started
 
 
 @contextmanager
-def _server(home: Path, gpus: str, tls: bool) -> Iterator[None]:
+def emulator_process(home: Path, gpus: str = "", tls: bool = False) -> Iterator[None]:
+    """A server of its own on this folder; what an earlier one left there is there again."""
     ports = ["--grpc-port", "0", "--http-port", "0"]
     if tls:
         ports += ["--tls-port", "0", "--redirector-port", "0"]
@@ -121,7 +122,8 @@ def _wait_until_ready(home: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def _connected(home: Path) -> Iterator[Emulator]:
+def connected(home: Path) -> Iterator[Emulator]:
+    """The emulator that runs on this folder."""
     server = json.loads((home / "server.json").read_text())
     with connect_as(read_credentials(home / "credentials.json"), server["grpc"]) as client:
         yield Emulator(
