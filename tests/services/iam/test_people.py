@@ -300,6 +300,15 @@ async def test_users_of_another_tenant_are_not_there(cloud: Cloud) -> None:
         assert answer.code == "not_found", path
 
 
+async def test_names_and_clients_cannot_move_a_terminals_cursor(cloud: Cloud) -> None:
+    body = {"parentId": cloud.bank.tenant_id, "email": ALICE, "name": "A\u001b[2Jlice", "password": PASSWORD}
+    await cloud.call("UserService/Create", body, api=OWN_API)
+    session = signed(await try_password(cloud, client="neo\u001b]0;x\u0007"))
+    shown = (await profile(cloud, session.access)).body["userProfile"]["attributes"]["name"]
+    listed = await cloud.call("SessionService/List", {}, token=session.access, api=OWN_API)
+    assert (shown, listed.body["items"][0]["spec"]["client"]) == ("A[2Jlice", "neo]0;x")
+
+
 async def test_one_address_may_have_an_account_in_two_tenants(cloud: Cloud) -> None:
     await make_user(cloud)
     stranger = await cloud.sign_in(cloud.other.credentials)
@@ -319,3 +328,11 @@ async def test_lists_show_users_with_their_attributes(cloud: Cloud) -> None:
     assert plain.body["items"][0]["status"]["state"] == "ACTIVE"
     full = await cloud.call("TenantUserAccountWithAttributesService/List", body)
     assert [item["attributes"]["email"] for item in full.body["items"]] == [ALICE]
+    await make_user(cloud, "bob@bank.example")
+    path, seen = "TenantUserAccountWithAttributesService/List", []
+    token = ""
+    for _ in range(2):
+        paged = await cloud.call(path, {**body, "pageSize": "1", "pageToken": token})
+        seen += [item["attributes"]["email"] for item in paged.body["items"]]
+        token = paged.body.get("nextPageToken", "")
+    assert (seen, token) == ([ALICE, "bob@bank.example"], "")

@@ -5,11 +5,14 @@ A password's hash is a secret of its user account and goes with it.
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 
@@ -17,7 +20,9 @@ PASSWORDS = "iam.passwords"
 _PASSWORD = "password"
 _HASHER = PasswordHasher()
 _AT_ONCE = 4
-"""Each check takes 64 MiB for as long as it lasts; more than these wait."""
+"""Each check takes 64 MiB for as long as it lasts; more than these wait,"""
+_MAX_WAITING = 64
+"""and more than these are sent away, whoever they are."""
 
 
 class PasswordChecker:
@@ -26,15 +31,27 @@ class PasswordChecker:
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
 
     async def matches(self, password: str, password_hash: str | None) -> bool:
         """Without a hash the answer is no, and takes as long."""
-        async with self._turn:
+        async with self._queue():
             return await asyncio.to_thread(_matches, password, password_hash)
 
     async def hash(self, password: str) -> str:
-        async with self._turn:
+        async with self._queue():
             return await asyncio.to_thread(_HASHER.hash, password)
+
+    @asynccontextmanager
+    async def _queue(self) -> AsyncIterator[None]:
+        if self._waiting >= _MAX_WAITING:
+            raise contract.unavailable("Too many people sign in at this moment. Try again in some seconds.")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._waiting -= 1
 
 
 def checker_of(dependencies: Dependencies) -> PasswordChecker:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam import resources as iam
-from neocloud.services.iam.access.users import is_usable
+from neocloud.services.iam.access.users import is_usable, printable
 from neocloud.services.iam.resources import Session, SessionStatus
 
 IDLE_LIFETIME = timedelta(days=14)
@@ -76,7 +76,7 @@ def open_session(tx: Transaction, account: Resource, method: str, client: str, n
         tx.delete(old.id)
     session, expires_at = Session(), now + IDLE_LIFETIME
     session.spec.method = SignInMethod.Value(method)
-    session.spec.client = client
+    session.spec.client = printable(client)
     row = Resource(
         id=contract.new_id(iam.SESSION_ID_PREFIX),
         kind=iam.SESSION,

@@ -23,6 +23,10 @@ def attributes_of(tx: Transaction, account_id: str) -> Any:
 
 
 def put_attributes(tx: Transaction, account_id: str, attributes: Any) -> None:
+    """Without signs that would move a terminal's cursor: names are chosen by strangers."""
+    for field, value in attributes.ListFields():
+        if isinstance(value, str):
+            setattr(attributes, field.name, printable(value))
     tx.put_secret(account_id, _ATTRIBUTES, attributes.SerializeToString())
 
 
@@ -94,6 +98,10 @@ def remove(tx: Transaction, resource_id: str) -> None:
     for owned in tx.owned(resource_id):
         remove(tx, owned.id)
     tx.delete(resource_id)
+
+
+def printable(text: str) -> str:
+    return "".join(sign for sign in text if sign.isprintable())
 
 
 def normal_address(email: str) -> str:

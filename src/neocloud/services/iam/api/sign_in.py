@@ -38,7 +38,7 @@ async def with_password(call: Call, request: Any) -> Any:
 
     def decide(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
         found = tx.get(account.id) if matches and account else None
-        if found is None or not is_usable(tx, found):
+        if found is None or not is_usable(tx, found) or password_hash(tx, found.id) != hashed:
             return _refused(tx, call, account)
         if has_second_factor(tx, found.id):
             if not request.totp_code:

@@ -8,7 +8,7 @@ from pyotp.totp import TOTP
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Violation
-from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.services.iam.access import second_factor, sessions, users
 from neocloud.services.iam.access.attempts import forgive
 from neocloud.services.iam.access.passwords import (
@@ -18,7 +18,7 @@ from neocloud.services.iam.access.passwords import (
     put_password_hash,
 )
 from neocloud.services.iam.api.instant import done
-from neocloud.services.iam.api.pages import page
+from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from neocloud.services.iam.api.sessions import proof_of
 from neocloud.services.iam.api.sign_in import refuse_when_locked
 from neocloud.services.iam.resources import (
@@ -156,20 +156,20 @@ async def get_with_attributes(call: Call, request: Any) -> Any:
 
 
 async def list_with_attributes(call: Call, request: Any) -> Any:
+    if request.page_size < 0:
+        raise contract.bad_field("page_size", "must not be negative")
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
 
     def read(tx: Transaction) -> Any:
-        rows = tx.list(TENANT_USER_ACCOUNT, parent_id=request.parent_id)[0]
-        found, token = page(
-            rows,
-            request.page_size,
-            request.page_token,
-            scope=f"usersOf/{request.parent_id}",
-            key=lambda row: row.id,
+        scope = f"usersOf/{request.parent_id}"
+        wanted = Page(
+            size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
+            after=contract.page_after(request.page_token, scope),
         )
-        items = [_with_attributes(tx, row) for row in found]
-        return ListWithAttributes(items=items, next_page_token=token)
+        rows, after = tx.list(TENANT_USER_ACCOUNT, parent_id=request.parent_id, page=wanted)
+        items = [_with_attributes(tx, row) for row in rows]
+        return ListWithAttributes(items=items, next_page_token=contract.page_token(after, scope))
 
     return await call.dependencies.store.read(read)
 
