@@ -132,7 +132,8 @@ def _raise_for(status: int, content: bytes, path: str) -> None:
     # A container that goes away while Podman works on it is answered with 500.
     if status == 404 or "no such container" in message:
         raise NotFound(f"Podman: {message.strip()}.")
-    if status == 409:
+    # So is a name that a request still holds whose sender has died.
+    if status == 409 or ("container name" in message and "already in use" in message):
         raise Conflict(f"Podman: {message.strip()}.")
     hint = next((hint for sign, hint in _HINTS if sign in message), "")
     raise EngineError(f"Podman refused {path.split('?')[0]}: {message.strip()}. {hint}".rstrip())

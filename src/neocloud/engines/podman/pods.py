@@ -36,6 +36,8 @@ from neocloud.engines.podman.translate import (
 from neocloud.engines.podman.volumes import Volumes
 
 _GRACE_SECONDS = 30
+_CREATE_ATTEMPTS = 40
+_CREATE_PAUSE_SECONDS = 0.1
 
 
 class Pods:
@@ -157,11 +159,15 @@ class Pods:
             await self._start(manifest, spec["name"], owns_network="neocloud.network" in spec["labels"])
 
     async def _create_container(self, spec: Mapping[str, Any]) -> None:
-        try:
-            await self._libpod.post("/containers/create", spec)
-        except Conflict:
-            await self._libpod.delete(f"/containers/{spec['name']}", force=True, timeout=0)
-            await self._libpod.post("/containers/create", spec)
+        """In place of one of that name, which Podman may still be making for a server that died."""
+        for _ in range(_CREATE_ATTEMPTS):
+            try:
+                await self._libpod.post("/containers/create", spec)
+                return
+            except Conflict:
+                await self._libpod.delete(f"/containers/{spec['name']}", force=True, timeout=0)
+                await asyncio.sleep(_CREATE_PAUSE_SECONDS)
+        await self._libpod.post("/containers/create", spec)
 
     async def _start(self, manifest: KubernetesObject, container: str, *, owns_network: bool) -> None:
         reference, member = Reference.of(manifest), member_of(manifest)
