@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -36,6 +37,21 @@ async def eventually(look: Callable[[], Awaitable[Seen]], wanted: Callable[[Seen
     except TimeoutError:
         pytest.fail(f"after {PATIENCE_SECONDS:.0f} s it is still: {seen}")
     return seen
+
+
+def on_network(pod: KubernetesObject, network: str, address: str, **changes: Any) -> KubernetesObject:
+    """The pod with its interface on the subnet of `Space.network`."""
+    card = int(address.rsplit(".", 1)[1])
+    fields = {
+        "network": network,
+        "subnet": "subnet",
+        "address": address,
+        "mac": f"52:54:00:00:00:{card:02x}",
+        "securityGroups": ["group"],
+        **changes,
+    }
+    metadata = {**pod["metadata"], "annotations": {"neocloud.dev/interface": json.dumps(fields)}}
+    return {**pod, "metadata": metadata}
 
 
 class Space:
@@ -84,6 +100,13 @@ class Space:
     def whole(self) -> Reference:
         """The namespace with all it holds."""
         return Reference("Namespace", self.name, self.name)
+
+    def network(self, name: str, number: int, *rules: Mapping[str, Any]) -> KubernetesObject:
+        """One subnet, 10.210.NUMBER.0/24, and one security group, `group`."""
+        subnet = {"name": "subnet", "cidrs": [f"10.210.{number}.0/24"], "gateway": f"10.210.{number}.1"}
+        groups = [{"name": "group", "rules": list(rules)}]
+        spec = {"subnets": [subnet], "securityGroups": groups, "domain": f"{name}.internal"}
+        return self.manifest("VirtualNetwork", name, spec=spec)
 
     async def apply(self, *manifests: KubernetesObject) -> None:
         await self.engine.apply(manifests)

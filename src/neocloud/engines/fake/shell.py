@@ -104,19 +104,19 @@ def _nc(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
 
 
 def _is_reachable(seat: Seat, host: str, port: int) -> bool:
-    namespace = seat.pod.reference.namespace
-    names = (line.split() for line in seat.world.hosts(namespace).splitlines())
+    names = (line.split() for line in seat.world.hosts_of(seat.pod).splitlines())
     address = next((words[0] for words in names if host in words), host)
     return any(
         pod.ip == address and container.is_running and port in container.ports
-        for pod in seat.world.pods_of(namespace)
+        for pod in seat.world.neighbours(seat.pod)
+        if seat.world.may_connect(seat.pod, pod, port)
         for container in pod.containers
     )
 
 
 def _read(seat: Seat, path: str) -> bytes | None:
     if path == "/etc/hosts":
-        return seat.world.hosts(seat.pod.reference.namespace).encode()
+        return seat.world.hosts_of(seat.pod).encode()
     files, inner = _place(seat, path)
     return files.get(inner)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from neocloud.engines.base import KubernetesObject, Reference
 from neocloud.engines.interface import Member, member_of
+from neocloud.engines.security import may_connect
 from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
 Files = dict[str, bytes]
@@ -152,11 +153,32 @@ class FakeWorld:
             self.addresses[pod] = next(address for address in candidates if address not in taken)
         return self.addresses[pod]
 
-    def hosts(self, namespace: str) -> str:
+    def neighbours(self, pod: FakePod) -> list[FakePod]:
+        """Pods on the same bridge or virtual network, itself among them, own namespace first."""
+        if pod.member is None:
+            return [other for other in self.pods_of(pod.reference.namespace) if other.member is None]
+        network = pod.member.interface.network
+        found = (p for p in self.pods.values() if p.member and p.member.interface.network == network)
+        return sorted(found, key=lambda other: other.reference.namespace != pod.reference.namespace)
+
+    def may_connect(self, pod: FakePod, other: FakePod, port: int) -> bool:
+        if pod.member is None or other.member is None:
+            return pod.member is other.member
+        network = self.network(pod.member.interface.network)
+        return network is not None and may_connect(
+            network, self.members(), pod.member, other.member, "tcp", port
+        )
+
+    def hosts_of(self, pod: FakePod) -> str:
+        network = self.network(pod.member.interface.network) if pod.member else None
         lines = ["127.0.0.1 localhost"]
-        for pod in self.pods_of(namespace):
-            hostname = pod.manifest["spec"].get("hostname") or pod.reference.name
-            lines.append(" ".join([pod.ip, hostname, *self._services_of(pod)]))
+        for other in self.neighbours(pod):
+            hostname = other.manifest["spec"].get("hostname") or other.reference.name
+            full = [f"{hostname}.{network.domain}"] if network and network.domain else []
+            services = (
+                self._services_of(other) if other.reference.namespace == pod.reference.namespace else ()
+            )
+            lines.append(" ".join([other.ip, hostname, *full, *services]))
         return "\n".join(lines) + "\n"
 
     def _services_of(self, pod: FakePod) -> Iterator[str]:
