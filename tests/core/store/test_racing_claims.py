@@ -1,6 +1,7 @@
 """Two servers on one PostgreSQL that search for a free value at once never get the same one."""
 
 import asyncio
+from collections.abc import Awaitable
 from itertools import count
 
 import pytest
@@ -29,14 +30,15 @@ def first_free(tx: Transaction, holder: str) -> str | None:
 
 
 async def test_no_value_is_given_twice(servers: list[Store]) -> None:
-    holders = (f"r{number}" for number in count())
+    numbers = count()
+
+    def search(server: Store) -> Awaitable[str | None]:
+        holder = f"r{next(numbers)}"
+        return server.write(lambda tx: first_free(tx, holder))
+
     found: list[str | None] = []
     while len([value for value in found if value]) < len(VALUES):
-        rounds = [
-            server.write(lambda tx, holder=next(holders): first_free(tx, holder))
-            for server in servers
-            for _ in range(3)
-        ]
+        rounds = [search(server) for server in servers for _ in range(3)]
         found += await asyncio.gather(*rounds)
     given = [value for value in found if value]
     assert sorted(given) == sorted(VALUES)

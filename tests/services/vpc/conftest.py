@@ -192,6 +192,7 @@ async def sdk(cloud: Cloud) -> AsyncIterator[SDK]:
         resolver=Constant(cloud.address),
         options=[(INSECURE, True)],
         credentials=Token(cloud.tokens[cloud.bank.tenant_id]),
+        user_agent_prefix="tests/1.0",
     )
     yield made
     await made.close()
