@@ -145,10 +145,13 @@ async def test_a_window_that_ends_before_it_starts_is_refused(books: Books) -> N
 
 
 def test_both_methods_ask_for_a_permission_on_the_parent() -> None:
-    permissions = {method.path.rpartition("/")[2]: method.permission for method in SERVICE.methods}
+    own = [
+        method for method in SERVICE.methods if method.path.startswith("neocloud.billing.v1.UsageService/")
+    ]
+    permissions = {method.path.rpartition("/")[2]: method.permission for method in own}
     assert permissions == {"ListUsage": "billing.usage.list", "GetReport": "billing.reports.get"}
     request = GetReportRequest(parent_id=PROJECT)
-    assert {method.target(request) for method in SERVICE.methods if method.target} == {PROJECT}
+    assert {method.target(request) for method in own if method.target} == {PROJECT}
 
 
 def _without_prices(call: Call) -> Call:

@@ -1,0 +1,128 @@
+"""What something would cost, before it is made: `CalculatorService` in both its versions.
+
+Anybody who is signed in may ask: it tells the price list, and nothing of what anybody has.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.services.billing.resources import PRICES
+from neocloud.services.billing.rules.estimate import (
+    SPANS,
+    USUAL_SPANS,
+    NoEstimate,
+    SkuCost,
+    costs,
+    exact,
+    rounded_up,
+    units,
+)
+from neocloud.services.billing.rules.price_list import PriceList, default_price_list
+
+_V1, _V1ALPHA1 = "nebius.billing.v1", "nebius.billing.v1alpha1"
+Response = contract.message(f"{_V1}.EstimateBatchResponse")
+CostBreakdown = contract.message(f"{_V1}.CostBreakdown")
+AggregationUnit = contract.message(f"{_V1}.AggregationUnit")
+UnitType = contract.enum(f"{_V1}.AggregationUnit.UnitType")
+Filter = contract.enum(f"{_V1}.FilterAggregationUnit.FilterAggregationUnitValue")
+_FILTER_START = "FILTER_AGGREGATION_UNIT_"
+
+
+async def estimate_batch(call: Call, request: Any) -> Any:
+    prices = _prices(call)
+    if request.currency and request.currency.upper() != prices.currency:
+        raise contract.bad_field("currency", f"is {request.currency!r}; this cloud charges {prices.currency}")
+    wished = [
+        _unpacked(spec.spec, f"resource_specs[{index}]") for index, spec in enumerate(request.resource_specs)
+    ]
+    answer = Response(currency=prices.currency)
+    for span in _spans(request):
+        unit = AggregationUnit(unit=span, unit_type=UnitType.Value("UNIT_TYPE_TIME_BASED"))
+        all_costs: list[SkuCost] = []
+        for index, resource in enumerate(wished):
+            found = _costs(call, resource, span, prices, f"resource_specs[{index}]")
+            all_costs += found
+            cost = answer.resource_costs.add(metadata=resource.metadata, aggregation_unit=unit)
+            cost.general.total.CopyFrom(_breakdown(found))
+        answer.total_costs.add(aggregation_unit=unit).general.total.CopyFrom(_breakdown(all_costs))
+    return answer
+
+
+async def estimate_batch_alpha(call: Call, request: Any) -> Any:
+    return _alpha(call, "EstimateBatchResponse", request.resource_specs)
+
+
+async def estimate_alpha(call: Call, request: Any) -> Any:
+    return _alpha(call, "EstimateResponse", [request.resource_spec])
+
+
+def _alpha(call: Call, response: str, specs: Iterable[Any]) -> Any:
+    prices, answer = _prices(call), contract.message(f"{_V1ALPHA1}.{response}")()
+    for field, span in (("hourly_cost", "hour"), ("monthly_cost", "month")):
+        total = Fraction(0)
+        for index, spec in enumerate(specs):
+            chosen, path = spec.WhichOneof("resource_spec"), f"resource_specs[{index}]"
+            if chosen is None:
+                raise contract.bad_field(path, "is empty; give the request that would make the resource")
+            found = _costs(call, getattr(spec, chosen), span, prices, path)
+            total += sum((each.cost for each in found), Fraction(0))
+        breakdown = getattr(answer, field).general.total
+        breakdown.cost, breakdown.cost_rounded = exact(total), rounded_up(total)
+    return answer
+
+
+def _prices(call: Call) -> PriceList:
+    return call.dependencies.extras.get(PRICES) or default_price_list()
+
+
+def _spans(request: Any) -> Sequence[str]:
+    names = [Filter.Name(value) for value in request.filter_aggregation_unit.filter_aggregation_unit_values]
+    wanted = {name.removeprefix(_FILTER_START).lower() for name in names}
+    return [span for span in SPANS if span in wanted] or USUAL_SPANS
+
+
+def _unpacked(packed: Any, path: str) -> Any:
+    try:
+        return contract.unpack(packed)
+    except (LookupError, DecodeError):
+        raise contract.bad_field(
+            f"{path}.spec", f"holds {packed.type_url!r}, which is no request of this API"
+        ) from None
+
+
+def _costs(call: Call, resource: Any, span: str, prices: PriceList, path: str) -> Sequence[SkuCost]:
+    try:
+        return costs(units(resource), span, prices, call.dependencies.clock.now().date())
+    except NoEstimate as error:
+        raise contract.bad_field(f"{path}.{error.violation.field}", error.violation.message) from None
+
+
+def _breakdown(found: Sequence[SkuCost]) -> Any:
+    by_sku: dict[str, tuple[Fraction, Fraction]] = {}
+    for each in found:
+        quantity, cost = by_sku.get(each.sku, (Fraction(0), Fraction(0)))
+        by_sku[each.sku] = (quantity + each.quantity, cost + each.cost)
+    total = sum((cost for _, cost in by_sku.values()), Fraction(0))
+    breakdown = CostBreakdown(cost=exact(total), cost_rounded=rounded_up(total))
+    for sku, (quantity, cost) in sorted(by_sku.items()):
+        breakdown.sku_costs.add(
+            sku_id=sku,
+            quantity=exact(quantity),
+            quantity_rounded=rounded_up(quantity),
+            cost=exact(cost),
+            cost_rounded=rounded_up(cost),
+        )
+    return breakdown
+
+
+# The older version holds the requests themselves, and a thought has no network interface yet: not checked.
+METHODS = (
+    Method(f"{_V1}.CalculatorService/EstimateBatch", estimate_batch, ""),
+    Method(f"{_V1ALPHA1}.CalculatorService/EstimateBatch", estimate_batch_alpha, "", is_checked=False),
+    Method(f"{_V1ALPHA1}.CalculatorService/Estimate", estimate_alpha, "", is_checked=False),
+)
