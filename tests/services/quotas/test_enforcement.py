@@ -1,6 +1,7 @@
 """Quotas are kept in the transaction that takes: QUOTA-01, and "two racing creates never both pass"."""
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ async def test_two_servers_on_one_database_share_the_last_unit(tmp_path: Path, e
         home.mkdir()
     async with running_cloud(homes[0], database_url=empty_database) as first:
         shutil.copy(homes[0] / "store.key", homes[1])
+        # Without it the second would take the first one's operator for lost, and make another key.
+        (homes[1] / "credentials.json").write_text(json.dumps(first.running.first.credentials))
         async with running_cloud(homes[1], database_url=empty_database) as second:
             await first.limit(COUNT, 5)
             creates = (
