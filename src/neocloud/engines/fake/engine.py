@@ -97,7 +97,7 @@ class FakeEngine:
         self.faults.check_available()
         check_reference(Reference("Namespace", namespace, namespace))
         pods = sorted(self.world.pods_of(namespace), key=lambda pod: pod.reference.name)
-        others = {r for r in self.world.objects if r.namespace == namespace}
+        others = set(self.world.objects.of(namespace))
         if namespace in self.world.namespaces:
             others.add(Reference("Namespace", namespace, namespace))
         seen = tuple(observed_pod(pod, self._probe_answers) for pod in pods)
@@ -263,8 +263,9 @@ class FakeEngine:
             raise EngineError(f"Namespace {reference.namespace} does not exist; apply it before its objects.")
 
     def _require_references(self, manifest: KubernetesObject) -> None:
-        for needed in required_objects(manifest) - self.world.objects.keys():
-            raise EngineError(f"{needed.kind} {needed.name} does not exist; apply it before the pod.")
+        for needed in required_objects(manifest):
+            if needed not in self.world.objects:
+                raise EngineError(f"{needed.kind} {needed.name} does not exist; apply it before the pod.")
         for container in manifest["spec"]["containers"]:
             if container["image"] in self.faults.unknown_images:
                 raise EngineError(f"Image {container['image']} is not known; build or import it first.")

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.fake.by_namespace import ByNamespace
 from neocloud.engines.interface import Member, member_of
 from neocloud.engines.security import may_connect
 from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
@@ -72,16 +73,18 @@ class FakeWorld:
     """Everything that exists. With a `path` it is written there after every change."""
 
     path: Path | None = None
-    namespaces: list[str] = field(default_factory=list)
-    """Removed ones leave a gap (an empty string), so that subnets stay put."""
-    objects: dict[Reference, KubernetesObject] = field(default_factory=dict)
+    namespaces: dict[str, int] = field(default_factory=dict)
+    """Each with its number, which is never given again, so that subnets stay put."""
+    objects: ByNamespace[KubernetesObject] = field(default_factory=ByNamespace)
     """All but pods and namespaces."""
-    pods: dict[Reference, FakePod] = field(default_factory=dict)
-    volumes: dict[Reference, Files] = field(default_factory=dict)
-    addresses: dict[Reference, str] = field(default_factory=dict)
+    pods: ByNamespace[FakePod] = field(default_factory=ByNamespace)
+    volumes: ByNamespace[Files] = field(default_factory=ByNamespace)
+    addresses: ByNamespace[str] = field(default_factory=ByNamespace)
     holders: dict[str, Reference] = field(default_factory=dict)
     """Which pod has which address, card and public address of a virtual network."""
     ticks: int = 0
+    numbered: int = 0
+    """So many namespaces have got a number."""
 
     @classmethod
     def open(cls, path: Path) -> "FakeWorld":
@@ -100,7 +103,7 @@ class FakeWorld:
         return _BEGIN + timedelta(seconds=self.ticks)
 
     def pods_of(self, namespace: str) -> Iterator[FakePod]:
-        return (pod for pod in list(self.pods.values()) if pod.reference.namespace == namespace)
+        return (self.pods[reference] for reference in self.pods.of(namespace))
 
     def add(self, pod: FakePod) -> None:
         self.pods[pod.reference] = pod
@@ -128,28 +131,29 @@ class FakeWorld:
         return [parse_virtual_network(manifest) for manifest in found]
 
     def network(self, namespace: str) -> VirtualNetwork | None:
-        return next((network for network in self.networks() if network.namespace == namespace), None)
+        found = (r for r in self.objects.of(namespace) if r.kind == "VirtualNetwork")
+        return next((parse_virtual_network(self.objects[reference]) for reference in found), None)
 
     def members(self) -> list[Member]:
         return [pod.member for pod in self.pods.values() if pod.member]
 
     def add_namespace(self, namespace: str) -> None:
         if namespace not in self.namespaces:
-            self.namespaces.append(namespace)
+            self.namespaces[namespace] = self.numbered
+            self.numbered += 1
 
     def remove_namespace(self, namespace: str) -> None:
-        if namespace in self.namespaces:
-            self.namespaces[self.namespaces.index(namespace)] = ""
+        self.namespaces.pop(namespace, None)
         for kept in (self.objects, self.volumes, self.addresses):
-            for reference in [r for r in kept if r.namespace == namespace]:
+            for reference in kept.of(namespace):
                 del kept[reference]
 
     def address_of(self, pod: Reference) -> str:
         """Lowest free one, and the same again for the same name."""
         if pod not in self.addresses:
-            number = self.namespaces.index(pod.namespace)
-            taken = {a for r, a in self.addresses.items() if r.namespace == pod.namespace}
-            candidates = (f"10.200.{number}.{host}" for host in range(2, 255))
+            high, low = divmod(self.namespaces[pod.namespace], 256)
+            taken = {self.addresses[reference] for reference in self.addresses.of(pod.namespace)}
+            candidates = (f"10.{200 + high % 56}.{low}.{host}" for host in range(2, 255))
             self.addresses[pod] = next(address for address in candidates if address not in taken)
         return self.addresses[pod]
 
@@ -183,8 +187,8 @@ class FakeWorld:
 
     def _services_of(self, pod: FakePod) -> Iterator[str]:
         labels = pod.manifest["metadata"].get("labels") or {}
-        for reference, manifest in self.objects.items():
-            if reference.kind == "Service" and reference.namespace == pod.reference.namespace:
-                selector = manifest["spec"].get("selector") or {}
+        for reference in self.objects.of(pod.reference.namespace):
+            if reference.kind == "Service":
+                selector = self.objects[reference]["spec"].get("selector") or {}
                 if selector and selector.items() <= labels.items():
                     yield reference.name
