@@ -8,14 +8,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.server.access import refuse_limited, require, require_references
-from neocloud.server.changes import audit_event, recall, remember
+from neocloud.server.auditing import note_change
+from neocloud.server.changes import recall, remember
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, Inbound
 from neocloud.server.runtime import Runtime
 from neocloud.server.validation import check
@@ -34,16 +34,21 @@ class Custom:
                 check(inbound.message)
                 raise contract.bad_request([], "The request does not say which resource it is about.")
             await require(self._runtime, inbound, self._method.permission, target)
-        elif self._method.is_change:
-            refuse_limited(inbound)
+        else:
+            self._check(inbound)
+            if self._method.is_change:
+                refuse_limited(inbound)
         if inbound.subject is not None:
             await require_references(self._runtime, inbound, target)
-        if self._method.is_checked:
-            check(inbound.message)
+        self._check(inbound)
         if not self._method.is_change:
             return await self._handle(inbound)
         async with self._keys.held(f"{inbound.subject_id} {inbound.headers.get(IDEMPOTENCY_HEADER, '')}"):
             return await self._change(inbound, target)
+
+    def _check(self, inbound: Inbound) -> None:
+        if self._method.is_checked:
+            check(inbound.message)
 
     def _target(self, inbound: Inbound) -> str:
         if self._method.target is not None:
@@ -60,10 +65,10 @@ class Custom:
             if replayed is not None:
                 return replayed
         answer = await self._handle(inbound)
-        event = replace(audit_event(inbound, self._runtime.now(), contract.Code.OK), resource_id=target)
+        now = self._runtime.now()
 
         def record(tx: Transaction) -> None:
-            tx.audit(event)
+            note_change(tx, inbound, now, target)
             # An answer that holds a secret is given once and never kept.
             if contract.redact(answer) == answer:
                 remember(tx, inbound, answer, self._runtime.now())

@@ -42,6 +42,8 @@ class Update:
         await require(self._runtime, inbound, f"{self._kind.permission}.update", resource_id)
         await require_references(self._runtime, inbound, resource_id, await self._named(resource_id))
         refuse_unserved(request, {"metadata", "spec", "status"})
+        if request.metadata.resource_version < 0:
+            raise contract.bad_field("metadata.resource_version", "must be the current one, or 0 for any")
         mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
         now = self._runtime.now()
 
