@@ -16,8 +16,8 @@ from neocloud.engines.virtual_network import DIRECTIONS, SecurityRule, VirtualNe
 
 PROBE_MARK = 0x4E430001
 """On packets of the engine's own probes; only root can set it."""
-_SENT, _RECEIVED = 0x10000000, 0x20000000
-"""Bits of a connection's mark: replies pass on the side of its opener, of its target."""
+_SENT, _RECEIVED, _PUBLIC = 0x10000000, 0x20000000, 0x40000000
+"""Bits of a connection's mark: replies pass its opener's side, its target's; it came to a public address."""
 _DEPARTURE, _ARRIVAL = -110, 110
 """Before the translation of targets, after that of sources; ours and netavark's."""
 _TARGETS, _SOURCES = -105, 90
@@ -174,7 +174,7 @@ def _arrival() -> list[str]:
         "oifname != @subnet_bridges accept",
         f"meta mark {PROBE_MARK:#x} goto keep_received",
         # A port that the pod's manifest publishes on this machine.
-        "ct direction original ct status dnat ct original ip daddr != @public goto keep_received",
+        f"ct direction original ct status dnat ct mark and {_PUBLIC:#x} == 0 goto keep_received",
         "ct state related accept",
         f"ct direction reply ct mark and {_SENT:#x} != 0 accept",
         "ip daddr vmap @ingress_of",
@@ -233,12 +233,12 @@ def _translation(plane: Plane, ours: str) -> list[str]:
         *rendered_chain(
             "public_from_outside",
             f"type nat hook prerouting priority {_TARGETS}; policy accept;",
-            "dnat ip to ip daddr map @to_private",
+            f"ip daddr @public {_marked(_PUBLIC)} dnat ip to ip daddr map @to_private",
         ),
         *rendered_chain(
             "public_from_this_machine",
             f"type nat hook output priority {_TARGETS}; policy accept;",
-            "dnat ip to ip daddr map @to_private",
+            f"ip daddr @public {_marked(_PUBLIC)} dnat ip to ip daddr map @to_private",
         ),
         *rendered_chain(
             "sources",
