@@ -5,11 +5,10 @@ whether the request is well formed. Who may not learns nothing else.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.server.changes import audit_event
+from neocloud.server.auditing import record_refusal
 from neocloud.server.inbound import Inbound
 from neocloud.server.references import references
 from neocloud.server.runtime import Runtime
@@ -22,9 +21,7 @@ async def require(runtime: Runtime, inbound: Inbound, permission: str, target_id
     try:
         await runtime.authorizer.authorize(inbound.subject, permission, target_id)
     except contract.ApiError as denial:
-        event = audit_event(inbound, runtime.now(), denial.code, denial.message)
-        event = replace(event, resource_id=target_id)
-        await runtime.store.write(lambda tx: tx.audit(event))
+        await record_refusal(runtime, inbound, denial, target_id)
         raise
 
 

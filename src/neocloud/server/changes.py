@@ -6,18 +6,18 @@ since. The body of the request is part of the key's meaning: the same key with a
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.service import Kind
-from neocloud.core.store.protocol import AuditEvent, IdempotencyKey, OperationRow, Resource, Transaction
+from neocloud.core.store.protocol import IdempotencyKey, OperationRow, Resource, Transaction
+from neocloud.server.auditing import note_change
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, RESET_MASK_HEADER, Inbound
 from neocloud.server.runtime import Runtime
 
 _OPERATION_PREFIX = "operation"
-_AUDIT_PREFIX = "auditevent"
 _MAX_KEY_LENGTH = 256
 
 
@@ -41,9 +41,10 @@ async def commit(runtime: Runtime, inbound: Inbound, work: Callable[[Transaction
         if not change.is_recorded:
             tx.insert_operation(change.operation)
         answer = wire.operation_message(change.operation, inbound.rpc.output)
-        event = audit_event(inbound, runtime.now(), contract.Code.OK)
         row = change.operation
-        tx.audit(replace(event, resource_id=row.resource_id, parent_id=row.parent_id))
+        note_change(
+            tx, inbound, runtime.now(), row.resource_id, kind=row.resource_kind, parent_id=row.parent_id
+        )
         remember(tx, inbound, answer, runtime.now())
         return answer
 
@@ -73,22 +74,6 @@ def new_operation(inbound: Inbound, kind: Kind, row: Resource, now: datetime, ti
 def accepted(kind: Kind, operation: OperationRow, now: datetime) -> OperationRow:
     """Pending where a reconciler will finish it, finished at once where nothing is left to do."""
     return operation if kind.is_reconciled else operations.finish(operation, now)
-
-
-def audit_event(inbound: Inbound, now: datetime, code: contract.Code, message: str = "") -> AuditEvent:
-    return AuditEvent(
-        id=contract.new_id(_AUDIT_PREFIX),
-        at=now,
-        subject=inbound.subject_id,
-        method=inbound.rpc.path,
-        parent_id="",
-        resource_id="",
-        request_id=inbound.request_id,
-        code=int(code),
-        message=message,
-        request=inbound.redacted,
-        impersonator_id=inbound.subject.impersonator_id if inbound.subject else "",
-    )
 
 
 def recall(tx: Transaction, inbound: Inbound) -> Any | None:

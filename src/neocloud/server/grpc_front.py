@@ -6,10 +6,12 @@ pass, which a default server answers by closing the connection.
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
+from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.pipeline import Answer, Pipeline
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
@@ -38,6 +40,7 @@ class ContractHandler(grpc.GenericRpcHandler):
     def _handler(self, path: str) -> _Handler:
         async def handle(body: bytes, context: Any) -> bytes:
             headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+            headers[SOURCE_HEADER] = _address(context.peer())
             answer = await self._pipeline.answer(path, lambda cls: cls.FromString(body), headers)
             if answer.is_logged:  # an id that leads nowhere is not worth a fifth of a short call
                 names = ("x-request-id", "x-trace-id")
@@ -48,6 +51,12 @@ class ContractHandler(grpc.GenericRpcHandler):
             raise AssertionError("abort always raises")
 
         return handle
+
+
+def _address(peer: str) -> str:
+    """ "192.0.2.1" of gRPC's "ipv4:192.0.2.1:50512"; IPv6 is in brackets there, and percent-encoded."""
+    host = unquote(peer.partition(":")[2]).rpartition(":")[0]
+    return host.removeprefix("[").removesuffix("]") or peer
 
 
 def _rpc_handler(handle: _Handler) -> Any:

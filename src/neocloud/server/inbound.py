@@ -1,7 +1,7 @@
 """A request on its way through the server, and the way out that answers it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,8 @@ from neocloud.core.service import Subject
 
 IDEMPOTENCY_HEADER = "x-idempotency-key"
 RESET_MASK_HEADER = "x-resetmask"
+SOURCE_HEADER = ":source"
+"""Set by the fronts: the address that the call came from. No client can send a name that begins like this."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Inbound:
     subject: Subject | None = None
     asked: Any = None
     """What the caller sent, where a twin serves it with another message."""
+    notes: set[str] = field(default_factory=set, compare=False)
+    """What was written down of it already."""
 
     @property
     def original(self) -> Any:

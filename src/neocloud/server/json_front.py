@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from neocloud import __version__
 from neocloud.core import contract
+from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.oauth import TOKEN_EXCHANGE_PATH, TokenExchangeForm
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.runtime import Runtime
@@ -80,9 +81,8 @@ class JsonFront:
             body = await read_body(request)
         except contract.ApiError as error:
             return _error_response(Answer("", error=error))
-        answer = await self._pipeline.answer(
-            path, lambda cls: contract.from_json(cls, body), dict(request.headers)
-        )
+        headers = {**request.headers, SOURCE_HEADER: request.client.host if request.client else ""}
+        answer = await self._pipeline.answer(path, lambda cls: contract.from_json(cls, body), headers)
         if answer.error is not None:
             return _error_response(answer)
         text = contract.to_json(answer.message, proto_names=False)

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import LeaseLost, StoreError
+from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.changes import recall
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, Endpoint, Inbound, Serve
 from neocloud.server.runtime import Runtime
@@ -90,9 +91,11 @@ class Pipeline:
         inbound = Inbound(endpoint.rpc, message, headers, request_id, subject)
         try:
             answer = await self._around(inbound, endpoint.serve)
-        except contract.ApiError:
+        except contract.ApiError as error:
             answer = await self._earlier_answer(endpoint, inbound)
             if answer is None:
+                if endpoint.is_change:
+                    await record_refusal(self._runtime, inbound, error, named_resource(inbound))
                 raise
         contract.clear_input_only(answer)
         if endpoint.is_change:

@@ -1,0 +1,124 @@
+"""What the audit log keeps of a request: who, from where, did or was refused what, on which resource of whom.
+
+An event belongs to the tenant of its resource, and a refusal to the tenant of who was refused. Of a resource
+that lies elsewhere a refusal names only the id that was asked for: nothing is told of what others have.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import AuditEvent, Resource, Transaction
+from neocloud.server.inbound import IDEMPOTENCY_HEADER, SOURCE_HEADER, Inbound
+from neocloud.server.runtime import Runtime
+
+STARTED, DONE, ERROR = "STARTED", "DONE", "ERROR"
+REFUSED = "refused"
+_PREFIX = "auditevent"
+_MAX_TEXT = 512
+
+
+def note_change(
+    tx: Transaction, inbound: Inbound, now: datetime, resource_id: str, *, kind: str = "", parent_id: str = ""
+) -> None:
+    """A change was made, or begun when its operation goes on. `kind` and `parent_id` of one that is gone."""
+    rows = list(_lineage(tx, resource_id)) or list(_lineage(tx, parent_id))
+    is_gone = not rows or rows[0].id != resource_id
+    event = _event(inbound, now, contract.Code.OK, resource_id)
+    event = replace(_placed(event, rows), parent_id=parent_id)
+    if is_gone and kind:
+        event = _with_lost(event, resource_id, _last_name(tx, resource_id), kind)
+    unfinished, _ = tx.list_operations(resource_id=resource_id, unfinished=True)
+    is_going_on = any(operation.method == inbound.rpc.path for operation in unfinished)
+    tx.audit(replace(event, status=STARTED if is_going_on else DONE))
+
+
+async def record_refusal(
+    runtime: Runtime, inbound: Inbound, error: contract.ApiError, resource_id: str
+) -> None:
+    """Once for each request, whoever notices first. A caller that nobody knows has no log to be in."""
+    if inbound.subject is None or REFUSED in inbound.notes:
+        return
+    now, tenant_id = runtime.now(), inbound.subject.tenant_id
+
+    def record(tx: Transaction) -> None:
+        rows = list(_lineage(tx, resource_id))
+        event = replace(_event(inbound, now, error.code, resource_id, error.message), status=ERROR)
+        is_own = bool(rows) and (rows[-1].parent_id or rows[-1].id) == tenant_id
+        tx.audit(_placed(event, rows) if is_own else event)
+
+    await runtime.store.write(record)
+    inbound.notes.add(REFUSED)
+
+
+def named_resource(inbound: Inbound) -> str:
+    """The id that a request speaks of: of a resource, or of the parent of one that is to be."""
+    request = inbound.message
+    metadata = getattr(request, "metadata", None)
+    candidates = (getattr(request, "id", ""), getattr(metadata, "id", ""), getattr(metadata, "parent_id", ""))
+    return next((name for name in candidates if isinstance(name, str) and name), "")
+
+
+def _event(
+    inbound: Inbound, now: datetime, code: contract.Code, resource_id: str, message: str = ""
+) -> AuditEvent:
+    subject, headers = inbound.subject, inbound.headers
+    vendor, service, *_ = inbound.rpc.service.split(".")
+    noun = inbound.rpc.service.rpartition(".")[2].removesuffix("Service").lower()
+    action = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", inbound.rpc.name).lower()
+    return AuditEvent(
+        id=contract.new_id(_PREFIX),
+        at=now,
+        subject=inbound.subject_id,
+        method=inbound.rpc.path,
+        parent_id="",
+        resource_id=resource_id,
+        request_id=inbound.request_id,
+        code=int(code),
+        message=message,
+        request=inbound.redacted,
+        tenant_id=subject.tenant_id if subject else "",
+        service=service,
+        action=action,
+        type=f"ai.{vendor}.{service}.{noun}.{action}",
+        subject_kind=subject.kind if subject else "",
+        subject_name=subject.name if subject else "",
+        impersonator_id=subject.impersonator_id if subject else "",
+        source_address=headers.get(SOURCE_HEADER, ""),
+        user_agent=headers.get("user-agent", "")[:_MAX_TEXT],
+        idempotency_key=headers.get(IDEMPOTENCY_HEADER, "")[:_MAX_TEXT],
+    )
+
+
+def _placed(event: AuditEvent, rows: list[Resource]) -> AuditEvent:
+    """`rows` from the resource up to its tenant."""
+    if not rows:
+        return event
+    return replace(
+        event,
+        tenant_id=rows[-1].parent_id or rows[-1].id,
+        hierarchy=json.dumps([[row.id, row.name, row.kind] for row in reversed(rows)], ensure_ascii=False),
+        resource_kind=rows[0].kind,
+        resource_name=rows[0].name,
+    )
+
+
+def _with_lost(event: AuditEvent, resource_id: str, name: str, kind: str) -> AuditEvent:
+    hierarchy = [*json.loads(event.hierarchy or "[]"), [resource_id, name, kind]]
+    text = json.dumps(hierarchy, ensure_ascii=False)
+    return replace(event, hierarchy=text, resource_kind=kind, resource_name=name)
+
+
+def _last_name(tx: Transaction, resource_id: str) -> str:
+    entries = tx.history(resource_id=resource_id)
+    return entries[-1].name if entries else ""
+
+
+def _lineage(tx: Transaction, resource_id: str) -> Iterator[Resource]:
+    row = tx.get(resource_id) if resource_id else None
+    while row is not None:
+        yield row
+        row = tx.get(row.parent_id) if row.parent_id else None
