@@ -13,7 +13,7 @@ FIRMWARE_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 FREE_PORTS = 8
 """How many disks can be attached while the machine runs."""
-_SEED_SLOT = "0x1d"  # behind all disks: these are named vda, vdb ... by their place
+SEED_PORT = "seed-port"
 
 
 @dataclass(frozen=True)
@@ -41,45 +41,62 @@ class Places:
         """The socket of the agent in the guest, where it has one."""
         return self.folder / "agent.sock"
 
+    @property
+    def names_log(self) -> Path:
+        """What dnsmasq says; the container's output is the guest's console."""
+        return self.folder / "names.log"
+
     def filesystem(self, tag: str) -> Path:
         return self.folder / f"filesystem-{tag}.sock"
 
 
 def command_line(machine: Machine, firmware: str, variables: Path | None, places: Places) -> list[str]:
     """`firmware` is uefi or bios; `variables` is the machine's own file of firmware variables."""
-    words = [QEMU, "-name", machine.id, "-nodefaults", "-no-user-config"]
-    words += ["-display", "none", "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"]
+    words = [QEMU, "-name", machine.id, "-nodefaults", "-no-user-config", "-display", "none"]
+    words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"]
     words += _board(machine)
     if firmware == "uefi" and variables is not None:
         words += _firmware(variables)
+    words += ["-device", "virtio-rng-pci,addr=0x1"]
     words += _sockets(places)
-    words += ["-device", "virtio-rng-pci"]
     words += _network(machine)
-    for number, disk in enumerate(machine.disks):
-        words += _disk(number, disk)
+    others = [disk for disk in machine.disks if not disk.is_boot]
+    words += _ports(len(others) + FREE_PORTS)
+    words += _disk(machine.boot_disk, {"addr": "0x4", "bootindex": 0})
+    for number, disk in enumerate(others):
+        words += _disk(disk, {"bus": port(number)})
     words += _seed(places)
-    for number in range(FREE_PORTS):
-        words += [
-            "-device",
-            f"pcie-root-port,id={port(number)},chassis={number + 1},addr={_slot(0x10, number)}",
-        ]
-    for filesystem in machine.filesystems:
-        words += _filesystem(filesystem.tag, places)
+    for number, filesystem in enumerate(machine.filesystems):
+        words += _filesystem(number, filesystem.tag, places)
     for number, address in enumerate(machine.gpus):
         words += _gpu(number, address)
     return words
 
 
 def port(number: int) -> str:
-    """Name of a free port for a disk that is attached later."""
+    """Name of a port for one disk, also while the machine runs. The guest counts disks in this order."""
     return f"port{number}"
+
+
+def _ports(count: int) -> list[str]:
+    """That many, and the last one for the seed, so that it does not take a name from a disk."""
+    words = []
+    for number, name in enumerate([*map(port, range(count)), SEED_PORT]):
+        place = f"chassis={number + 1},addr={_slot(0x10, number)},io-reserve=0"
+        words += ["-device", f"pcie-root-port,id={name},{place}"]
+    return words
+
+
+def node_name(disk_id: str) -> str:
+    """QEMU allows 31 characters; the end of an id is what tells it from others."""
+    return f"disk-{disk_id[-26:]}"
 
 
 def block_node(disk: Disk) -> dict[str, Any]:
     """What `-blockdev` and `blockdev-add` take."""
     return {
         "driver": "qcow2",
-        "node-name": f"disk-{disk.id}",
+        "node-name": node_name(disk.id),
         "read-only": disk.read_only,
         "discard": "unmap",
         "file": {
@@ -100,7 +117,7 @@ def block_device(disk: Disk) -> dict[str, Any]:
     return {
         "driver": "virtio-blk-pci",
         "id": f"device-{disk.id}",
-        "drive": f"disk-{disk.id}",
+        "drive": node_name(disk.id),
         "serial": disk.serial,
         "werror": "stop",
         "rerror": "report",
@@ -133,32 +150,31 @@ def _sockets(places: Places) -> list[str]:
         words += ["-chardev", f"socket,id={name},path={path},server=on,wait=off"]
         words += ["-mon", f"chardev={name},mode=control"]
     words += ["-chardev", f"socket,id=agent,path={places.agent},server=on,wait=off"]
-    words += ["-device", "virtio-serial-pci"]
+    words += ["-device", "virtio-serial-pci,addr=0x2"]
     return [*words, "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
 
 
 def _network(machine: Machine) -> list[str]:
-    card = f"virtio-net-pci,netdev=network,mac={machine.interface.mac},romfile="
+    card = f"virtio-net-pci,netdev=network,mac={machine.interface.mac},romfile=,addr=0x3"
     return ["-netdev", f"tap,id=network,ifname={TAP},script=no,downscript=no", "-device", card]
 
 
-def _disk(number: int, disk: Disk) -> list[str]:
-    device = block_device(disk) | {"addr": f"0x{4 + number:x}"} if number < 10 else block_device(disk)
-    if disk.is_boot:
-        device["bootindex"] = 0
-    return ["-blockdev", json.dumps(block_node(disk)), "-device", json.dumps(device)]
+def _disk(disk: Disk, place: dict[str, Any]) -> list[str]:
+    device = json.dumps(block_device(disk) | place)
+    return ["-blockdev", json.dumps(block_node(disk)), "-device", device]
 
 
 def _seed(places: Places) -> list[str]:
     node = {"driver": "raw", "node-name": "seed", "read-only": True}
     node["file"] = {"driver": "file", "filename": str(places.seed), "read-only": True}
-    device = {"driver": "virtio-blk-pci", "id": "seed", "drive": "seed", "addr": _SEED_SLOT}
+    device = {"driver": "virtio-blk-pci", "id": "seed", "drive": "seed", "bus": SEED_PORT}
     return ["-blockdev", json.dumps(node), "-device", json.dumps(device)]
 
 
-def _filesystem(tag: str, places: Places) -> list[str]:
+def _filesystem(number: int, tag: str, places: Places) -> list[str]:
     socket = f"socket,id=filesystem-{tag},path={places.filesystem(tag)}"
-    return ["-chardev", socket, "-device", f"vhost-user-fs-pci,chardev=filesystem-{tag},tag={tag}"]
+    device = f"vhost-user-fs-pci,chardev=filesystem-{tag},tag={tag},addr=0x{5 + number:x}"
+    return ["-chardev", socket, "-device", device]
 
 
 def _gpu(number: int, address: str) -> list[str]:

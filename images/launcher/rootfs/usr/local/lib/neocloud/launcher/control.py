@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher import disks
-from launcher.command_line import FREE_PORTS, Places, block_device, block_node, port
+from launcher.command_line import FREE_PORTS, Places, block_device, block_node, node_name
 from launcher.guest_agent import AgentError, ask_agent
 from launcher.qmp import Qmp, QmpError
 from launcher.wish import parse_disk
@@ -48,7 +48,7 @@ class Control:
         if wanted < now:
             raise ValueError(f"Disk {name} has {now} bytes; it cannot shrink to {wanted}")
         if wanted > now:
-            self._qmp.ask("block_resize", node_name=f"disk-{name}", size=wanted)
+            self._qmp.ask("block_resize", node_name=node_name(name), size=wanted)
         return {"size_bytes": self._size(name)}
 
     def attach_disk(self, text: str) -> dict[str, Any]:
@@ -58,13 +58,13 @@ class Control:
             return {}
         disks.prepare(disk)
         nodes = {node["node-name"] for node in self._qmp.ask("query-named-block-nodes")}
-        if f"disk-{disk.id}" not in nodes:
+        if node_name(disk.id) not in nodes:
             self._qmp.ask_with({"execute": "blockdev-add", "arguments": block_node(disk)})
         device = block_device(disk) | {"bus": self._free_port()}
         try:
             self._qmp.ask_with({"execute": "device_add", "arguments": device})
         except QmpError:
-            self._qmp.ask("blockdev-del", node_name=f"disk-{disk.id}")
+            self._qmp.ask("blockdev-del", node_name=node_name(disk.id))
             raise
         return {}
 
@@ -73,26 +73,36 @@ class Control:
         if name in self._disks():
             self._qmp.ask("device_del", id=f"device-{name}")
             self._qmp.wait_for_event("DEVICE_DELETED", _UNPLUG_SECONDS, device=f"device-{name}")
-        if any(node["node-name"] == f"disk-{name}" for node in self._qmp.ask("query-named-block-nodes")):
-            self._qmp.ask("blockdev-del", node_name=f"disk-{name}")
+        if any(node["node-name"] == node_name(name) for node in self._qmp.ask("query-named-block-nodes")):
+            self._qmp.ask("blockdev-del", node_name=node_name(name))
         return {}
 
     def freeze(self) -> dict[str, Any]:
-        """Makes the guest's file systems whole and still; always followed by `thaw`."""
-        return {"filesystems": ask_agent(self._places.agent, "guest-fsfreeze-freeze", _FREEZE_SECONDS)}
+        """Makes the guest's file systems whole and still; always followed by `thaw`.
+
+        A guest without an agent is paused instead, which leaves its disks as after a power failure.
+        """
+        try:
+            return {"filesystems": ask_agent(self._places.agent, "guest-fsfreeze-freeze", _FREEZE_SECONDS)}
+        except AgentError as error:
+            self._qmp.ask("stop")
+            return {"filesystems": 0, "paused": str(error)}
 
     def thaw(self) -> dict[str, Any]:
+        if self._qmp.ask("query-status")["status"] == "paused":
+            self._qmp.ask("cont")
+            return {"filesystems": 0}
         return {"filesystems": ask_agent(self._places.agent, "guest-fsfreeze-thaw", _ASK_SECONDS)}
 
     def _disks(self) -> dict[str, dict[str, Any]]:
         """By id: bytes, and what went wrong with the last read or write."""
         found = {}
         for device in self._qmp.ask("query-block"):
-            node = (device.get("inserted") or {}).get("node-name", "")
-            if node.startswith("disk-"):
-                size = device["inserted"]["image"]["virtual-size"]
-                found[node.removeprefix("disk-")] = {
-                    "size_bytes": size,
+            parts = str(device.get("qdev", "")).split("/")
+            name = next((part for part in parts if part.startswith("device-")), "")
+            if name and device.get("inserted"):
+                found[name.removeprefix("device-")] = {
+                    "size_bytes": device["inserted"]["image"]["virtual-size"],
                     "io_status": device.get("io-status", "ok"),
                 }
         return found
@@ -104,14 +114,12 @@ class Control:
             raise ValueError(f"This machine has no disk {name}; it has {', '.join(self._disks())}") from None
 
     def _free_port(self) -> str:
-        ports = {port(number) for number in range(FREE_PORTS)}
         for bus in self._qmp.ask("query-pci"):
             for device in bus["devices"]:
-                if (device.get("pci_bridge") or {}).get("devices"):
-                    ports.discard(device["qdev_id"])
-        if not ports:
-            raise ValueError(f"{FREE_PORTS} disks were attached already; restart the machine to attach more")
-        return min(ports)
+                is_free = "pci_bridge" in device and not device["pci_bridge"].get("devices")
+                if is_free and device["qdev_id"].startswith("port"):
+                    return device["qdev_id"]
+        raise ValueError(f"{FREE_PORTS} disks were attached already; restart the machine to attach more")
 
 
 def main() -> int:

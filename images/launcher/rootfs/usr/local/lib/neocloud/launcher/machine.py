@@ -1,6 +1,6 @@
 """Runs the machine from its start to its end: the main program of the container.
 
-Exit code 0: the guest powered itself off, or was asked to and did. Anything else: it did not end by itself.
+Exit code 0: the guest powered itself off. Anything else: it did not end by itself.
 """
 
 import shutil
@@ -23,7 +23,8 @@ ROOM_TO_GO_ON = 256 * 1024 * 1024
 """Bytes free on the host before a machine that was paused by a full disk goes on."""
 _LOOK_SECONDS = 1.0
 _START_SECONDS = 30.0
-KILLED = 137
+KILLED, TERMINATED = 137, 143
+"""TERMINATED: it powered off because its pod was stopped, as by a reboot of the host; so it comes back."""
 
 ERRORS = (
     *(WishError, network.NetworkError, seed.SeedError, disks.DiskError),
@@ -44,7 +45,7 @@ def run(machine: Machine, places: Places) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     command = prepare(machine, places)
-    dns = names.Names(names.dnsmasq_command(machine.interface.domain))
+    dns = names.Names(names.dnsmasq_command(machine.interface.domain, places.names_log))
     serve_metadata(Metadata(machine), network.METADATA_ADDRESS)
     qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert qemu.stdout is not None
@@ -66,7 +67,8 @@ def prepare(machine: Machine, places: Places) -> list[str]:
     for disk in machine.disks:
         disks.prepare(disk)
     mtu = network.connect(machine.interface)
-    seed.write_seed(seed.seed_files(machine, mtu), places.seed)
+    servers = machine.interface.nameservers or names.nameservers_of(names.RESOLVER.read_text())
+    seed.write_seed(seed.seed_files(machine, mtu, servers), places.seed)
     firmware = machine.firmware or disks.firmware_of(machine.boot_disk.path, places.folder)
     for filesystem in machine.filesystems:
         filesystems.serve_filesystem(filesystem, places.filesystem(filesystem.tag))
@@ -105,7 +107,7 @@ def watch(
         _go_on_when_there_is_room(monitor, machine)
         dns.refresh()
         _wait(qemu, stop if pressed_at is None else None)
-    return qemu.returncode
+    return TERMINATED if pressed_at is not None and not qemu.returncode else qemu.returncode
 
 
 def _connect(qemu: "subprocess.Popen[bytes]", path: Path) -> Qmp | None:

@@ -1,22 +1,39 @@
 """DNS for the guest: the names of its network from the pod's hosts file, and of the metadata service.
 
-Every other name is refused, so that the guest asks its next server.
+Every other name is refused, so that the guest asks its next server: one that is wished, else the pod's own.
 """
 
 import signal
 import subprocess
+from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 
 from launcher.network import METADATA_ADDRESS
 
 HOSTS = Path("/etc/hosts")
+RESOLVER = Path("/etc/resolv.conf")
 METADATA_NAME = "metadata.nebius.internal"
 
 
-def dnsmasq_command(domain: str, hosts: Path = HOSTS) -> list[str]:
+def nameservers_of(resolver: str) -> list[IPv4Address]:
+    """The servers that a resolv.conf names and a guest can reach as well: not those of this host alone."""
+    found = []
+    for line in resolver.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "nameserver":
+            try:
+                address = IPv4Address(words[1])
+            except AddressValueError:
+                continue
+            if not address.is_loopback and not address.is_link_local:
+                found.append(address)
+    return found
+
+
+def dnsmasq_command(domain: str, log: Path, hosts: Path = HOSTS) -> list[str]:
     words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=nobody", "--group=nogroup"]
     words += [f"--listen-address={METADATA_ADDRESS}", "--bind-interfaces", "--no-resolv", "--pid-file="]
-    words += ["--no-hosts", f"--addn-hosts={hosts}", "--local-ttl=5", "--log-facility=-"]
+    words += ["--no-hosts", f"--addn-hosts={hosts}", "--local-ttl=5", f"--log-facility={log}"]
     words += [f"--host-record={METADATA_NAME},{METADATA_ADDRESS}"]
     if domain:
         words += [f"--domain={domain}", "--expand-hosts", f"--local=/{domain}/"]

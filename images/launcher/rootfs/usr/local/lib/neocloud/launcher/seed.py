@@ -5,6 +5,8 @@ JSON is YAML, so what must be right in every character is written as JSON.
 
 import json
 import subprocess
+from collections.abc import Sequence
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +20,23 @@ class SeedError(Exception):
     """The message says which command failed and why."""
 
 
-def seed_files(machine: Machine, mtu: int) -> dict[str, str]:
-    """Contents by file name."""
+def seed_files(machine: Machine, mtu: int, nameservers: Sequence[IPv4Address]) -> dict[str, str]:
+    """Contents by file name; `nameservers` know what the network itself does not."""
     metadata = {"instance-id": machine.id, "local-hostname": machine.hostname}
+    network = network_config(machine.interface, mtu, nameservers)
     return {
         "meta-data": json.dumps(metadata, indent=2) + "\n",
-        "network-config": json.dumps(network_config(machine.interface, mtu), indent=2) + "\n",
+        "network-config": json.dumps(network, indent=2) + "\n",
         "user-data": machine.user_data or "#cloud-config\n{}\n",
     }
 
 
-def network_config(interface: Interface, mtu: int) -> dict[str, Any]:
+def network_config(interface: Interface, mtu: int, nameservers: Sequence[IPv4Address]) -> dict[str, Any]:
     """All static and IPv4 only: whatever a guest would wait for would delay its start."""
     routes: list[dict[str, Any]] = [{"to": f"{METADATA_ADDRESS}/32", "scope": "link"}]
     if interface.gateway is not None:
         routes.append({"to": "0.0.0.0/0", "via": str(interface.gateway)})
-    names: dict[str, Any] = {"addresses": [METADATA_ADDRESS, *map(str, interface.nameservers)]}
+    names: dict[str, Any] = {"addresses": [METADATA_ADDRESS, *map(str, nameservers)]}
     if interface.domain:
         names["search"] = [interface.domain]
     card: dict[str, Any] = {

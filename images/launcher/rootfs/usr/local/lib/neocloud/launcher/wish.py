@@ -15,6 +15,8 @@ ACCELERATIONS = ("kvm", "tcg")
 FIRMWARES = ("uefi", "bios", "")
 MIN_MEMORY_MIB = 192
 """Below that the UEFI firmware does not start."""
+MOST_DISKS, MOST_FILESYSTEMS, MOST_GPUS = 50, 10, 8
+"""As many as the board has places for."""
 
 
 class WishError(Exception):
@@ -144,6 +146,9 @@ def _check(machine: Machine) -> None:
         raise WishError("vcpus must be 1 or more")
     if machine.memory_mib < MIN_MEMORY_MIB:
         raise WishError(f"memory_mib must be {MIN_MEMORY_MIB} or more")
+    for name, most in {"disks": MOST_DISKS, "filesystems": MOST_FILESYSTEMS, "gpus": MOST_GPUS}.items():
+        if len(getattr(machine, name)) > most:
+            raise WishError(f"a machine can have {most} {name}, not {len(getattr(machine, name))}")
     if sum(disk.is_boot for disk in machine.disks) != 1:
         raise WishError("exactly one disk must have is_boot")
     for names in ([disk.id for disk in machine.disks], [each.tag for each in machine.filesystems]):
