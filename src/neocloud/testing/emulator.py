@@ -55,7 +55,7 @@ class Emulator:
         return {"NEOCLOUD_HOME": str(self.home)}
 
     def sdk(self, **options: Any) -> SDK:
-        """The official SDK, signed in. Close it, or use it as a context manager."""
+        """The official SDK, signed in. Close it: `sync_close()`, or `async with`."""
         given = {
             "resolver": Constant(self.endpoint),
             "options": [(INSECURE, True)],
