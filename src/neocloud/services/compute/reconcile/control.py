@@ -10,7 +10,7 @@ from neocloud.engines.base import Engine, EngineError, Reference
 from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
 
 PROGRAM = "machine-control"
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 45.0
 POLL_SECONDS = 0.5
 
 

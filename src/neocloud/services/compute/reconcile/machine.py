@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import (
     Engine,
     EngineError,
-    EngineUnavailable,
     KubernetesObject,
     PodPhase,
     Reference,
@@ -36,7 +35,6 @@ from neocloud.services.compute.resources.catalogue import preset
 from neocloud.services.compute.resources.instance import (
     INSTANCE,
     Halt,
-    InstanceReason,
     InstanceState,
     hostname,
     namespace,
@@ -197,12 +195,11 @@ class InstanceReconciler:
         await self._remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
 
     async def _apply(self, objects: Sequence[KubernetesObject]) -> None:
+        """What the engine cannot do now it may do soon: its message is shown to who waits."""
         try:
             await self._engine.apply(objects)
-        except EngineUnavailable as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
         except EngineError as error:
-            raise Failed(InstanceReason.ENGINE_REFUSED, str(error)) from error
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
 
     async def _remove(self, references: Sequence[Reference]) -> None:
         try:
