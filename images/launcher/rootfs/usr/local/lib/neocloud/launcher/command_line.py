@@ -46,8 +46,8 @@ class Places:
         """What dnsmasq says; the container's output is the guest's console."""
         return self.folder / "names.log"
 
-    def filesystem(self, tag: str) -> Path:
-        return self.folder / f"filesystem-{tag}.sock"
+    def filesystem(self, number: int) -> Path:
+        return self.folder / f"filesystem-{number}.sock"
 
 
 def command_line(machine: Machine, firmware: str, variables: Path | None, places: Places) -> list[str]:
@@ -172,9 +172,10 @@ def _seed(places: Places) -> list[str]:
 
 
 def _filesystem(number: int, tag: str, places: Places) -> list[str]:
-    socket = f"socket,id=filesystem-{tag},path={places.filesystem(tag)}"
-    device = f"vhost-user-fs-pci,chardev=filesystem-{tag},tag={tag},addr=0x{5 + number:x}"
-    return ["-chardev", socket, "-device", device]
+    name = f"filesystem-{number}"
+    device = {"driver": "vhost-user-fs-pci", "chardev": name, "tag": tag, "addr": f"0x{5 + number:x}"}
+    socket = f"socket,id={name},path={places.filesystem(number)}"
+    return ["-chardev", socket, "-device", json.dumps(device)]
 
 
 def _gpu(number: int, address: str) -> list[str]:

@@ -15,16 +15,16 @@ _LONGEST = 4096
 
 def pump(source: IO[bytes], target: int) -> threading.Thread:
     """Copy until the source ends, in a thread of its own."""
-    thread = threading.Thread(target=_copy, args=(source.fileno(), target), name="console", daemon=True)
+    thread = threading.Thread(target=_copy, args=(source, target), name="console", daemon=True)
     thread.start()
     return thread
 
 
-def _copy(source: int, target: int) -> None:
+def _copy(source: IO[bytes], target: int) -> None:
     waiting = b""
     while True:
         ready, _, _ = select.select([source], [], [], _PATIENCE_SECONDS if waiting else None)
-        chunk = os.read(source, 65536) if ready else b""
+        chunk = os.read(source.fileno(), 65536) if ready else b""
         waiting += chunk
         is_over = bool(ready) and not chunk
         whole = len(waiting) if is_over or not ready or len(waiting) > _LONGEST else waiting.rfind(b"\n") + 1

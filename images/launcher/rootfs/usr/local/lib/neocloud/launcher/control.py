@@ -133,8 +133,8 @@ def main() -> int:
         "attach-disk": (1, Control.attach_disk),
         "detach-disk": (1, Control.detach_disk),
     }
-    count, verb = verbs.get(sys.argv[1] if len(sys.argv) > 1 else "", (-1, Control.status))
-    if len(sys.argv) - 2 != count:
+    count, verb = verbs.get(sys.argv[1] if len(sys.argv) > 1 else "", (None, Control.status))
+    if count is None or len(sys.argv) - 2 != count:
         print(json.dumps({"error": f"Use it as: {(__doc__ or '').split(chr(10), 2)[2]}"}))
         return 2
     try:

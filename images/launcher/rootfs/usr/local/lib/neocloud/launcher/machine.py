@@ -70,8 +70,8 @@ def prepare(machine: Machine, places: Places) -> list[str]:
     servers = machine.interface.nameservers or names.nameservers_of(names.RESOLVER.read_text())
     seed.write_seed(seed.seed_files(machine, mtu, servers), places.seed)
     firmware = machine.firmware or disks.firmware_of(machine.boot_disk.path, places.folder)
-    for filesystem in machine.filesystems:
-        filesystems.serve_filesystem(filesystem, places.filesystem(filesystem.tag))
+    for number, filesystem in enumerate(machine.filesystems):
+        filesystems.serve_filesystem(filesystem, places.filesystem(number))
     variables = firmware_variables(machine, places) if firmware == "uefi" else None
     return command_line(machine, firmware, variables, places)
 

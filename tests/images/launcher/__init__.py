@@ -1,0 +1,1 @@
+"""The launcher's modules, imported from where the image takes them."""

@@ -1,0 +1,43 @@
+"""Makes the launcher's modules importable and a wish that tests vary."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "images/launcher/rootfs/usr/local/lib/neocloud"))
+
+
+@pytest.fixture
+def wish() -> dict[str, Any]:
+    """machine.json, as the control plane writes it."""
+    return {
+        "id": "computeinstance-e00one",
+        "vcpus": 2,
+        "memory_mib": 2048,
+        "acceleration": "tcg",
+        "disks": [
+            {
+                "id": "computedisk-e00boot",
+                "path": "/disks/0/disk.qcow2",
+                "size_bytes": 10 * 2**30,
+                "read_only": False,
+                "device_id": "boot",
+                "is_boot": True,
+            }
+        ],
+        "filesystems": [],
+        "interface": {
+            "name": "eth0",
+            "address": "10.128.0.5",
+            "prefix_length": 24,
+            "gateway": "10.128.0.1",
+            "mac": "52:54:00:AB:cd:ef",
+            "domain": "default-network.internal",
+            "nameservers": ["10.0.0.53"],
+        },
+        "hostname": "worker-1",
+        "user_data": "#cloud-config\nruncmd: [true]\n",
+        "gpus": [],
+    }

@@ -1,0 +1,118 @@
+"""CMP-01, CMP-13: QEMU's command line for a machine."""
+
+import json
+from pathlib import Path
+
+from launcher.command_line import Places, block_node, command_line, node_name
+from launcher.wish import parse_disk, parse_wish
+
+PLACES = Places(Path("/run/launcher"))
+VARIABLES = Path("/disks/0/firmware-variables.fd")
+
+
+def words(wish, firmware: str = "uefi") -> list[str]:
+    return command_line(parse_wish(wish), firmware, VARIABLES if firmware == "uefi" else None, PLACES)
+
+
+def options(command: list[str], name: str) -> list[str]:
+    return [value for key, value in zip(command, command[1:], strict=False) if key == name]
+
+
+def devices(command: list[str], driver: str) -> list[dict[str, object]]:
+    found = []
+    for value in options(command, "-device"):
+        if value.startswith("{"):
+            found.append(json.loads(value))
+        else:
+            first, *rest = value.split(",")
+            found.append({"driver": first, **dict(part.split("=", 1) for part in rest)})
+    return [device for device in found if device["driver"] == driver]
+
+
+def test_golden_without_disks_and_ports(wish):
+    command = words(wish)
+    start = command[: command.index("-rtc") + 2]
+    assert start == [
+        *("qemu-system-x86_64", "-name", "computeinstance-e00one", "-nodefaults", "-no-user-config"),
+        *("-display", "none", "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"),
+        *("-smp", "cpus=2,sockets=1", "-m", "2048M"),
+        *("-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max"),
+        *("-machine", "q35,usb=off,vmport=off,hpet=off,smm=off,i8042=off,graphics=off"),
+        *("-boot", "strict=on", "-rtc", "base=utc"),
+    ]
+    assert options(command, "-serial") == ["chardev:console"]
+    assert options(command, "-netdev") == ["tap,id=network,ifname=tap0,script=no,downscript=no"]
+    (card,) = devices(command, "virtio-net-pci")
+    assert card["mac"] == "52:54:00:ab:cd:ef"
+    assert options(command, "-drive")[1] == f"if=pflash,unit=1,format=raw,file={VARIABLES}"
+
+
+def test_kvm_uses_the_hosts_processor(wish):
+    command = words(wish | {"acceleration": "kvm"})
+    assert (options(command, "-accel"), options(command, "-cpu")) == (["kvm"], ["host"])
+
+
+def test_a_legacy_disk_starts_without_uefi(wish):
+    assert options(words(wish, "bios"), "-drive") == []
+
+
+def test_disks_are_counted_in_order_and_the_seed_comes_last(wish):
+    others = [{"id": f"d{n}", "path": f"/disks/{n}/disk.qcow2", "size_bytes": 1} for n in range(1, 12)]
+    command = words(wish | {"disks": [*others[:5], *wish["disks"], *others[5:]]})
+    disks = devices(command, "virtio-blk-pci")
+    assert disks[0] == {
+        **{
+            "driver": "virtio-blk-pci",
+            "id": "device-computedisk-e00boot",
+            "drive": "disk-computedisk-e00boot",
+        },
+        **{"serial": "boot", "werror": "stop", "rerror": "report", "addr": "0x4", "bootindex": 0},
+    }
+    assert [disk["bus"] for disk in disks[1:]] == [*(f"port{n}" for n in range(11)), "seed-port"]
+    ports = devices(command, "pcie-root-port")
+    assert [port["id"] for port in ports] == [*(f"port{n}" for n in range(19)), "seed-port"]
+    assert len({port["addr"] for port in ports}) == len(ports) == len({port["chassis"] for port in ports})
+
+
+def test_a_full_machine_has_every_device_at_a_place_of_its_own(wish):
+    wish["disks"] += [{"id": f"d{n}", "path": f"/d/{n}", "size_bytes": 1} for n in range(49)]
+    wish["filesystems"] = [{"tag": f"t{n}", "path": f"/f/{n}"} for n in range(10)]
+    wish["gpus"] = [f"0000:0{n}:00.0" for n in range(8)]
+    command = words(wish)
+    found = [value for value in options(command, "-device") if "addr" in value]
+    places = [
+        json.loads(value)["addr"] if value.startswith("{") else value.split("addr=")[1].split(",")[0]
+        for value in found
+    ]
+    assert len(set(places)) == len(places)
+    assert all(int(place.split(".")[0], 16) < 0x1F for place in places)
+
+
+def test_a_node_name_of_a_real_id_is_short_enough_for_qemu():
+    one, other = "computedisk-e00abcdefghijklmnopq1", "computedisk-e00abcdefghijklmnopq2"
+    assert len(node_name(one)) <= 31
+    assert node_name(one) != node_name(other)
+
+
+def test_a_read_only_disk_is_read_only_in_every_layer():
+    node = block_node(parse_disk({"id": "d", "path": "/d", "size_bytes": 1, "read_only": True}))
+    assert node["read-only"] is True
+    assert node["file"]["read-only"] is True
+
+
+def test_filesystems_share_the_guests_memory(wish):
+    wish["filesystems"] = [{"tag": "my,data=/", "path": "/filesystems/0"}]
+    command = words(wish)
+    assert options(command, "-object") == ["memory-backend-memfd,id=memory,size=2048M,share=on"]
+    assert options(command, "-machine")[0].endswith(",memory-backend=memory")
+    (device,) = devices(command, "vhost-user-fs-pci")
+    assert device["tag"] == "my,data=/"  # a user's word: it must not add an option
+
+
+def test_gpus_by_vfio(wish):
+    """Written and checked here; not run: that takes a machine with an IOMMU."""
+    command = words(wish | {"gpus": ["0000:01:00.0", "0000:81:00.0"]})
+    assert [(gpu["host"], gpu["bus"]) for gpu in devices(command, "vfio-pci")] == [
+        ("0000:01:00.0", "gpu0"),
+        ("0000:81:00.0", "gpu1"),
+    ]
