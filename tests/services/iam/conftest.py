@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+from argon2 import PasswordHasher
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import Dependencies
@@ -20,6 +21,7 @@ from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
 from neocloud.services.iam import extras as iam_extras
 from neocloud.services.iam.access.issuers import ISSUERS, Issuers
+from neocloud.services.iam.access.passwords import PASSWORDS, PasswordChecker
 from tests.services.iam import keys
 
 IAM_API = "nebius.iam.v1"
@@ -137,7 +139,11 @@ async def cloud() -> AsyncIterator[Cloud]:
 async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
     clock = MovableClock()
     store = await open_store(database, b"k" * 32, clock)
-    extras = {**iam_extras(store, clock), ISSUERS: Issuers(clock, http=direct_http)}
+    extras = {
+        **iam_extras(store, clock),
+        ISSUERS: Issuers(clock, http=direct_http),
+        PASSWORDS: PasswordChecker(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)),
+    }
     server = ApiServer(
         [IAM, COMPUTE],
         StoreAuthenticator(store, clock),

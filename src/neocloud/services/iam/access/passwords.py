@@ -7,7 +7,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -18,7 +17,6 @@ from neocloud.core.store.protocol import Transaction
 
 PASSWORDS = "iam.passwords"
 _PASSWORD = "password"
-_HASHER = PasswordHasher()
 _AT_ONCE = 4
 """Each check takes 64 MiB for as long as it lasts; more than these wait,"""
 _MAX_WAITING = 64
@@ -29,18 +27,32 @@ class PasswordChecker:
     """Slow on purpose, so it works beside the event loop and only some at a time. One for the whole cloud, in
     `Dependencies.extras`."""
 
-    def __init__(self) -> None:
+    def __init__(self, hasher: PasswordHasher | None = None) -> None:
+        self._hasher = hasher or PasswordHasher()
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
+        self._nobodys_hash = ""
 
     async def matches(self, password: str, password_hash: str | None) -> bool:
         """Without a hash the answer is no, and takes as long."""
+        if not self._nobodys_hash:
+            self._nobodys_hash = await self.hash(secrets.token_urlsafe(32))
         async with self._queue():
-            return await asyncio.to_thread(_matches, password, password_hash)
+            return await asyncio.to_thread(self._matches, password, password_hash)
 
     async def hash(self, password: str) -> str:
         async with self._queue():
-            return await asyncio.to_thread(_HASHER.hash, password)
+            return await asyncio.to_thread(self._hasher.hash, password)
+
+    def is_outdated(self, hashed: str) -> bool:
+        """Made with other parameters than those of today."""
+        return self._hasher.check_needs_rehash(hashed)
+
+    def _matches(self, password: str, hashed: str | None) -> bool:
+        try:
+            return self._hasher.verify(hashed or self._nobodys_hash, password) and hashed is not None
+        except (VerificationError, InvalidHashError):
+            return False
 
     @asynccontextmanager
     async def _queue(self) -> AsyncIterator[None]:
@@ -71,20 +83,3 @@ def password_hash(tx: Transaction, account_id: str) -> str | None:
 
 def put_password_hash(tx: Transaction, account_id: str, hashed: str) -> None:
     tx.put_secret(account_id, _PASSWORD, hashed.encode())
-
-
-def is_outdated(hashed: str) -> bool:
-    """Made with weaker parameters than those of today."""
-    return _HASHER.check_needs_rehash(hashed)
-
-
-@cache
-def _nobodys_hash() -> str:
-    return _HASHER.hash(secrets.token_urlsafe(32))
-
-
-def _matches(password: str, hashed: str | None) -> bool:
-    try:
-        return _HASHER.verify(hashed or _nobodys_hash(), password) and hashed is not None
-    except (VerificationError, InvalidHashError):
-        return False

@@ -15,7 +15,6 @@ from neocloud.services.iam.access.attempts import count_attempt, forgive
 from neocloud.services.iam.access.issuing import issue
 from neocloud.services.iam.access.passwords import (
     checker_of,
-    is_outdated,
     password_hash,
     put_password_hash,
 )
@@ -34,7 +33,7 @@ async def with_password(call: Call, request: Any) -> Any:
     await refuse_when_locked(call, request.email)
     account, hashed = await store.read(lambda tx: _account(tx, request))
     matches = await checker.matches(request.password, hashed)
-    fresh = await checker.hash(request.password) if matches and hashed and is_outdated(hashed) else ""
+    fresh = await checker.hash(request.password) if matches and hashed and checker.is_outdated(hashed) else ""
 
     def decide(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
         found = tx.get(account.id) if matches and account else None
