@@ -9,7 +9,8 @@ def test_pieces_become_lines_and_a_prompt_is_not_kept_back():
     guest, source = os.pipe()
     guest, source = source, guest
     shown, target = os.pipe()
-    thread = pump(os.fdopen(source, "rb", buffering=0), target)
+    output = os.fdopen(source, "rb", buffering=0)
+    thread = pump(output, target)
     for piece in (b"hel", b"lo\nwor", b"ld\nlogin: "):
         os.write(guest, piece)
     content = b""
@@ -18,6 +19,7 @@ def test_pieces_become_lines_and_a_prompt_is_not_kept_back():
     os.write(guest, b"end")
     os.close(guest)
     thread.join(5)
+    output.close()
     os.close(target)
     while piece := os.read(shown, 100):
         content += piece
