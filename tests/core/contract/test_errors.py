@@ -1,3 +1,5 @@
+from urllib.parse import quote
+
 import pytest
 
 from neocloud.core import contract
@@ -61,3 +63,14 @@ def test_an_error_survives_the_wire() -> None:
 def test_messages_say_what_to_do_next() -> None:
     assert "Choose another name" in contract.already_exists("cluster", "bank").message
     assert "Check the id" in contract.not_found("cluster", "x").message
+
+
+def test_many_violations_fit_into_the_trailers_of_an_answer() -> None:
+    """Clients refuse trailers of more than 8 KiB, and would tell of that instead of the violations."""
+    deep = [(f"spec.node_sets[{number}].name", "é" * 1000) for number in range(500)]
+    error = contract.bad_request([*deep, ("spec.node_sets", "must have at most 16 items")])
+    length = len(quote(error.message, safe=" ;")) + len(error.status("slurm").SerializeToString())
+    assert length < 8192 - 512
+    told = error.details[0].bad_request.violations
+    assert told[0].field == "spec.node_sets"
+    assert told[-1].message.startswith("and ") and told[-1].message.endswith(" more")

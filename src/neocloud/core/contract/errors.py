@@ -11,6 +11,11 @@ from typing import Any, Protocol
 from neocloud.core.contract.registry import message
 from neocloud.core.contract.well_known import pack, unpack
 
+_MAX_VIOLATION = 400
+_MAX_VIOLATIONS = 2000
+"""Characters of one, and of all together. They are told three times: in the message, in
+the status and in its details."""
+
 
 class Code(IntEnum):
     """google.rpc.Code; the numbers are gRPC's."""
@@ -73,9 +78,30 @@ def from_status(serialized: bytes) -> ApiError:
 def bad_request(violations: Iterable[FieldViolation | tuple[str, str]], message_text: str = "") -> ApiError:
     """INVALID_ARGUMENT. Each violation has a field path and says what would be right."""
     pairs = [(v[0], v[1]) if isinstance(v, tuple) else (v.field, v.message) for v in violations]
+    pairs = _that_fit(pairs)
     text = message_text or "The request is not valid: " + "; ".join(f"{name} {why}" for name, why in pairs)
     detail = {"violations": [{"field": name, "message": why} for name, why in pairs]}
     return _error(Code.INVALID_ARGUMENT, text, "bad_request", detail)
+
+
+def _that_fit(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """An error travels in trailers, which clients refuse when they are longer than 8 KiB: of many violations
+    the outermost are told first, and of the rest how many there are."""
+    cut = [(name[:_MAX_VIOLATION], why[:_MAX_VIOLATION]) for name, why in pairs]
+    if sum(_length(name) + _length(why) for name, why in cut) <= _MAX_VIOLATIONS:
+        return cut
+    told, room = [], _MAX_VIOLATIONS
+    for name, why in sorted(cut, key=lambda pair: pair[0].count(".")):
+        room -= _length(name) + _length(why)
+        if room < 0:
+            break
+        told.append((name, why))
+    return [*told, ("", f"and {len(cut) - len(told)} more")]
+
+
+def _length(text: str) -> int:
+    """In a trailer, where each byte that is not ASCII takes three characters."""
+    return sum(1 if letter.isascii() else 3 * len(letter.encode()) for letter in text)
 
 
 def bad_field(field: str, why: str) -> ApiError:
