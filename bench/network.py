@@ -1,8 +1,8 @@
 """How much of a bare veth pair's speed is left between two pods on a subnet.
 
 In one run on one machine: two network namespaces joined by nothing but a veth pair; two pods on one subnet,
-with security groups on both and every card checked; and two pods on two subnets of a network, which is a routed
-way. Rounds alternate, so that whatever else the machine does hits all alike; what counts are the ratios.
+with security groups on both and every card checked; two pods on two subnets of a network, which is routed.
+Rounds alternate, so that whatever else the machine does hits all alike; what counts are the ratios.
 Throughput is one TCP stream of iperf3; latency one byte to and fro over TCP, between the same namespaces.
 
     python bench/network.py [--seconds 3] [--rounds 5]
