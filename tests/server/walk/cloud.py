@@ -76,13 +76,13 @@ class WalkedCloud:
 
 
 @asynccontextmanager
-async def walked_cloud(home: Path) -> AsyncIterator[WalkedCloud]:
+async def walked_cloud(home: Path, database: Path | None = None) -> AsyncIterator[WalkedCloud]:
     clock = SystemClock()
     settings = Settings(home=home)
     engine = FakeEngine()
     parts = app.parts(settings, engine, clock, {})
     inventory = await engine.capabilities()
-    store = await open_store(":memory:", b"k" * 32, clock)
+    store = await open_store(database or ":memory:", b"k" * 32, clock)
     extras = {**iam.extras(store, clock), **parts.extras}
     server = ApiServer(
         app.SERVICES,
