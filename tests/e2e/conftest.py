@@ -27,8 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def images() -> Path:
     """The folder with current images."""
     folder = Path(os.environ.get("NEOCLOUD_TEST_IMAGES", ROOT / ".cache" / "images")).absolute()
-    for name in ("jail", "slurm"):
-        run([sys.executable, ROOT / "images" / name / "build", "--output", folder])
+    for name, *options in (("jail",), ("slurm",), ("launcher",), ("machine", "--only", "tiny")):
+        run([sys.executable, ROOT / "images" / name / "build", "--output", folder, *options])
     return folder
 
 

@@ -87,7 +87,7 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         request: dict[str, Any] = {}
         if "target" in given:
             request["id"] = _id_of(noun, client, profile, given)
-        if "parent_id" in given:
+        if "parent_id" in given and "parent_id" in rpc.input.DESCRIPTOR.fields_by_name:
             request["parent_id"] = given["parent_id"] or _parent(noun, profile, given)
         fill(request, flags, given)
         if verb.startswith("List"):

@@ -36,12 +36,13 @@ UserOption = Annotated[str, typer.Option(help="Account in the guest.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put these commands beside the derived ones, and the create for people in place of the derived one."""
+    """Put these commands beside the derived ones, and in place of those that people need in other words."""
     group = next(info.typer_instance for info in app.registered_groups if info.name == "instance")
     assert group is not None
-    derived = [command for command in group.registered_commands if command.name != "create"]
-    group.registered_commands[:] = derived
-    group.command("create")(create)
+    own = {"create": create, "start": start, "stop": stop}
+    group.registered_commands[:] = [each for each in group.registered_commands if each.name not in own]
+    for name, command in own.items():
+        group.command(name)(command)
     group.command("restart")(restart)
     group.command("ssh")(ssh)
     group.command("serial-log")(serial_log)
@@ -120,6 +121,30 @@ def create(
     typer.echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{public_host(instance)}")
 
 
+def start(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+    """Start a machine that is stopped, and wait until it runs.
+
+    Example:
+
+      neo compute instance start web
+    """
+    place = open_place(context, project)
+    _change(place, find_instance(place, name).metadata.id, "Start", name)
+    typer.echo(f"Instance {name} is running.")
+
+
+def stop(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+    """Shut a machine down in order; disks and addresses stay, and only disks cost.
+
+    Example:
+
+      neo compute instance stop web
+    """
+    place = open_place(context, project)
+    _change(place, find_instance(place, name).metadata.id, "Stop", name)
+    typer.echo(f"Instance {name} is stopped.")
+
+
 def restart(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
     """Stop a machine in order and start it again; disks and addresses stay.
 
@@ -129,9 +154,8 @@ def restart(context: typer.Context, name: NameArgument, project: ProjectOption =
     """
     place = open_place(context, project)
     instance_id = find_instance(place, name).metadata.id
-    for verb, words in (("Stop", "Stop"), ("Start", "Start")):
-        operation = place.client.call(f"{SERVICE}/{verb}", {"id": instance_id})
-        _wait(place, operation, f"{words} instance {name}")
+    _change(place, instance_id, "Stop", name)
+    _change(place, instance_id, "Start", name)
     typer.echo(f"Instance {name} is running.")
 
 
@@ -220,6 +244,11 @@ def _spec_of(file: Path) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise ClientError("INVALID_ARGUMENT", f"{file} holds no spec", "Write fields such as `resources:`")
     return spec
+
+
+def _change(place: Place, instance_id: str, verb: str, name: str) -> None:
+    operation = place.client.call(f"{SERVICE}/{verb}", {"id": instance_id})
+    _wait(place, operation, f"{verb} instance {name}")
 
 
 def _wait(place: Place, operation: Any, title: str) -> None:

@@ -1,0 +1,246 @@
+"""Real machines, driven through the API and ssh: CMP-01, CMP-08, CMP-09, CMP-11, CMP-12, CMP-13.
+
+The guest is the tiny image: a kernel, busybox and an ssh server, up in seconds also without KVM.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neocloud.core import contract
+from tests.e2e.cloud import Cloud
+from tests.e2e.waiting import wait_until
+
+COMPUTE = "nebius.compute.v1"
+STATE = contract.enum(f"{COMPUTE}.InstanceStatus.InstanceState")
+GIB = 1 << 30
+BOOT_SECONDS = 120.0
+ONE_BOOT = "cat /proc/sys/kernel/random/boot_id"
+
+
+@dataclass
+class Machine:
+    """One instance, and the key that its guest lets in."""
+
+    cloud: Cloud
+    id: str
+    key: Path
+
+    @classmethod
+    def create(cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None) -> "Machine":
+        key = cloud.folder / "user" / f"key-{name}"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        user = {"name": "ubuntu", "ssh_authorized_keys": [key.with_suffix(".pub").read_text().strip()]}
+        subnets = cloud.call("nebius.vpc.v1.SubnetService/List", {"parent_id": cloud.project_id}).items
+        managed = {
+            "name": f"{name}-boot",
+            "spec": {
+                "type": "NETWORK_SSD",
+                "size_gibibytes": 1,
+                "source_image_family": {"image_family": "tiny-test"},
+            },
+        }
+        interface = {
+            "name": "eth0",
+            "subnet_id": subnets[0].metadata.id,
+            "ip_address": {},
+            "public_ip_address": {},
+        }
+        spec = {
+            "resources": {"platform": "cpu-local", "preset": "1vcpu-1gb"},
+            "boot_disk": boot_disk or {"attach_mode": "READ_WRITE", "managed_disk": managed},
+            "network_interfaces": [interface],
+            # Without its first line, as clients in the wild send it.
+            "cloud_init_user_data": yaml.safe_dump({"users": [user]}),
+        }
+        request = {"metadata": {"parent_id": cloud.project_id, "name": name}, "spec": spec}
+        operation = cloud.call(f"{COMPUTE}.InstanceService/Create", request)
+        machine = cls(cloud, operation.resource_id, key)
+        assert machine.state == "STARTING"
+        machine.until("RUNNING")
+        return machine
+
+    @property
+    def seen(self) -> Any:
+        return self.cloud.call(f"{COMPUTE}.InstanceService/Get", {"id": self.id})
+
+    @property
+    def state(self) -> str:
+        return STATE.Name(self.seen.status.state)
+
+    @property
+    def host(self) -> str:
+        return self.seen.status.network_interfaces[0].public_ip_address.address.removesuffix("/32")
+
+    @property
+    def boot_disk_id(self) -> str:
+        return self.seen.status.disk_attachments[0].id
+
+    def until(self, state: str, seconds: float = BOOT_SECONDS) -> None:
+        wait_until(lambda: self.state == state, f"instance {self.id} is {state}", seconds=seconds)
+
+    def change(self, verb: str) -> None:
+        self.cloud.call(f"{COMPUTE}.InstanceService/{verb}", {"id": self.id})
+
+    def ssh(self, command: str, *, host: str = "") -> subprocess.CompletedProcess[str]:
+        options = [
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+            "ConnectTimeout=5",
+            "LogLevel=ERROR",
+        ]
+        words = [part for option in options for part in ("-o", option)]
+        return subprocess.run(
+            ["ssh", "-i", str(self.key), *words, f"ubuntu@{host or self.host}", command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def run(self, command: str) -> str:
+        """What a command in the guest prints, once it takes people in."""
+        done = wait_until(
+            lambda: found if (found := self.ssh(command)).returncode != 255 else None,
+            f"ssh to {self.host}",
+            seconds=BOOT_SECONDS,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def qemu(self) -> list[int]:
+        """Pids of its QEMU on the host."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words and words[0].endswith(b"qemu-system-x86_64") and self.id.encode() in words:
+                found.append(int(folder.name))
+        return found
+
+    def delete(self) -> None:
+        self.change("Delete")
+        wait_until(lambda: self.is_gone(), f"instance {self.id} is gone")
+
+    def is_gone(self) -> bool:
+        answer = self.cloud.call(f"{COMPUTE}.InstanceService/List", {"parent_id": self.cloud.project_id})
+        return self.id not in {item.metadata.id for item in answer.items}
+
+
+@pytest.fixture(scope="module")
+def machine(cloud: Cloud) -> Iterator[Machine]:
+    """A machine that runs. Tests leave it as they found it."""
+    machine = Machine.create(cloud, "tiny")
+    yield machine
+    machine.delete()
+    assert not machine.qemu()
+
+
+def test_its_owner_signs_in_at_the_public_address(machine: Machine) -> None:
+    assert machine.run("hostname") == machine.id
+    assert int(machine.run("nproc")) == 1
+
+
+def test_its_serial_log_shows_the_boot(machine: Machine, cloud: Cloud) -> None:
+    machine.run("true")
+    log = cloud.neo("compute", "instance", "serial-log", "tiny").stdout
+    assert f"neocloud tiny: {machine.id} is up" in log
+
+
+def test_a_reboot_from_inside_leaves_it_running(machine: Machine) -> None:
+    before = machine.run(ONE_BOOT)
+    machine.ssh("reboot")
+    wait_until(
+        lambda: machine.ssh(ONE_BOOT).stdout.strip() not in ("", before), "another boot", seconds=BOOT_SECONDS
+    )
+    assert machine.state == "RUNNING"
+
+
+def test_stop_and_start_keep_disk_and_addresses(machine: Machine) -> None:
+    addresses = machine.seen.status.network_interfaces
+    checksum = machine.run("dd if=/dev/urandom of=/kept bs=64k count=64 2>/dev/null; sync; sha256sum /kept")
+    machine.change("Stop")
+    machine.until("STOPPED")
+    assert not machine.qemu()
+    machine.change("Start")
+    assert machine.state == "STARTING"
+    machine.until("RUNNING")
+    assert machine.seen.status.network_interfaces == addresses
+    assert machine.run("sha256sum /kept") == checksum
+
+
+def test_a_guest_that_powers_itself_off_stays_off(machine: Machine) -> None:
+    machine.run("sync")
+    machine.ssh("poweroff")
+    machine.until("STOPPED")
+    machine.change("Start")
+    machine.until("RUNNING")
+    machine.run("true")
+
+
+def test_its_disk_grows_while_it_runs(machine: Machine, cloud: Cloud) -> None:
+    name = machine.run("ls /sys/block | grep vd | head -1")
+    before = int(machine.run(f"cat /sys/block/{name}/size"))
+    spec = contract.to_dict(machine.seen)["spec"]
+    gibibytes = before * 512 // GIB + 1
+    spec["boot_disk"]["managed_disk"]["spec"]["size_gibibytes"] = gibibytes
+    cloud.call(f"{COMPUTE}.InstanceService/Update", {"metadata": {"id": machine.id}, "spec": spec})
+    wait_until(
+        lambda: int(machine.run(f"cat /sys/block/{name}/size")) * 512 == gibibytes * GIB, "the guest sees it"
+    )
+
+
+def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine, cloud: Cloud) -> None:
+    checksum = machine.run(
+        "dd if=/dev/urandom of=/copied bs=64k count=16 2>/dev/null; sync; sha256sum /copied"
+    )
+    metadata = {"parent_id": cloud.project_id, "name": "before"}
+    request = {"metadata": metadata, "spec": {"source_disk_id": machine.boot_disk_id}}
+    snapshot = cloud.call(f"{COMPUTE}.DiskSnapshotService/Create", request).resource_id
+    wait_until(
+        lambda: cloud.call(f"{COMPUTE}.DiskSnapshotService/Get", {"id": snapshot}).status.state == 2,
+        "the snapshot is READY",
+    )
+    assert machine.run("echo alive") == "alive"
+    size = cloud.call(f"{COMPUTE}.DiskService/Get", {"id": machine.boot_disk_id}).status.size_bytes
+    disk = {
+        "metadata": {"parent_id": cloud.project_id, "name": "restored"},
+        "spec": {"type": "NETWORK_SSD", "size_bytes": size, "source_snapshot_id": snapshot},
+    }
+    disk_id = cloud.call(f"{COMPUTE}.DiskService/Create", disk).resource_id
+    wait_until(
+        lambda: cloud.call(f"{COMPUTE}.DiskService/Get", {"id": disk_id}).status.state == 2,
+        "the disk is READY",
+    )
+    copy = Machine.create(cloud, "copy", {"attach_mode": "READ_WRITE", "existing_disk": {"id": disk_id}})
+    try:
+        assert copy.run("sha256sum /copied") == checksum
+    finally:
+        copy.delete()
+        cloud.call(f"{COMPUTE}.DiskService/Delete", {"id": disk_id})
+        cloud.call(f"{COMPUTE}.DiskSnapshotService/Delete", {"id": snapshot})
+
+
+def test_it_comes_back_after_its_host_was_lost(machine: Machine, cloud: Cloud) -> None:
+    """All that runs is killed at once, the server too, as when the power fails; the disk is intact."""
+    addresses = machine.seen.status.network_interfaces
+    checksum = machine.run("dd if=/dev/urandom of=/kept bs=64k count=64 2>/dev/null; sync; sha256sum /kept")
+    boot = machine.run(ONE_BOOT)
+    for pid in (cloud.server["pid"], *machine.qemu()):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(1)  # nobody is left who could tell when the dead are gone
+    cloud.up()
+    machine.until("RUNNING")
+    assert machine.run("sha256sum /kept") == checksum
+    assert machine.run(ONE_BOOT) != boot
+    assert machine.seen.status.network_interfaces == addresses
