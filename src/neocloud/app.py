@@ -25,7 +25,7 @@ from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
 from neocloud.running import ControlPlane, Parts
 from neocloud.server import ServerError
-from neocloud.services import billing, compute, iam, quotas, slurm, vpc
+from neocloud.services import audit, billing, compute, iam, quotas, slurm, vpc
 from neocloud.settings import Settings, parse_arguments
 
 log = logging.getLogger("neocloud")
@@ -37,6 +37,7 @@ SERVICES: tuple[Service, ...] = (
     slurm.SERVICE,
     billing.SERVICE,
     quotas.SERVICE,
+    audit.SERVICE,
 )
 
 

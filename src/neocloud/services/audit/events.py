@@ -1,0 +1,81 @@
+"""Events as clients see them: rows of the log as messages of the published API. Pure."""
+
+import json
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.store.protocol import AuditEvent
+
+ListResponse = contract.message("nebius.audit.v2.ListAuditEventResponse")
+Event = contract.message("nebius.audit.v2.AuditEvent")
+Packed = contract.message("google.protobuf.Any")
+EventStatus = Event.DESCRIPTOR.fields_by_name["status"].enum_type
+AuthenticationType = contract.enum("nebius.audit.v2.AuthenticationType")
+
+SPEC_VERSION = "1.0"
+"""Of CloudEvents."""
+EVENT_VERSION = "1.0"
+
+
+def event_message(event: AuditEvent) -> Any:
+    message = Event(
+        id=event.id,
+        source=f"/{event.method.partition('/')[0]}",
+        spec_version=SPEC_VERSION,
+        type=event.type,
+        action=event.action,
+        time=event.at,
+        event_version=EVENT_VERSION,
+    )
+    message.service.name = event.service
+    status = EventStatus.values_by_name.get(event.status)
+    message.status = status.number if status else 0
+    _add_subject(message.authentication, event)
+    message.authorization.authorized = event.code not in (
+        contract.Code.PERMISSION_DENIED,
+        contract.Code.UNAUTHENTICATED,
+    )
+    _add_resource(message.resource, event)
+    _add_request(message.request, event)
+    message.response.status_code = event.code
+    message.response.error_message = event.message
+    return message
+
+
+def _add_subject(authentication: Any, event: AuditEvent) -> None:
+    authentication.authenticated = bool(event.subject)
+    authentication.authentication_type = AuthenticationType.Value("ACCESS_TOKEN")
+    subject = authentication.subject
+    subject.name = event.subject_name
+    if event.subject_kind == "user":
+        subject.tenant_user_id = event.subject
+    elif event.subject:
+        subject.service_account_id = event.subject
+
+
+def _add_resource(resource: Any, event: AuditEvent) -> None:
+    metadata = resource.metadata
+    metadata.id, metadata.name, metadata.type = event.resource_id, event.resource_name, event.resource_kind
+    for identifier, name, kind in json.loads(event.hierarchy or "[]"):
+        resource.hierarchy.add(id=identifier, name=name, type=kind)
+
+
+def _add_request(request: Any, event: AuditEvent) -> None:
+    request.client_ip, request.user_agent = event.source_address, event.user_agent
+    request.request_id = request.trace_id = event.request_id
+    request.idempotency_id = event.idempotency_key
+    parameters = _parameters(event.request)
+    if event.impersonator_id:
+        parameters["impersonator_id"] = event.impersonator_id
+    if parameters:
+        request.parameters.update(parameters)
+
+
+def _parameters(packed: bytes) -> dict[str, Any]:
+    """The request in the contract's JSON form; its secrets were taken out before it was written down."""
+    if not packed:
+        return {}
+    try:
+        return contract.to_dict(contract.unpack(Packed.FromString(packed)))
+    except LookupError:  # a message of a release that is gone
+        return {}
