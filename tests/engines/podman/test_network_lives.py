@@ -17,11 +17,11 @@ from neocloud.engines.podman import PodmanEngine
 from neocloud.testing.engine_conformance import OPEN_RULES, SERVE
 from neocloud.testing.engine_space import Space, eventually, on_network
 from tests.engines.podman.conftest import PodmanBench
-from tests.engines.podman.wire import Station, frame, hears, listening, send_frame
+from tests.engines.podman.wire import Station, addresses_of_this_machine, frame, hears, listening, send_frame
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
-SERVER, CLIENT = "10.210.7.9", "10.210.7.8"
+SERVER, CLIENT, PUBLIC = "10.210.7.9", "10.210.7.8", "203.0.113.211"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -80,11 +80,17 @@ async def test_pod_that_died_comes_back_to_its_place(space: Space) -> None:
 
 
 async def test_everything_is_in_place_after_a_boot(space: Space, bench: PodmanBench) -> None:
+    public = on_network(space.pod("server", SERVE), space.name, SERVER, publicAddress=PUBLIC)
+    await space.apply(public)
+    assert PUBLIC in addresses_of_this_machine()
     await bench.engine.shutdown()
+    assert PUBLIC not in addresses_of_this_machine()
     (bench.engine.layout.run / "boot_id").write_text("the boot before")
     for family in ("inet", "bridge"):
         subprocess.run(["nft", "delete", "table", family, bench.engine.layout.table], check=True)
     bench.engine = space.engine = PodmanEngine(bench.home)
+    await bench.engine.observe(space.name)
+    assert PUBLIC in addresses_of_this_machine()
     await space.apply(space.namespace(), space.network("lab", 7, *OPEN_RULES), server(space), client(space))
     await eventually(lambda: space.reaches("client", SERVER), bool)
     assert await is_held_to_its_addresses(space)

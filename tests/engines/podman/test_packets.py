@@ -22,7 +22,16 @@ from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.testing.engine_space import eventually
 from tests.engines.podman.conftest import PodmanBench, traces_of
-from tests.engines.podman.wire import Station, frame, hears, listening, outside, resolution, send_frame
+from tests.engines.podman.wire import (
+    Station,
+    addresses_of_this_machine,
+    frame,
+    hears,
+    listening,
+    outside,
+    resolution,
+    send_frame,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -164,10 +173,6 @@ async def network_of(engine: PodmanEngine, name: str) -> str:
         return f"/proc/{found['State']['Pid']}/ns/net"
     finally:
         await libpod.close()
-
-
-def addresses_of_this_machine() -> str:
-    return subprocess.run(["ip", "address"], capture_output=True, text=True, check=True).stdout
 
 
 def own_address() -> str:
@@ -373,9 +378,11 @@ async def test_public_address_is_seen_from_outside_and_outside_sees_it(lab: Lab)
         assert await a2.tcp(world.address, OPEN) is None
 
 
-async def test_address_of_this_machine_is_no_public_address(lab: Lab) -> None:
+async def test_address_that_is_something_else_is_no_public_address(lab: Lab) -> None:
     with pytest.raises(EngineError, match="belongs to .* of this machine itself"):
         await lab.pod("a1", public=own_address())
+    with pytest.raises(EngineError, match="lies in 10.211.2.0/24"):
+        await lab.pod("a1", public="10.211.2.77")
 
 
 async def test_names_are_those_of_the_whole_network(lab: Lab) -> None:

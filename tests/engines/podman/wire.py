@@ -204,8 +204,12 @@ def outside() -> Iterator[Station]:
         _ip("netns", "delete", name)
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+def addresses_of_this_machine() -> str:
+    return _ip("-4", "address")
+
+
+def _ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ from neocloud.engines.podman.observer import Observer
 from neocloud.engines.podman.parts import Parts
 from neocloud.engines.podman.preparation import prepare
 from neocloud.engines.podman.probes import Prober
+from neocloud.engines.podman.public_addresses import withdraw_public_addresses
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.teardown import destroy, unmount_all
 from neocloud.engines.validation import checked
@@ -181,6 +182,7 @@ class PodmanEngine:
         if not keep:
             await self._prepare()
             await self._parts.pods.stop_all()
+            await withdraw_public_addresses(self.layout, ())
             await asyncio.to_thread(unmount_all, self.layout)
         await self._service().stop()
         self._prepared = False

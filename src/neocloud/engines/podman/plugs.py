@@ -49,7 +49,8 @@ class Plugs:
             return
         with self._virtual.admitted(member):
             if member.interface.public_address:
-                await check_public_address(self._networks.layout, member.interface.public_address)
+                ranges = self._virtual.ranges()
+                await check_public_address(self._networks.layout, member.interface.public_address, ranges)
             yield
 
     async def changed(self, before: KubernetesObject | None, after: KubernetesObject | None) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from neocloud.engines.base import EngineError
@@ -17,8 +17,14 @@ from neocloud.engines.podman.layout import Layout
 _INTERFACE = "lo"
 
 
-async def check_public_address(layout: Layout, address: IPv4Address) -> None:
-    """Refuse one that something else on this machine has."""
+async def check_public_address(layout: Layout, address: IPv4Address, subnets: Iterable[IPv4Network]) -> None:
+    """Refuse one that something else on this machine has, or that a pod could have as its own."""
+    for subnet in subnets:
+        if address in subnet:
+            raise EngineError(
+                f"Public address {address} lies in {subnet}, a subnet of a virtual network; "
+                "leave it out of the pool of public addresses."
+            )
     for interface, found, label in await _addresses():
         if found == address and label != _label(layout):
             raise EngineError(
