@@ -201,6 +201,28 @@ async def test_sessions_are_listed_and_revoked_one_by_one(cloud: Cloud) -> None:
     assert (await profile(cloud, second.access)).status == 200
 
 
+async def test_the_audit_log_has_each_sign_in_and_each_refusal_once(cloud: Cloud) -> None:
+    account_id = await make_user(cloud)
+    await try_password(cloud, ALICE, "wrong")
+    session = await sign_in(cloud)
+    body = {"parentId": cloud.bank.service_account_id}
+    await cloud.call("SessionService/List", body, token=session.access, api=OWN_API)
+    body = {"serviceAccountId": cloud.bank.service_account_id}
+    await cloud.call("SessionManagementService/Revoke", body, token=session.access)
+    await try_password(cloud, "nobody@bank.example")
+    events, _ = await cloud.store.read(lambda tx: tx.list_audit())
+    seen = [(event.action, event.status) for event in reversed(events) if event.subject == account_id]
+    assert seen == [
+        ("with_password", "ERROR"), ("with_password", "DONE"), ("list", "ERROR"), ("revoke", "ERROR"),
+    ]  # fmt: skip
+    mine = [event for event in events if event.subject == account_id]
+    assert {(event.tenant_id, event.subject_kind, event.subject_name) for event in mine} == {
+        (cloud.bank.tenant_id, "user", ALICE)
+    }
+    assert all(event.source_address for event in mine)
+    assert not any("nobody@" in event.message + event.subject_name for event in events)
+
+
 async def test_the_published_revoke_ends_all_of_one_account(cloud: Cloud) -> None:
     await make_user(cloud)
     mine, admins = await sign_in(cloud), await sign_in(cloud)

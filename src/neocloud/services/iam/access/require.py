@@ -1,4 +1,4 @@
-"""The permission check of methods whose target only their handler knows; refusals are written down too."""
+"""The permission check of methods whose target only their handler knows."""
 
 from neocloud.core import contract
 from neocloud.core.service import Call
@@ -6,8 +6,9 @@ from neocloud.services.iam.access.authorize import StoreAuthorizer
 from neocloud.services.iam.access.sign_in_log import write_event
 
 
-async def require(call: Call, method: str, permission: str, target_id: str) -> None:
-    """Raises ApiError unless the caller has the permission on the target."""
+async def require(call: Call, permission: str, target_id: str, *, record_as: str = "") -> None:
+    """Raises ApiError unless the caller has the permission on the target. The server records refusals of
+    changes by itself; `record_as` is the method's path for those of other calls."""
     subject = call.subject
     if subject is None:
         raise contract.unauthenticated("This call needs a token; sign in first.")
@@ -15,8 +16,9 @@ async def require(call: Call, method: str, permission: str, target_id: str) -> N
     try:
         await authorizer.authorize(subject, permission, target_id)
     except contract.ApiError as denial:
-        error = denial
-        await call.dependencies.store.write(
-            lambda tx: write_event(tx, call, method, subject, target_id, error=error)
-        )
+        if record_as:
+            error = denial
+            await call.dependencies.store.write(
+                lambda tx: write_event(tx, call, record_as, subject, target_id, error=error)
+            )
         raise

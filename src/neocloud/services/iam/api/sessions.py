@@ -22,7 +22,7 @@ async def list_sessions(call: Call, request: Any) -> Any:
     own_id = call.subject.id if call.subject else ""
     account_id = request.parent_id or own_id
     if account_id != own_id:
-        await require(call, "neocloud.iam.v1.SessionService/List", LIST, account_id)
+        await require(call, LIST, account_id, record_as="neocloud.iam.v1.SessionService/List")
     rows = await call.dependencies.store.read(lambda tx: sessions.sessions_of(tx, account_id))
     scope = f"sessionsOf/{account_id}"
     found, token = page(rows, request.page_size, request.page_token, scope=scope, key=lambda row: row.id)
@@ -32,7 +32,7 @@ async def list_sessions(call: Call, request: Any) -> Any:
 async def revoke_one(call: Call, request: Any) -> Any:
     row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
     if row is None or row.parent_id != (call.subject.id if call.subject else ""):
-        await require(call, "neocloud.iam.v1.SessionService/Revoke", REVOKE, request.id)
+        await require(call, REVOKE, request.id)
 
     def close(tx: Transaction) -> None:
         found = tx.get(request.id)
@@ -52,7 +52,7 @@ async def revoke(call: Call, request: Any) -> Any:
         raise contract.bad_request([], "Say whose sessions: an account's id, or all_my_active.")
     account_id = own_id if which == "all_my_active" else getattr(request, which)
     if which != "all_my_active":
-        await require(call, "nebius.iam.v1.SessionManagementService/Revoke", REVOKE, account_id)
+        await require(call, REVOKE, account_id)
     wanted = {"service_account_id": SERVICE_ACCOUNT, "tenant_user_account_id": TENANT_USER_ACCOUNT}.get(which)
 
     def close(tx: Transaction) -> None:
