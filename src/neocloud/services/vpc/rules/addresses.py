@@ -80,7 +80,12 @@ def is_too_many(prefix_length: int) -> bool:
 
 
 def shuffled(within: IPv4Network, seed: str) -> Iterator[IPv4Address]:
-    """All addresses of a range, from a place that the seed decides on. The same seed, the same order."""
+    """All addresses of a range in an order that the seed decides on. The same seed, the same order.
+
+    The stride is odd and the size a power of two, so each comes once. With a stride of one, searches would
+    run into one another's heaps.
+    """
     size = within.num_addresses
-    start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") % size
-    return (within[(start + step) % size] for step in range(size))
+    digest = hashlib.sha256(seed.encode()).digest()
+    start, stride = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:16], "big") | 1
+    return (within[(start + number * stride) % size] for number in range(size))
