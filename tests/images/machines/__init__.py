@@ -1,0 +1,1 @@
+"""Machines that really boot: the launcher's image, the disks, and the engine together."""

@@ -1,0 +1,94 @@
+"""A network of the Podman engine on which machines start, from the objects that the compute brick renders."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neocloud.engines.base import Reference
+from neocloud.engines.podman import PodmanEngine
+from neocloud.services.compute.render import (
+    DiskView,
+    InterfaceView,
+    MachineView,
+    VolumeSource,
+    VolumeView,
+    identity_secret,
+    machine_objects,
+    machine_pod,
+    volume_objects,
+)
+from tests.e2e.ssh import ssh_until
+
+NETWORK, SUBNET, DOMAIN = "vpcnetwork-e00boot", "vpcsubnet-e00boot", "boot.internal"
+ADDRESS, PREFIX = "10.219.1.5", "10.219.1"
+MACHINE = "computeinstance-e00boot"
+DISK = "computedisk-e00abcdefghijklmnop"  # as long as real ones
+TOKEN = "token-of-the-service-account"
+
+
+@dataclass
+class MachineBench:
+    """One network, one machine at a time."""
+
+    engine: PodmanEngine
+    launcher: str
+    key: Path
+    """Private; the public half lies beside it."""
+
+    @property
+    def pod(self) -> Reference:
+        return Reference("Pod", MACHINE, MACHINE)
+
+    async def network(self) -> None:
+        both = ("ingress", "egress")
+        everything = [{"direction": each, "access": "allow", "protocol": "any"} for each in both]
+        subnet = {"name": SUBNET, "cidrs": [f"{PREFIX}.0/24"], "gateway": f"{PREFIX}.1", "routes": []}
+        spec = {
+            "subnets": [subnet],
+            "securityGroups": [{"name": "open", "rules": everything}],
+            "domain": DOMAIN,
+        }
+        metadata = {"name": NETWORK, "namespace": NETWORK}
+        network = {"kind": "VirtualNetwork", "metadata": metadata, "spec": spec}
+        await self.engine.apply([{"kind": "Namespace", "metadata": {"name": NETWORK}}, network])
+
+    async def start(self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str) -> None:
+        view = MachineView(
+            id=MACHINE,
+            name="boot",
+            image=self.launcher,
+            vcpus=vcpus,
+            memory_mib=memory_mib,
+            acceleration="tcg",
+            restart_policy="OnFailure",
+            hostname="worker-1",
+            interface=InterfaceView(
+                NETWORK, SUBNET, ADDRESS, 24, f"{PREFIX}.1", "52:54:00:12:34:56", DOMAIN, ("open",)
+            ),
+            disks=(DiskView(DISK, "boot", size_bytes),),
+            user_data=user_data,
+            has_identity=True,
+        )
+        volume = VolumeView(DISK, size_bytes, VolumeSource(machine_image=image))
+        identity = identity_secret(MACHINE, TOKEN, "2030-01-01T00:00:00Z")
+        objects = [*volume_objects(volume), *machine_objects(view), identity, machine_pod(view)]
+        await self.engine.apply(objects)
+
+    async def remove(self) -> None:
+        names = [MACHINE, DISK]
+        await self.engine.remove([Reference("Namespace", name, name) for name in names])
+
+    async def control(self, *words: str) -> dict[str, Any]:
+        done = await self.engine.exec(self.pod, ["machine-control", *words], timeout_seconds=30)
+        assert done.exit_code == 0, done.stdout.decode() + done.stderr.decode()
+        return json.loads(done.stdout)
+
+    def ssh(self, command: str) -> str:
+        return ssh_until(self.key, "ubuntu", ADDRESS, command)
+
+    def public_key(self) -> str:
+        return self.key.with_suffix(".pub").read_text().strip()
+
+    async def serial_log(self) -> str:
+        return "\n".join([line async for line in self.engine.logs(self.pod)])

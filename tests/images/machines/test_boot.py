@@ -1,0 +1,79 @@
+"""CMP-01, CMP-08, CMP-09: machines boot, are who they are told to be, and end politely. Under emulation."""
+
+import asyncio
+import json
+
+import pytest
+
+from neocloud.engines.base import PodPhase
+from neocloud.testing.engine_space import eventually
+from tests.images.machines.bench import DISK, DOMAIN, MACHINE, TOKEN, MachineBench
+from tests.images.machines.conftest import built
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+GIB = 2**30
+METADATA = "http://metadata.nebius.internal/v1"
+
+
+async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) -> None:
+    built("machine", "--only", "tiny")
+    user_data = f"users:\n- name: ubuntu\n  ssh_authorized_keys: ['{machine.public_key()}']\n"
+    await machine.start("tiny", GIB, 256, 1, user_data)
+
+    said = await asyncio.to_thread(machine.ssh, f"hostname; nslookup worker-1.{DOMAIN}")
+    assert said.splitlines()[0] == "worker-1"
+    assert "Address: 10.219.1.5" in said
+    asked = f"wget -q -O- --header 'Metadata: true' {METADATA}/iam/sa/token"
+    assert json.loads(await asyncio.to_thread(machine.ssh, asked))["access_token"] == TOKEN
+    refused = f"wget -O- {METADATA}/iam/sa/token 2>&1 || true"
+    said = await asyncio.to_thread(machine.ssh, refused)
+    assert "403" in said and TOKEN not in said
+
+    status = await machine.control("status")
+    assert status["state"] == "running"
+    assert status["disks"][DISK]["size_bytes"] == GIB
+    await machine.control("resize-disk", DISK, str(2 * GIB))
+    assert await asyncio.to_thread(machine.ssh, "cat /sys/block/vda/size") == f"{2 * GIB // 512}\n"
+    assert "worker-1 is up at 10.219.1.5/24" in await machine.serial_log()
+
+    await machine.control("power-button")
+
+    async def phase() -> PodPhase | None:
+        pod = (await machine.engine.observe(MACHINE)).pod(MACHINE)
+        return pod and pod.phase
+
+    await eventually(phase, lambda seen: seen == PodPhase.SUCCEEDED)
+
+
+CLOUD_CONFIG = """#cloud-config
+users:
+- default
+- name: alice
+  sudo: ALL=(ALL) NOPASSWD:ALL
+  ssh_authorized_keys: ['{key}']
+ssh_authorized_keys: ['{key}']
+write_files:
+- {{path: /etc/greeting, content: hello}}
+runcmd:
+- [sh, -c, "hostname > /run/ran"]
+"""
+
+
+async def test_a_full_machine_takes_a_cloud_config(machine: MachineBench) -> None:
+    """The slow one: half a minute on a quiet machine."""
+    built("machine", "--only", "debian13")
+    await machine.start("debian13", 6 * GIB, 1024, 2, CLOUD_CONFIG.format(key=machine.public_key()))
+    ready = "cloud-init status --wait >/dev/null"
+    files = "cat /etc/greeting /run/ran /etc/resolv.conf"
+    said = await asyncio.to_thread(machine.ssh, f"{ready}; {files}; sudo id -u; df -BG /")
+    greeting, *rest = said.splitlines()
+    assert greeting == "helloworker-1"
+    assert "nameserver 169.254.169.254" in rest
+    assert f"search {DOMAIN}" in rest
+    assert "0" in rest
+    assert rest[-1].split()[1] == "6G"  # the root file system took the whole disk
+    asked = f"curl -s -H 'Metadata: true' {METADATA}/iam/sa/token"
+    assert json.loads(await asyncio.to_thread(machine.ssh, asked))["access_token"] == TOKEN
+    assert (await machine.control("freeze"))["filesystems"] == 1
+    assert (await machine.control("thaw"))["filesystems"] == 1
