@@ -1,10 +1,19 @@
 """Whatever changes in a network reaches the engine without anybody asking for it (VPC-01, rfd 0010)."""
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from neocloud.core import wire
+from neocloud.core.clock import SystemClock
+from neocloud.core.reconcile import Worker
+from neocloud.core.reconcile.steps import FINALIZER, Context, Outcome, Settled, Step
+from neocloud.core.store import Resource
 from neocloud.engines.base import EngineError
+from neocloud.services.vpc import SERVICE as VPC
 from neocloud.services.vpc import resources as vpc
 from tests.services.vpc.conftest import Cloud
 
@@ -180,3 +189,76 @@ async def test_field_errors_name_the_field(cloud: Cloud, network_id: str) -> Non
     assert answer.violations == {
         "spec.ipv4_private_pools.pools[0].cidrs[1].cidr": "must lie in a pool of the network: 10.128.0.0/16"
     }
+
+
+class Holder:
+    """A reconciler that needs an address, as an instance does."""
+
+    kind = "nebius.compute.v1.Filesystem"
+
+    def __init__(self, subnet_id: str) -> None:
+        self.subnet_id = subnet_id
+        self.addresses: dict[str, str] = {}
+
+    async def scope(self, context: Context) -> Context:
+        return context
+
+    def steps(self, scope: Context) -> Sequence[Step]:
+        return (Step("Take an address", self._take),)
+
+    def delete_steps(self, scope: Context) -> Sequence[Step]:
+        return ()
+
+    def status(self, scope: Context, outcome: Outcome) -> Settled:
+        return Settled(wire.resource_message(scope.resource).status, "READY" if outcome.is_done else "ERROR")
+
+    async def _take(self, scope: Context) -> None:
+        row = scope.resource
+        allocation = await scope.ensure_child(
+            vpc.ALLOCATION,
+            name=f"{row.name}-address",
+            parent_id=row.parent_id,
+            spec=vpc.private_address(self.subnet_id),
+            labels={},
+        )
+        assert await vpc.assign(scope, allocation.id)
+        self.addresses[row.id] = vpc.address_of(allocation)
+
+
+async def test_an_owner_has_its_address_at_once_and_takes_it_along(cloud: Cloud, network_id: str) -> None:
+    pools = {"pools": [{"cidrs": [{"cidr": "10.128.200.0/29"}]}]}
+    subnet_id = await cloud.made("Subnet", "tiny", {"networkId": network_id, "ipv4PrivatePools": pools})
+    holder, clock = Holder(subnet_id), SystemClock()
+    worker = Worker(cloud.store, clock, [holder], kinds=VPC.kinds, poll_seconds=0.05, take_over=False)
+    now, project_id = clock.now(), cloud.bank.project_id
+    rows = [
+        Resource(
+            f"computefilesystem-e00{n}", holder.kind, project_id, f"vm{n}", now, now, finalizers=(FINALIZER,)
+        )
+        for n in range(6)
+    ]
+    await cloud.store.write(lambda tx: [tx.insert(row) for row in rows])
+    running = asyncio.create_task(worker.run())
+    try:
+
+        async def all_settled() -> bool:
+            found = [await cloud.row(row.id) for row in rows]
+            return sorted(row.state for row in found if row) == ["ERROR", *["READY"] * 5]
+
+        await cloud.until(all_settled)
+        assert sorted(holder.addresses.values()) == [f"10.128.200.{number}" for number in range(2, 7)]
+        listed = await cloud.call("AllocationService/ListBySubnet", {"subnetId": subnet_id})
+        states = {
+            (item["status"]["state"], item["status"].get("static", False)) for item in listed.body["items"]
+        }
+        assert states == {("ASSIGNED", False)}
+        [first, *_] = holder.addresses
+        gone = await cloud.row(first)
+        assert gone is not None
+        await cloud.store.write(lambda tx: tx.update(replace(gone, deleted_at=now)))
+        await cloud.until(lambda: cloud.is_gone(first))
+        held = await cloud.store.read(lambda tx: tx.claims(f"{subnet_id}/addresses"))
+        assert holder.addresses[first] not in held and len(held) == 4
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
