@@ -114,7 +114,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
     parser.add_argument("--quota-file", type=Path, help="own quotas and first limits (YAML)")
     parser.add_argument(
-        "--public-pool", type=_range, default="", help="public addresses (default: 198.18.0.0/16)"
+        "--public-pool", type=ipv4_range, default="", help="public addresses (default: 198.18.0.0/16)"
     )
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
@@ -128,6 +128,6 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
 
 
-def _range(text: str) -> str:
+def ipv4_range(text: str) -> str:
     """As argparse reads it: a ValueError is told to the operator."""
     return str(IPv4Network(text)) if text else ""
