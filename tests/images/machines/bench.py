@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocloud.engines.base import Reference
+from neocloud.engines.base import KubernetesObject, Reference
 from neocloud.engines.podman import PodmanEngine
 from neocloud.services.compute.render import (
     DiskView,
@@ -54,6 +54,12 @@ class MachineBench:
         await self.engine.apply([{"kind": "Namespace", "metadata": {"name": NETWORK}}, network])
 
     async def start(self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str) -> None:
+        await self.engine.apply([await self.prepare(image, size_bytes, memory_mib, vcpus, user_data)])
+
+    async def prepare(
+        self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str
+    ) -> KubernetesObject:
+        """Everything but the pod, which is returned."""
         view = MachineView(
             id=MACHINE,
             name="boot",
@@ -72,8 +78,8 @@ class MachineBench:
         )
         volume = VolumeView(DISK, size_bytes, VolumeSource(machine_image=image))
         identity = identity_secret(MACHINE, TOKEN, "2030-01-01T00:00:00Z")
-        objects = [*volume_objects(volume), *machine_objects(view), identity, machine_pod(view)]
-        await self.engine.apply(objects)
+        await self.engine.apply([*volume_objects(volume), *machine_objects(view), identity])
+        return machine_pod(view)
 
     async def remove(self) -> None:
         names = [MACHINE, DISK]
