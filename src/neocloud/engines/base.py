@@ -110,6 +110,9 @@ class Accelerator:
     model: str
     memory_mib: int
     index: int
+    pci_address: str = ""
+    """ "0000:01:00.0" where it can be handed to a guest; "" where that is not known."""
+    iommu_group: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ _PATTERNS = (
     (re.compile(r"\bH100 NVL\b"), "h100-nvl"),
     (re.compile(r"\bH100\b"), "h100"),
     (re.compile(r"\bL40S\b"), "l40s"),
+    (re.compile(r"\bB300\b"), "b300"),
     (re.compile(r"\bB200\b"), "b200"),
+    (re.compile(r"\bRTX ?PRO ?6000\b|\bRTX6000\b", re.IGNORECASE), "rtx6000"),
     (re.compile(r"\bA100\b.*\bPCIe\b", re.IGNORECASE), "a100-pcie"),
     (re.compile(r"\bA100\b"), "a100"),
 )

@@ -65,10 +65,10 @@ class PriceList:
     currency: str
     skus: Mapping[str, Sku]
 
-    def node_rate(self, preset: Preset, day: date) -> Decimal:
+    def node_rate(self, preset: Preset, day: date, *, is_preemptible: bool = False) -> Decimal:
         """What a node of this shape costs an hour, unrounded. Raises LookupError when a part has no price."""
         total = Decimal(0)
-        for name, units in preset.skus().items():
+        for name, units in preset.skus(is_preemptible=is_preemptible).items():
             sku = self.skus.get(name)
             amount = sku.price_on(day) if sku else None
             if amount is None:

@@ -26,6 +26,7 @@ from neocloud.services.compute.reconcile.attachments import (
     shared_views,
 )
 from neocloud.services.compute.reconcile.control import POLL_SECONDS, MachineControl
+from neocloud.services.compute.reconcile.gpus import give_gpus_back, take_gpus
 from neocloud.services.compute.reconcile.identity import IdentityTokens
 from neocloud.services.compute.reconcile.machine_scope import MachineScope, read_scope
 from neocloud.services.compute.reconcile.machine_status import machine_status
@@ -180,6 +181,7 @@ class InstanceReconciler:
             disks=disk_views(scope),
             filesystems=await shared_views(scope),
             user_data=complete_user_data(spec.cloud_init_user_data),
+            gpus=await take_gpus(self._store, scope.id, shape, capabilities),
             has_identity=bool(spec.service_account_id),
         )
 
@@ -187,6 +189,9 @@ class InstanceReconciler:
         if scope.pod is not None:
             await self._remove_pod(scope)
             scope.observation = await self._engine.observe(namespace(scope.id))
+
+        if not scope.should_run:
+            await give_gpus_back(self._store, scope.id)
 
     async def _remove_pod(self, scope: MachineScope) -> None:
         await self._remove([Reference("Pod", namespace(scope.id), pod_name(scope.id))])

@@ -1,0 +1,53 @@
+"""Which of the host's GPUs an instance has: claimed when it starts, given back when it is stopped.
+
+A GPU is handed to the guest whole, by VFIO. None is promised twice: the claims are one space of the machine.
+"""
+
+from neocloud.core.reconcile.steps import Failed
+from neocloud.core.store.protocol import Store, Transaction
+from neocloud.engines.base import Accelerator, Capabilities
+from neocloud.fleet.gpu_models import gpu_type
+from neocloud.services.compute.render import GpuView
+from neocloud.services.compute.resources.catalogue import Preset
+from neocloud.services.compute.resources.instance import InstanceReason
+
+SPACE = "gpus"
+
+
+async def take_gpus(
+    store: Store, instance_id: str, preset: Preset, capabilities: Capabilities
+) -> tuple[GpuView, ...]:
+    """Those it holds already, and as many more as its shape needs. Raises Failed when too few are free."""
+    fitting = {
+        str(each.index): each
+        for each in capabilities.accelerators
+        if preset.gpu_type in ("", gpu_type(each.model))
+    }
+
+    def take(tx: Transaction) -> list[Accelerator]:
+        held = tx.claims(SPACE)
+        mine = [value for value in fitting if held.get(value) == instance_id]
+        for value in fitting:
+            if len(mine) < preset.gpus and value not in held and tx.claim(SPACE, value, instance_id):
+                mine.append(value)
+        return [fitting[value] for value in mine[: preset.gpus]]
+
+    if not preset.gpus:
+        return ()
+    found = await store.write(take)
+    if len(found) < preset.gpus:
+        raise Failed(
+            InstanceReason.NO_GPU_LEFT,
+            f"{preset.gpus} GPUs are needed and {len(found)} are free. Stop a machine that has some.",
+        )
+    return tuple(GpuView(each.pci_address, each.iommu_group) for each in found if each.pci_address)
+
+
+async def give_gpus_back(store: Store, instance_id: str) -> None:
+    def give(tx: Transaction) -> None:
+        for value, holder in tx.claims(SPACE).items():
+            if holder == instance_id:
+                tx.release(SPACE, value)
+
+    if instance_id in (await store.read(lambda tx: tx.claims(SPACE))).values():
+        await store.write(give)
