@@ -40,6 +40,8 @@ ABOUT_THE_CALLER = {
     "nebius.iam.v1.TenantService/List",
     "nebius.iam.v2.TenantService/GetByName",
     "nebius.iam.v2.TenantService/List",
+    "neocloud.iam.v1.RoleService/Get",
+    "neocloud.iam.v1.RoleService/List",
     "neocloud.iam.v1.UserService/ChangePassword",
     "neocloud.iam.v1.UserService/ConfirmTotp",
     "neocloud.iam.v1.UserService/StartTotp",

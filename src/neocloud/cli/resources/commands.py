@@ -41,9 +41,8 @@ def _has_plain_list(noun: Noun) -> bool:
 
 
 def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:
-    build = {"Update": _update, "Get": _get, "GetByName": _get, "Delete": _delete}.get(
-        verb, _create if verb.startswith("Create") else _other
-    )
+    known = {"Update": _update, "Get": _get, "GetByName": _get, "Delete": _delete, "Issue": _issue}
+    build = known.get(verb, _create if verb.startswith("Create") else _other)
     parameters, body, about, example = build(noun, verb)
     name = "get" if verb == "GetByName" else kebab(verb)
 
@@ -81,6 +80,14 @@ def _create(noun: Noun, verb: str) -> Built:
         **_output(),
     }
     return parameters, verbs.create(flags), f"Make {noun.one} and wait until it is there.", noun.example
+
+
+def _issue(noun: Noun, verb: str) -> Built:
+    """Like create, for what answers with a secret instead of an operation."""
+    parameters, _, _, example = _create(noun, verb)
+    flags = [flag for flag in flags_of(noun.rpc(verb).input.DESCRIPTOR) if flag.path[:1] != IDENTITY]
+    del parameters["no_wait"], parameters["file"]
+    return parameters, verbs.issue(flags), f"Make {noun.one}; its token is shown this once.", example
 
 
 def _update(noun: Noun, verb: str) -> Built:

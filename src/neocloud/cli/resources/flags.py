@@ -19,7 +19,7 @@ from neocloud.core import contract
 
 DEEPEST_FLAG = 3
 TEXT_TYPES = {
-    "google.protobuf.Timestamp": "a time such as 2026-12-31T00:00:00Z",
+    "google.protobuf.Timestamp": "A time such as 2026-12-31T00:00:00Z",
     "google.protobuf.Duration": "3600s",
 }
 
@@ -103,7 +103,7 @@ def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return Flag(path, name, list[str] | None, "NAME=VALUE; repeatable.", is_map=True)
     if field.message_type is not None and field.message_type.full_name in TEXT_TYPES:
-        return Flag(path, name, str | None, f"{TEXT_TYPES[field.message_type.full_name].capitalize()}.")
+        return Flag(path, name, str | None, f"{TEXT_TYPES[field.message_type.full_name]}.")
     if field.message_type is not None and field.is_repeated:
         way = tuple(_first_fields(field.message_type))
         words = f"{_shape(field)} as JSON{f', or just the {way[-1][0]}' if way else ''}; repeatable."

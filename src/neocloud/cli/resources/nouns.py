@@ -58,11 +58,11 @@ CRUD = ("Create", "Get", "GetByName", "List", "Update", "Delete")
 PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
     "iam": (
         Noun("nebius.iam.v1.ProfileService", Parent.NOTHING, ("Get",), "Who you are signed in as."),
-        Noun("nebius.iam.v1.TenantService", Parent.NOTHING, ("Get", "List"), "Tenants: a company or a team."),
+        Noun("nebius.iam.v2.TenantService", Parent.NOTHING, ("Get", "List"), "Tenants: a company or a team."),
         Noun(
-            "nebius.iam.v1.ProjectService",
+            "nebius.iam.v2.ProjectService",
             Parent.TENANT,
-            ("Create", "Get", "GetByName", "List", "Update"),
+            CRUD,
             "Projects: what belongs together in a tenant.",
             "--name risk",
         ),
@@ -79,6 +79,23 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             ("Create", "Get", "List", "ListByAccount", "Update", "Activate", "Deactivate", "Delete"),
             "Keys that service accounts sign in with.",
             '--account-service-account-id serviceaccount-e00abc --data "$(cat key.pub.pem)"',
+        ),
+        Noun(
+            "nebius.iam.v2.AccessKeyService",
+            Parent.PROJECT,
+            (
+                *("Create", "Get", "GetSecret", "List", "ListByAccount"),
+                *("Update", "Activate", "Deactivate", "Delete"),
+            ),
+            "Keys of service accounts for the S3 protocol.",
+            "--account-service-account-id serviceaccount-e00abc --secret-delivery-mode EXPLICIT",
+        ),
+        Noun(
+            "nebius.iam.v1.StaticKeyService",
+            Parent.PROJECT,
+            ("Issue", "Get", "GetByName", "List", "Delete"),
+            "Long-lived tokens for clients that cannot renew one.",
+            "--name pulls --account-service-account-id serviceaccount-e00abc --service CONTAINER_REGISTRY",
         ),
         Noun(
             "nebius.iam.v1.TenantUserAccountService",
@@ -124,7 +141,10 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         Noun(
             "nebius.iam.v1.GroupMembershipService",
             Parent.GIVEN,
-            ("Create", "Get", "Delete", "ListMembers", "ListMemberOf"),
+            (
+                *("Create", "Get", "GetWithAttributes", "Delete"),
+                *("ListMembers", "ListMembersWithAttributes", "ListMemberOf"),
+            ),
             "Who is in which group.",
             "--parent-id group-e00abc --member-id serviceaccount-e00abc",
         ),
@@ -134,6 +154,12 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             ("Create", "Get", "List", "Delete"),
             "What a group may do, and where.",
             "--parent-id group-e00abc --resource-id project-e00abc --role editor",
+        ),
+        Noun(
+            "neocloud.iam.v1.RoleService",
+            Parent.NOTHING,
+            ("Get", "List"),
+            "Roles: what an access permit can give.",
         ),
     ),
     "vpc": (

@@ -42,6 +42,24 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     return run
 
 
+def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
+    """Make what answers with a token."""
+
+    def run(noun: Noun, verb: str, given: Given) -> None:
+        profile, client = _open(given)
+        parent_id = given.get("parent_id") or _parent(noun, profile, given)
+        metadata: dict[str, Any] = {"parent_id": parent_id, "name": given["name"]}
+        _add_labels(metadata, given["label"])
+        request: dict[str, Any] = {"metadata": metadata, "spec": {}}
+        fill(request, flags, given)
+        answer = client.call(noun.rpc(verb).path, request)
+        say("Keep the token: it is not shown again.")
+        document = {"id": answer.operation.resource_id, "token": answer.token}
+        show(given["output"], document, single_table(document))
+
+    return run
+
+
 def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)

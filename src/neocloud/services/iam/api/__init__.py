@@ -7,6 +7,7 @@ from neocloud.services.iam.api import (
     groups,
     keys,
     profile,
+    roles,
     static_keys,
     tenants,
     token_exchange,
@@ -26,6 +27,7 @@ METHODS = (
     *access_keys.METHODS,
     *static_keys.METHODS,
     *groups.METHODS,
+    *roles.METHODS,
 )
 
 TWINS = (*containers.TWINS, *access_keys.TWINS)
