@@ -54,6 +54,8 @@ class NeoGroup(LazyGroup):
         "compute": Entry("Virtual machines, their disks and images, and shared file systems.", PRODUCTS),
         "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),
         "billing": Entry("What was used, and what it costs.", PRODUCTS),
+        "quota": Entry("How much a tenant and its projects may use, and how much they do.", PRODUCTS),
+        "audit": Entry("Who changed what, and who was refused.", ACCESS),
         "iam": Entry("Projects, service accounts, groups and who may do what.", ACCESS),
         "login": Entry("Sign in, as a person or with a service account's credentials file.", ACCESS),
         "logout": Entry("Sign out, and forget the profile.", ACCESS),

@@ -1,0 +1,150 @@
+"""`neo audit`: who changed what, and who was refused."""
+
+import json
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.billing import parse_date
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import Client, connect
+from neocloud.client.profiles import Profile
+from neocloud.core import contract
+
+LIST = "nebius.audit.v2.AuditEventService/List"
+PAGE_SIZE = 500
+_SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+SinceOption = Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 7d, or a date, UTC.")]
+UntilOption = Annotated[str, typer.Option("--until", help="End, UTC, not included. Default: now.")]
+FilterOption = Annotated[str, typer.Option("--filter", help="Which events: \"status = 'ERROR'\".")]
+ParentOption = Annotated[str, typer.Option("--parent-id", help="Tenant or project id. Default: your tenant.")]
+
+app = command_group(
+    """Who changed what, and who was refused.
+
+Examples:
+
+  neo audit list --since 1d
+  neo audit list --filter "status = 'ERROR' AND service.name = 'iam'"
+  neo audit export --since 2026-11-01 > events.jsonl
+"""
+)
+
+
+@app.command("list")
+def list_events(
+    context: typer.Context,
+    since: SinceOption = "1d",
+    until: UntilOption = "",
+    which: FilterOption = "",
+    parent_id: ParentOption = "",
+    limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 50,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show the newest events. Fields of the filter: action, status, type, service.name,
+    resource.metadata.id, .name, .type, resource.hierarchy.id, authentication.subject.name, ...
+
+    Examples:
+
+      neo audit list --since 2h --limit 10
+      neo audit list --filter "action = 'delete' AND resource.metadata.type = 'disk'" -o json
+      neo audit list --filter "regex(resource.metadata.name, '^prod-')"
+    """
+    profile, items, token = profile_of(context), [], ""
+    with connect(profile) as client:
+        request = _request(client, profile, since, until, which, parent_id)
+        while len(items) < limit:
+            page = client.call(
+                LIST, {**request, "page_size": min(limit - len(items), PAGE_SIZE), "page_token": token}
+            )
+            items += page.items
+            token = page.next_page_token
+            if not token:
+                break
+    rows = (
+        (
+            f"{contract.to_datetime(item.time):%Y-%m-%d %H:%M:%S}",
+            item.authentication.subject.name,
+            item.service.name,
+            item.action,
+            item.resource.metadata.name or item.resource.metadata.id,
+            _outcome(item),
+        )
+        for item in items
+    )
+    view = table(["TIME", "WHO", "SERVICE", "ACTION", "RESOURCE", "OUTCOME"], rows)
+    show(output, [contract.to_dict(item) for item in items], view, empty="Nothing happened in that time.")
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    since: SinceOption = "1d",
+    until: UntilOption = "",
+    which: FilterOption = "",
+    parent_id: ParentOption = "",
+    cursor: Annotated[
+        str, typer.Option(help="Go on where an earlier export stopped, with the same options.")
+    ] = "",
+) -> None:
+    """Write events to stdout as JSON lines, newest first. When it is stopped it says how to go on.
+
+    Examples:
+
+      neo audit export --since 2026-11-01 --until 2026-12-01 > november.jsonl
+    """
+    profile, token, number = profile_of(context), cursor, 0
+    try:
+        with connect(profile) as client:
+            request = _request(client, profile, since, until, which, parent_id)
+            while True:
+                page = client.call(LIST, {**request, "page_size": PAGE_SIZE, "page_token": token})
+                lines = (json.dumps(contract.to_dict(item), ensure_ascii=False) for item in page.items)
+                sys.stdout.write("".join(f"{line}\n" for line in lines))
+                sys.stdout.flush()
+                number, token = number + len(page.items), page.next_page_token
+                if not token:
+                    break
+    except BaseException:
+        if token:
+            say(f"Stopped after {number} events. Go on with the same options and --cursor {token}")
+        raise
+    say(f"{number} events.")
+
+
+def _request(
+    client: Client, profile: Profile, since: str, until: str, which: str, parent_id: str
+) -> dict[str, Any]:
+    tenant = client.call("nebius.iam.v1.TenantService/Get", {"id": profile.tenant_id})
+    return {
+        "parent_id": parent_id or profile.tenant_id,
+        "start": _moment(since),
+        "end": parse_date(until) if until else _moment("0m"),
+        "filter": which,
+        "region": tenant.status.region or tenant.spec.region,
+    }
+
+
+def _moment(text: str) -> str:
+    span = re.fullmatch(r"(\d+)([mhdw])", text)
+    if span is None:
+        return parse_date(text)
+    # A second more: the end is not included, and what just happened should be.
+    at = (
+        datetime.now(UTC)
+        - timedelta(**{_SPANS[span[2]]: int(span[1])})
+        + timedelta(seconds=int(not int(span[1])))
+    )
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _outcome(item: Any) -> str:
+    if not item.response.status_code:
+        return item.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number[item.status].name.lower()
+    return contract.Code(item.response.status_code).name

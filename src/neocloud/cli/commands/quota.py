@@ -1,0 +1,175 @@
+"""`neo quota`: how much a tenant and its projects may use, and how much they do."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import Client, connect
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.core import contract
+
+SERVICE = "nebius.quotas.v1.QuotaAllowanceService"
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the quota, e.g. compute.disk.count.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant id. Default: the profile's.")]
+ProjectOption = Annotated[str, typer.Option("--project", help="Project id, instead of the whole tenant.")]
+
+app = command_group(
+    """How much a tenant and its projects may use, and how much they do.
+
+A project may use what its tenant has, unless it is given a limit of its own.
+
+Examples:
+
+  neo quota list
+  neo quota set compute.instance.gpu.h100 16
+  neo quota set compute.instance.count 20 --project project-e00abc
+"""
+)
+
+
+@app.command("list")
+def list_quotas(
+    context: typer.Context,
+    tenant: TenantOption = "",
+    project: ProjectOption = "",
+    used: Annotated[bool, typer.Option("--used", help="Only what is in use.")] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show all quotas with their limits and usage.
+
+    Examples:
+
+      neo quota list --used
+      neo quota list --project project-e00abc --output json
+    """
+    profile = profile_of(context)
+    with connect(profile) as client:
+        items = [
+            item for item in _all(client, _parent(profile, tenant, project)) if item.status.usage or not used
+        ]
+    rows = (
+        (
+            item.metadata.name,
+            _amount(item.status.usage, item),
+            _amount(item.spec.limit, item),
+            _percent(item),
+            item.status.description,
+        )
+        for item in items
+    )
+    view = table(["NAME", "USED", "LIMIT", "%", "WHAT"], rows, right=["USED", "LIMIT", "%"])
+    show(output, [contract.to_dict(item) for item in items], view, empty="Nothing is in use.")
+
+
+@app.command()
+def get(
+    context: typer.Context,
+    name: NameArgument,
+    tenant: TenantOption = "",
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show one quota.
+
+    Examples:
+
+      neo quota get compute.disk.count
+    """
+    profile = profile_of(context)
+    with connect(profile) as client:
+        item = _one(client, _parent(profile, tenant, project), name)
+    pairs = (
+        ("Name", item.metadata.name),
+        ("What", item.status.description),
+        ("In", item.metadata.parent_id),
+        ("Used", _amount(item.status.usage, item)),
+        ("Limit", _amount(item.spec.limit, item)),
+        ("Share", f"{_percent(item)} %"),
+        ("Id", item.metadata.id),
+    )
+    show(output, contract.to_dict(item), fields_table(pairs))
+
+
+@app.command("set")
+def set_limit(
+    context: typer.Context,
+    name: NameArgument,
+    limit: Annotated[
+        str, typer.Argument(help="The new limit: 20, 5TiB, or `default` to have the first one back.")
+    ],
+    tenant: TenantOption = "",
+    project: ProjectOption = "",
+) -> None:
+    """Set a limit. What is in use already stays, also when it is more.
+
+    Examples:
+
+      neo quota set compute.disk.size.network-ssd 20TiB
+      neo quota set compute.instance.gpu.h100 4 --project project-e00abc
+      neo quota set compute.instance.gpu.h100 default --project project-e00abc
+    """
+    profile = profile_of(context)
+    with connect(profile) as client:
+        parent_id = _parent(profile, tenant, project)
+        item = _one(client, parent_id, name)
+        if limit == "default":
+            client.wait(client.call(f"{SERVICE}/Delete", {"id": item.metadata.id}))
+        else:
+            metadata = {"parent_id": parent_id, "name": name}
+            spec = {"limit": str(_number(limit)), "region": item.spec.region}
+            client.wait(client.call(f"{SERVICE}/Create", {"metadata": metadata, "spec": spec}))
+        item = _one(client, parent_id, name)
+    used, highest = _amount(item.status.usage, item), _amount(item.spec.limit, item)
+    say(f"{name}: {used} of {highest} are used in {parent_id}.")
+
+
+def _all(client: Client, parent_id: str) -> Iterator[Any]:
+    return client.list_all(f"{SERVICE}/List", {"parent_id": parent_id})
+
+
+def _one(client: Client, parent_id: str, name: str) -> Any:
+    for item in _all(client, parent_id):
+        if item.metadata.name == name:
+            return item
+    raise ClientError("NOT_FOUND", f"There is no quota {name!r}", "`neo quota list` shows all")
+
+
+def _parent(profile: Profile, tenant: str, project: str) -> str:
+    found = project or tenant or profile.tenant_id
+    if not found:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"Profile {profile.name!r} names no tenant",
+            "Give --tenant or --project; `neo iam tenant list` shows the tenants",
+        )
+    return found
+
+
+def _number(text: str) -> int:
+    """ "20", or "5TiB" of bytes."""
+    for power, unit in enumerate(_UNITS):
+        number = text.strip().removesuffix(unit)
+        if power and number != text.strip() and number.strip().isdecimal():
+            return int(number) << 10 * power
+    if text.strip().isdecimal():
+        return int(text)
+    raise ClientError("INVALID_ARGUMENT", f"{text!r} is no limit", "Write 20, 5TiB or default")
+
+
+def _amount(value: int, item: Any) -> str:
+    if item.status.unit != "byte":
+        return str(value)
+    power = min((max(value, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
+    shown = f"{value / (1 << 10 * power):.1f}".removesuffix(".0")
+    return f"{shown} {_UNITS[power]}"
+
+
+def _percent(item: Any) -> str:
+    return f"{float(item.status.usage_percentage or 0) * 100:.0f}"
