@@ -105,9 +105,7 @@ def import_image(
             facts = machine_disks.import_disk(
                 file, place.path, name=name, family=family or name, title=title or name
             )
-    say(
-        f"Image {facts['name']} of family {facts['family']}: for disks of {facts['minimum_bytes']} bytes or more."
-    )
+    say(f"Image {name}, family {facts['family']}: for disks of {facts['minimum_bytes']} bytes or more.")
 
 
 @app.command("list")

@@ -1,0 +1,97 @@
+"""CMP-08: `neo image import` takes disks that stand for themselves, and says why it refuses others."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from neocloud.cli.machine.machine_disks import disks, import_disk
+from neocloud.client.errors import ClientError
+from tests.cli.conftest import Neo
+
+pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
+MIB = 2**20
+
+
+def qemu_img(*words: object) -> None:
+    subprocess.run(["qemu-img", *map(str, words)], check=True, capture_output=True)
+
+
+def raw_disk(path: Path) -> Path:
+    content = bytearray(MIB)
+    content[510:512] = b"\x55\xaa"
+    path.write_bytes(content)
+    return path
+
+
+def take(file: Path, home: Path, name: str = "rocky9", family: str = "rocky") -> dict[str, object]:
+    return import_disk(file, home, name=name, family=family, title="Rocky Linux 9")
+
+
+@pytest.mark.parametrize("form", ["raw", "qcow2"])
+def test_a_disk_becomes_an_image(tmp_path: Path, form: str) -> None:
+    file = raw_disk(tmp_path / "disk")
+    if form == "qcow2":
+        qemu_img("convert", "-f", "raw", "-O", "qcow2", file, tmp_path / "converted")
+        file = tmp_path / "converted"
+    facts = take(file, tmp_path)
+    assert disks(tmp_path) == [facts]
+    assert (facts["name"], facts["family"], facts["minimum_bytes"]) == ("rocky9", "rocky", MIB)
+    folder = tmp_path / "images" / "machine" / "rocky9"
+    assert {path.name for path in folder.iterdir()} == {"disk.qcow2", "image.json"}
+    assert json.loads((folder / "image.json").read_text())["disk"] == "disk.qcow2"
+
+
+def test_what_is_not_a_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a disk\n" * 1000)
+    with pytest.raises(ClientError, match="neither qcow2 nor a raw disk"):
+        take(tmp_path / "text", tmp_path)
+    assert disks(tmp_path) == []
+
+
+def test_a_disk_that_would_show_a_file_of_this_machine_is_refused(tmp_path: Path) -> None:
+    secret = raw_disk(tmp_path / "secret")
+    qemu_img("create", "-f", "qcow2", "-F", "raw", "-b", secret, tmp_path / "backed")
+    outside = f"data_file={tmp_path / 'data'},data_file_raw=on"
+    qemu_img("create", "-f", "qcow2", "-o", outside, tmp_path / "outside", "1M")
+    for name, why in (("backed", "has a backing file"), ("outside", "data lie in another file")):
+        with pytest.raises(ClientError, match=why):
+            take(tmp_path / name, tmp_path)
+
+
+def test_other_formats_and_broken_files_are_refused(tmp_path: Path) -> None:
+    qemu_img("create", "-f", "vmdk", tmp_path / "vmdk", "1M")
+    with pytest.raises(ClientError, match="format vmdk"):
+        take(tmp_path / "vmdk", tmp_path)
+    qemu_img("convert", "-f", "raw", "-O", "qcow2", raw_disk(tmp_path / "disk"), tmp_path / "short")
+    with (tmp_path / "short").open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(ClientError, match="cannot be used"):
+        take(tmp_path / "short", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../evil", "Rocky", "", "a/b", "-x"])
+def test_names_make_paths_so_they_are_checked(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ClientError, match="not a name for an image"):
+        take(raw_disk(tmp_path / "disk"), tmp_path, name=name)
+
+
+def test_a_second_import_replaces_the_first(tmp_path: Path) -> None:
+    first = take(raw_disk(tmp_path / "disk"), tmp_path)
+    (tmp_path / "disk").write_bytes((tmp_path / "disk").read_bytes() + b"x" * MIB)
+    second = take(tmp_path / "disk", tmp_path)
+    assert disks(tmp_path) == [second]
+    assert (first["version"], second["minimum_bytes"]) != (second["version"], MIB)
+
+
+def test_by_command(tmp_path: Path, neo: Neo) -> None:
+    ran = neo("image", "import", str(raw_disk(tmp_path / "disk")), "--name", "rocky9", "--title", "Rocky")
+    assert ran.code == 0, ran.err
+    listed = neo("image", "list").out
+    assert "machine/rocky9" in listed and "Rocky" in listed
+    (tmp_path / "text").write_text("x")
+    ran = neo("image", "import", str(tmp_path / "text"), "--name", "text")
+    assert ran.code != 0
+    assert "cannot be used" in ran.err
