@@ -57,6 +57,7 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
 
     async def bootstrap(store: Store) -> iam.Bootstrap:
         await ledger.recount(store)
+        await compute.seed_images(store, settings, clock)
         return await iam.bootstrap(
             store,
             clock,
@@ -74,8 +75,8 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         extras=found,
-        watch=ledger.watch,
         extras_of=lambda store: iam.extras(store, clock, host=settings.host),
+        watch=ledger.watch,
     )
 
 
