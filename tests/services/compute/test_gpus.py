@@ -1,4 +1,4 @@
-"""GPUs of machines: each is one machine's, handed over by VFIO. Rendered and decided here; not run: CMP-01."""
+"""GPUs of machines: each is one machine's, handed over by VFIO. Decided here, not run: CMP-01."""
 
 import pytest
 

@@ -1,0 +1,105 @@
+"""A machine as Kubernetes objects: what the launcher and the engine are told (CMP-01, CMP-08)."""
+
+import base64
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from neocloud.engines.base import Reference
+from neocloud.engines.validation import checked
+from neocloud.services.compute.render import (
+    DiskView,
+    GpuView,
+    InterfaceView,
+    MachineView,
+    SharedView,
+    VolumeSource,
+    VolumeView,
+    identity_secret,
+    machine_objects,
+    machine_pod,
+    volume_objects,
+)
+
+SNAPSHOT = Path(__file__).parent / "snapshots" / "machine.yaml"
+WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"
+ID = "computeinstance-e00web"
+VIEW = MachineView(
+    id=ID,
+    name="web",
+    image="localhost/neocloud/launcher:0123456789ab",
+    vcpus=2,
+    memory_mib=2048,
+    acceleration="kvm",
+    restart_policy="OnFailure",
+    hostname="web-1",
+    interface=InterfaceView(
+        network="vpcnetwork-e00x",
+        subnet="vpcsubnet-e00x",
+        address="10.128.0.5",
+        prefix_length=24,
+        gateway="10.128.0.1",
+        mac="52:54:00:ab:cd:ef",
+        domain="default-network.internal",
+        security_groups=("vpcsecuritygroup-e00x",),
+        public_address="203.0.113.5",
+    ),
+    disks=(
+        DiskView("computedisk-e00boot", "boot", 10 << 30),
+        DiskView("computedisk-e00data", "data", 4 << 30, is_read_only=True),
+    ),
+    filesystems=(
+        SharedView(
+            Reference("PersistentVolumeClaim", "computefilesystem-e00fs", "computefilesystem-e00fs"), "shared"
+        ),
+    ),
+    gpus=(GpuView("0000:01:00.0", "7"), GpuView("0000:01:00.1", "7")),
+    user_data="#cloud-config\nusers: []\n",
+    has_identity=True,
+)
+
+
+def wish(view: MachineView) -> dict:
+    secret = machine_objects(view)[1]
+    return json.loads(base64.b64decode(secret["data"]["machine.json"]))
+
+
+def test_the_objects_are_those_of_the_snapshot() -> None:
+    volume = VolumeView("computedisk-e00boot", 10 << 30, VolumeSource(machine_image="ubuntu24.04-driverless"))
+    objects = [*volume_objects(volume), *machine_objects(VIEW), machine_pod(VIEW)]
+    rendered = yaml.safe_dump_all(checked(objects), sort_keys=False, width=110)
+    rendered += f"--- # machine.json\n{yaml.safe_dump(wish(VIEW))}"
+    if os.environ.get(WRITE):
+        SNAPSHOT.write_text(rendered)
+    assert rendered == SNAPSHOT.read_text(), f"meant? {WRITE}=1 pytest {__file__}, then look at the diff"
+
+
+def test_no_machine_is_privileged() -> None:
+    (container,) = machine_pod(VIEW)["spec"]["containers"]
+    assert container["securityContext"] == {"capabilities": {"add": ["NET_ADMIN"]}}
+
+
+def test_what_changes_while_it_runs_makes_no_other_pod() -> None:
+    """Addresses and groups are annotations, and what the guest is told is a Secret."""
+    moved = replace(VIEW.interface, public_address="203.0.113.9", security_groups=("vpcsecuritygroup-e00y",))
+    grown = (replace(VIEW.disks[0], size_bytes=20 << 30), VIEW.disks[1])
+    changed = replace(VIEW, interface=moved, disks=grown, user_data="#cloud-config\n")
+    assert machine_pod(changed)["spec"] == machine_pod(VIEW)["spec"]
+    assert machine_pod(changed)["metadata"] != machine_pod(VIEW)["metadata"]
+
+
+def test_without_kvm_no_device_of_it_is_asked_for() -> None:
+    volumes = machine_pod(replace(VIEW, acceleration="tcg", gpus=()))["spec"]["volumes"]
+    assert [v["hostPath"]["path"] for v in volumes if "hostPath" in v] == ["/dev/net/tun"]
+
+
+def test_a_token_is_what_the_metadata_service_hands_out() -> None:
+    secret = identity_secret(ID, "secret", "2026-11-21T12:00:00Z")
+    assert json.loads(base64.b64decode(secret["data"]["token.json"])) == {
+        "access_token": "secret",
+        "expires_at": "2026-11-21T12:00:00Z",
+        "token_type": "Bearer",
+    }
