@@ -36,6 +36,7 @@ bench: debian-test $(TOOLS) ## measure, and print the figures as ratios
 
 docs: $(SERVER) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.cli.reference docs/reference/cli.md
+	@$(BIN)/python -m neocloud.coverage docs/reference/coverage.md
 	@$(BIN)/python -m neocloud.services.iam.roles_page docs/reference/roles.md
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack), apart from .venv

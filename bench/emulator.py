@@ -4,11 +4,12 @@ In an emulated cloud, so that nothing but the control plane is measured; by the 
 Prints how long 1,000 creates take, List of a page and Get with 100, 1,000 and 10,000 resources there, each
 against the first, and after a restart the time until every resource has been looked at again.
 
-    python bench/emulator.py [--kind filesystem] [--counts 100 1000 10000] [--callers 20]
+    python bench/emulator.py [--kind instance] [--counts 100 1000 10000] [--callers 20]
 """
 
 import argparse
 import asyncio
+import json
 import os
 import sqlite3
 import statistics
@@ -19,18 +20,32 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.compute.v1 import (
+    AttachedDiskSpec,
     CreateFilesystemRequest,
+    CreateInstanceRequest,
+    DiskSpec,
     FilesystemServiceClient,
     FilesystemSpec,
     GetFilesystemRequest,
+    GetInstanceRequest,
+    InstanceServiceClient,
+    InstanceSpec,
+    IPAddress,
     ListFilesystemsRequest,
+    ListInstancesRequest,
+    ManagedDisk,
+    NetworkInterfaceSpec,
+    ResourcesSpec,
+    SourceImageFamily,
 )
+from nebius.api.nebius.vpc.v1 import ListSubnetsRequest, SubnetServiceClient
 from nebius.sdk import SDK
 
 from neocloud.testing.emulator import Emulator, connected, emulator_process
@@ -54,7 +69,7 @@ class Nouns:
     list: Callable[[], Awaitable[Any]]
 
 
-def filesystems(sdk: SDK, project_id: str) -> Nouns:
+async def filesystems(sdk: SDK, project_id: str) -> Nouns:
     client = FilesystemServiceClient(sdk)
     spec = FilesystemSpec(type=FilesystemSpec.FilesystemType.NETWORK_SSD, size_gibibytes=1)
 
@@ -69,8 +84,42 @@ def filesystems(sdk: SDK, project_id: str) -> Nouns:
     )
 
 
-KINDS: dict[str, tuple[str, Callable[[SDK, str], Nouns]]] = {
+async def instances(sdk: SDK, project_id: str) -> Nouns:
+    """Each with a boot disk of its own, on the subnet that the project was born with."""
+    client = InstanceServiceClient(sdk)
+    subnets = await SubnetServiceClient(sdk).list(ListSubnetsRequest(parent_id=project_id))
+    address = NetworkInterfaceSpec(
+        name="eth0", subnet_id=subnets.items[0].metadata.id, ip_address=IPAddress()
+    )
+    disk = DiskSpec(
+        type=DiskSpec.DiskType.NETWORK_SSD,
+        size_gibibytes=10,
+        source_image_family=SourceImageFamily(image_family="ubuntu24.04-driverless"),
+    )
+
+    async def create(name: str) -> Any:
+        boot_disk = AttachedDiskSpec(
+            attach_mode=AttachedDiskSpec.AttachMode.READ_WRITE,
+            managed_disk=ManagedDisk(name=f"{name}-boot", spec=disk),
+        )
+        spec = InstanceSpec(
+            resources=ResourcesSpec(platform="cpu-d3", preset="4vcpu-16gb"),
+            boot_disk=boot_disk,
+            network_interfaces=[address],
+        )
+        metadata = ResourceMetadata(parent_id=project_id, name=name)
+        return await client.create(CreateInstanceRequest(metadata=metadata, spec=spec))
+
+    return Nouns(
+        create=create,
+        get=lambda resource_id: client.get(GetInstanceRequest(id=resource_id)),
+        list=lambda: client.list(ListInstancesRequest(parent_id=project_id, page_size=PAGE)),
+    )
+
+
+KINDS: dict[str, tuple[str, Callable[[SDK, str], Awaitable[Nouns]]]] = {
     "filesystem": ("nebius.compute.v1.Filesystem", filesystems),
+    "instance": ("nebius.compute.v1.Instance", instances),
 }
 
 
@@ -97,36 +146,58 @@ class Fill:
         return time.perf_counter() - begin
 
 
-async def milliseconds(call: Callable[[], Awaitable[Any]]) -> float:
-    """The median of one caller's calls."""
+@dataclass(frozen=True)
+class Cost:
+    milliseconds: float
+    """The median of one caller's calls, the SDK's own work included."""
+    server_milliseconds: float
+    """Processor time of the server for each call, which a busy machine disturbs least."""
+
+    def against(self, first: "Cost") -> str:
+        ratios = (
+            self.milliseconds / first.milliseconds,
+            self.server_milliseconds / first.server_milliseconds,
+        )
+        return (
+            f"{self.milliseconds:6.1f} ms ({ratios[0]:4.2f}), "
+            f"{self.server_milliseconds:5.2f} of the server ({ratios[1]:4.2f})"
+        )
+
+
+async def cost(call: Callable[[], Awaitable[Any]], server: psutil.Process) -> Cost:
     found = []
+    used = processor_seconds(server)
     for _ in range(ROUNDS):
         begin = time.perf_counter()
         await call()
         found.append(time.perf_counter() - begin)
-    return statistics.median(found) * 1000
+    used = processor_seconds(server) - used
+    return Cost(statistics.median(found) * 1000, used / ROUNDS * 1000)
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 async def fill_and_read(cloud: Emulator, kind: str, counts: list[int], callers: int) -> None:
     async with cloud.sdk() as sdk:
-        nouns = KINDS[kind][1](sdk, cloud.project_id)
+        nouns = await KINDS[kind][1](sdk, cloud.project_id)
         fill = Fill(nouns, callers)
         await fill.up_to(counts[0])
-        first: tuple[float, float] | None = None
+        server = psutil.Process(json.loads((cloud.home / "server.json").read_text())["pid"])
+        first: tuple[Cost, Cost] | None = None
         took = 0.0
         for count in counts:
             seconds = await fill.up_to(count)
             if count - CREATED <= 0 < seconds:
                 took = seconds * CREATED / max(1, count - counts[0])
-            listed = await milliseconds(nouns.list)
             middle = fill.made[len(fill.made) // 2]
-            got = await milliseconds(lambda: nouns.get(middle))  # noqa: B023  awaited before the next round
+            listed = await cost(nouns.list, server)
+            got = await cost(partial(nouns.get, middle), server)
             first = first or (listed, got)
-            print(
-                f"{count:7} there: List of {PAGE} {listed:6.1f} ms ({listed / first[0]:4.2f})"
-                f"   Get {got:6.1f} ms ({got / first[1]:4.2f})",
-                flush=True,
-            )
+            print(f"{count:7} there: List of {PAGE} {listed.against(first[0])}")
+            print(f"{'':14} Get {got.against(first[1])}", flush=True)
         print(
             f"{CREATED} {kind}s created, {callers} callers: {took:.1f} s, {CREATED / took:.0f} /s", flush=True
         )
@@ -170,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kind", choices=KINDS, default="filesystem")
+    parser.add_argument("--kind", choices=KINDS, default="instance")
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--callers", type=int, default=20)
     given = parser.parse_args()

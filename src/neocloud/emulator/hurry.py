@@ -11,7 +11,7 @@ from typing import Any
 from neocloud.core.reconcile.steps import Context, Outcome, Reconciler, RetryLater, Settled, Step
 from neocloud.services.emulator import FaultBook
 
-SHORTEST_SECONDS = 0.01
+SHORTEST_SECONDS = 0.05
 GROWTH = 1.5
 RESYNC_SECONDS = 600.0
 HELD_UP = "Wait as the injected fault says"
