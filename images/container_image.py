@@ -14,12 +14,6 @@ def pack(name: str, root: Path, configuration: Mapping[str, Any], work: Path) ->
     """`work/image.tar`, of the files below `root`, owners and extended attributes included."""
     layer = work / "layer.tar"
     builder.run(["tar", "--numeric-owner", "--xattrs", "-cf", layer, "-C", root, "."])
-    archive = work / "image.tar"
-    pack_layer(name, layer, configuration, archive)
-    return archive
-
-
-def pack_layer(name: str, layer: Path, configuration: Mapping[str, Any], archive: Path) -> None:
     with layer.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     description = {
@@ -29,9 +23,10 @@ def pack_layer(name: str, layer: Path, configuration: Mapping[str, Any], archive
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-    folder = layer.parent
-    (folder / "config.json").write_text(json.dumps(description))
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (work / "config.json").write_text(json.dumps(description))
+    (work / "manifest.json").write_text(json.dumps(manifest))
+    archive = work / "image.tar"
     with tarfile.open(archive, "w") as tar:
         for file in ("manifest.json", "config.json", "layer.tar"):
-            tar.add(folder / file, file)
+            tar.add(work / file, file)
+    return archive

@@ -98,7 +98,7 @@ def test_a_failing_command_is_told_with_its_last_words(builder):
         builder.run(["sh", "-c", "echo no such mirror; exit 3"])
 
 
-@pytest.mark.parametrize("image", ["slurm", "jail"])
+@pytest.mark.parametrize("image", ["slurm", "jail", "launcher", "machine"])
 def test_check_tells_by_exit_code_and_changes_nothing(image, tmp_path):
     command = [sys.executable, str(IMAGES / image / "build"), "--check", "--output", str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == 1
@@ -111,16 +111,28 @@ def test_the_output_goes_below_the_state_folder(builder, tmp_path, monkeypatch):
     assert builder.options("thing", "v1", "").folder == tmp_path / "images" / "thing"
 
 
-def test_packing_gives_an_archive_with_name_and_entrypoint(tmp_path):
+@pytest.mark.parametrize(
+    ("image", "entrypoint"),
+    [
+        ("slurm", "/usr/local/sbin/neocloud-entrypoint"),
+        ("launcher", "/usr/local/bin/neocloud-launcher"),
+    ],
+)
+def test_packing_gives_an_archive_with_name_and_entrypoint(image, entrypoint, tmp_path):
     """The engine loads the archive as it is; nothing else says how a role is started."""
-    layer = tmp_path / "layer.tar"
-    subprocess.run(["tar", "-cf", layer, "-C", IMAGES / "slurm", "README.md"], check=True)
-    source = (IMAGES / "slurm" / "build").read_text().replace("builder.main(build)", "")
-    recipe: dict = {"__file__": str(IMAGES / "slurm" / "build"), "__name__": "recipe"}
+    source = (IMAGES / image / "build").read_text().replace("builder.main(build)", "")
+    recipe: dict = {"__file__": str(IMAGES / image / "build"), "__name__": "recipe"}
     exec(compile(source, "build", "exec"), recipe)
-    recipe["pack"]("localhost/thing:v1", layer, tmp_path / "image.tar")
-    subprocess.run(["tar", "-xf", "image.tar"], check=True, cwd=tmp_path)
-    (manifest,) = json.loads((tmp_path / "manifest.json").read_text())
+    root = IMAGES / image / "rootfs"
+    archive = recipe["container_image"].pack("localhost/thing:v1", root, recipe["CONFIGURATION"], tmp_path)
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", unpacked], check=True)
+    (manifest,) = json.loads((unpacked / "manifest.json").read_text())
     assert manifest["RepoTags"] == ["localhost/thing:v1"]
-    configuration = json.loads((tmp_path / manifest["Config"]).read_text())
-    assert configuration["config"]["Entrypoint"][-1] == "/usr/local/sbin/neocloud-entrypoint"
+    configuration = json.loads((unpacked / manifest["Config"]).read_text())
+    assert configuration["config"]["Entrypoint"][-1] == entrypoint
+    listed = subprocess.run(
+        ["tar", "-tf", unpacked / "layer.tar"], capture_output=True, text=True, check=True
+    )
+    assert f".{entrypoint}" in listed.stdout.splitlines()
