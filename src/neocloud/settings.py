@@ -38,6 +38,8 @@ class Settings:
     """Own quotas and first limits; None means those that ship."""
     public_pool: str = ""
     """Range of "public" addresses of new projects; empty means the vpc brick's default, 198.18.0.0/16."""
+    audit_days: int = 365
+    """How long audit events are kept."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
     starting_seconds: float | None = None
@@ -116,6 +118,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument(
         "--public-pool", type=ipv4_range, default="", help="public addresses (default: 198.18.0.0/16)"
     )
+    parser.add_argument("--audit-days", type=int, default=365, help="keep audit events for so many days")
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
     parser.add_argument(

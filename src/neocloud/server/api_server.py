@@ -8,6 +8,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import grpc.aio
@@ -20,7 +21,7 @@ from neocloud.server.grpc_front import OPTIONS, ContractHandler
 from neocloud.server.json_front import JsonFront, StatusReport
 from neocloud.server.pipeline import Around, Pipeline, just_serve
 from neocloud.server.redirector import Redirector
-from neocloud.server.retention import forget_old_keys
+from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
 from neocloud.server.runtime import Runtime
 
@@ -83,7 +84,7 @@ class ApiServer:
         self._redirector: Redirector | None = None
         self._grpc: grpc.aio.Server | None = None
         self._http: _HttpServer | None = None
-        self._forgetting: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Future[Any] | None = None
         self._addresses: Addresses | None = None
 
     @property
@@ -117,7 +118,10 @@ class ApiServer:
             f"{LOOPBACK}:{grpc_port}", f"{LOOPBACK}:{http_port}", tls_address, redirector_address
         )
         store, clock = self._dependencies.store, self._dependencies.clock
-        self._forgetting = asyncio.create_task(forget_old_keys(store, clock))
+        days = getattr(self._dependencies.settings, "audit_days", KEEP_EVENTS_FOR.days)
+        self._forgetting = asyncio.gather(
+            forget_old_keys(store, clock), forget_old_events(store, clock, timedelta(days=days))
+        )
         self._json.is_ready = True
 
     async def _start_tls(self, server: grpc.aio.Server) -> tuple[str, str]:
