@@ -1,5 +1,6 @@
 """Addresses, rules, hosts files, events, observations: the parts that touch nothing."""
 
+import asyncio
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.netavark import is_unused
 from neocloud.engines.podman.observation import observed_pod, phase_of
 from neocloud.engines.podman.probes import Verdict
-from neocloud.engines.podman.processes import LOST, living_containers, with_lost
+from neocloud.engines.podman.processes import LOST, living_containers, monitor_ended, with_lost
 from neocloud.engines.podman.projections import Projections
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
@@ -303,3 +304,22 @@ def test_a_container_counts_as_lost_only_when_neither_it_nor_its_monitor_has_a_p
         assert with_lost(rows) == rows
     finally:
         monitor.communicate()
+
+
+async def test_container_has_ended_when_its_own_monitor_is_gone() -> None:
+    """Monitors of commands that ran in it name it, too, and stay around."""
+    wait = [sys.executable, "-c", "input()"]
+    other = subprocess.Popen([*wait, "-c", "f" * 64, "-u", "a" * 64], stdin=subprocess.PIPE)
+    monitor = subprocess.Popen([*wait, "-c", "f" * 64, "-u", "f" * 64, "-r"], stdin=subprocess.PIPE)
+    try:
+        while "f" * 64 not in living_containers():
+            assert monitor.poll() is None
+        waiting = asyncio.create_task(monitor_ended("f" * 64))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        monitor.communicate()
+        assert await waiting
+    finally:
+        for process in (other, monitor):
+            process.kill()
+            process.communicate()

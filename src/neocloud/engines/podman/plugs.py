@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.interface import Member, member_of
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.names import Names
 from neocloud.engines.podman.networks import Networks
 from neocloud.engines.podman.ports import Ports
+from neocloud.engines.podman.processes import monitor_ended
 from neocloud.engines.podman.public_addresses import check_public_address
 from neocloud.engines.podman.virtual_networks import VirtualNetworks
 
@@ -77,6 +78,9 @@ class Plugs:
 
     async def plug_in(self, member: Member, container: str) -> None:
         """Give the container its network, and its port to the firewall; its program does not run yet."""
+        before = await self._libpod.get(f"/containers/{container}/json")
+        if before["State"]["Status"] != "initialized" and not await monitor_ended(before["Id"]):
+            raise EngineError(f"Pod {member.pod.name} is still being stopped; apply it again.")
         await self._libpod.post(f"/containers/{container}/init")
         found = await self._libpod.get(f"/containers/{container}/json")
         bridge = self._virtual.bridge_of(member)

@@ -4,6 +4,7 @@ Podman learns of a container's end from the container's monitor. Killed together
 goes on calling the container running. Reads only.
 """
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ _CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
 LOST = "lost"
 """Our word, beside Podman's, for the state of a container that was killed with its monitor."""
 _KILLED = 137
+_MONITOR_CHECKS = 300
+_MONITOR_PAUSE_SECONDS = 0.05
 
 
 def living_containers() -> set[str]:
@@ -31,6 +34,24 @@ def with_lost(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     suspects = {row["Id"] for row in rows if row["State"] == "running" and not _has_process(row)}
     lost = suspects - living_containers() if suspects else suspects
     return [{**row, "State": LOST, "ExitCode": _KILLED} if row["Id"] in lost else row for row in rows]
+
+
+async def monitor_ended(container_id: str) -> bool:
+    """Wait until the monitor of a container that has ended is gone, though not for ever.
+
+    It runs Podman's clean-up, which takes the network away: also one that was made for the next start.
+    """
+    for _ in range(_MONITOR_CHECKS):
+        if not await asyncio.to_thread(_has_monitor, container_id):
+            return True
+        await asyncio.sleep(_MONITOR_PAUSE_SECONDS)
+    return False
+
+
+def _has_monitor(container_id: str) -> bool:
+    """Not those of commands in the container, which wait around."""
+    mark = f"\0-u\0{container_id}\0".encode()
+    return any(mark in _content(process / "cmdline") for process in _PROCESSES.glob("[0-9]*"))
 
 
 def _has_process(row: Mapping[str, Any]) -> bool:
