@@ -68,6 +68,12 @@ def up(
     price_file: Annotated[
         Path | None, typer.Option(help="Own price list instead of the one that comes along.")
     ] = None,
+    quota_file: Annotated[
+        Path | None, typer.Option(help="Own quotas and first limits instead of those that come along.")
+    ] = None,
+    audit_days: Annotated[
+        int | None, typer.Option(min=1, help="Keep audit events for so many days. Default: 365.")
+    ] = None,
     public_pool: Annotated[
         str | None,
         typer.Option(help="Range of the public addresses of new projects. Default: 198.18.0.0/16."),
@@ -114,6 +120,8 @@ def up(
             domain=domain,
             database_url=database_url,
             price_file=str(price_file.absolute()) if price_file else None,
+            quota_file=str(quota_file.absolute()) if quota_file else None,
+            audit_days=audit_days,
             public_pool=public_pool,
             emulator=emulator or None,
             emulator_gpus=emulator_gpus,

@@ -30,6 +30,9 @@ class Options:
     domain: str = ""
     database_url: str = ""
     price_file: str = ""
+    quota_file: str = ""
+    audit_days: int = 0
+    """0: as long as the server keeps them by itself."""
     public_pool: str = ""
     emulator: bool = False
     emulator_gpus: str = ""
@@ -51,6 +54,10 @@ class Options:
             given += ["--database-url", self.database_url]
         if self.price_file:
             given += ["--price-file", self.price_file]
+        if self.quota_file:
+            given += ["--quota-file", self.quota_file]
+        if self.audit_days:
+            given += ["--audit-days", str(self.audit_days)]
         if self.public_pool:
             given += ["--public-pool", self.public_pool]
         if self.emulator:
