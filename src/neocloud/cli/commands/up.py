@@ -97,7 +97,7 @@ def up(
 
     Builds the container images if they are not there (some minutes, once), starts the server and makes a
     profile, so that every other command finds it. Run again, it reuses what is there. Options are kept for
-    the next `neo up`.
+    the next `neo up`. What virtual machines need is built apart, by `neo image build machine`.
 
     Examples:
 
