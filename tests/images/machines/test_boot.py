@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +48,39 @@ async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) 
         return pod and pod.phase
 
     await eventually(phase, lambda seen: seen == PodPhase.SUCCEEDED)
+
+
+@contextmanager
+def small_filesystem(folder: Path, mebibytes: int) -> Iterator[None]:
+    """What lies in the folder, on a file system of its own that is soon full."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", folder], check=True)
+    try:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+async def test_a_full_disk_of_the_host_pauses_the_machine_until_there_is_room(machine: MachineBench) -> None:
+    built("machine", "--only", "tiny")
+    pod = await machine.prepare("tiny", GIB, 256, 1, machine.public_key())
+    folder = machine.engine.layout.volumes / DISK / DISK / "data"
+
+    async def state() -> str:
+        return (await machine.control("status"))["state"]
+
+    with small_filesystem(folder, 48):
+        await machine.engine.apply([pod])
+        write = "(dd if=/dev/urandom of=/root/big bs=1M count=96; sync) >/dev/null 2>&1 &"
+        await asyncio.to_thread(machine.ssh, write)
+        await eventually(state, lambda seen: seen == "io-error")
+        subprocess.run(["mount", "-o", "remount,size=512m", folder], check=True)
+        await eventually(state, lambda seen: seen == "running")
+        finished = "while pidof dd sync >/dev/null; do sleep 0.2; done; wc -c </root/big"
+        assert await asyncio.to_thread(machine.ssh, finished) == f"{96 * 2**20}\n"
+        await machine.engine.remove([machine.pod])
 
 
 CLOUD_CONFIG = """#cloud-config
