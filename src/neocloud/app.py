@@ -9,7 +9,6 @@ A new service is one line in SERVICES; what bricks hand to each other is one lin
 """
 
 import asyncio
-import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from neocloud import emulator, home, running
+from neocloud.container_images import load_images
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.service import Service
 from neocloud.core.stopping import record_stop
@@ -91,19 +91,10 @@ def control_plane(
 async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
     engine = PodmanEngine(settings.home)
     try:
-        await _load_images(settings, engine)
+        await load_images(settings.home, engine)
         yield parts(settings, engine, SystemClock(), {})
     finally:
         await engine.close()
-
-
-async def _load_images(settings: Settings, engine: PodmanEngine) -> None:
-    """Hand the engine the container images that were built since it last looked."""
-    for record in sorted(settings.home.glob("images/*/image.json")):
-        image = json.loads(record.read_text())
-        if "archive" in image and not await engine.image_exists(image["name"]):
-            log.info("loading image %s", image["name"])
-            await engine.load_image(record.parent / image["archive"])
 
 
 @asynccontextmanager

@@ -33,7 +33,8 @@ is one of:
 - **unimplemented**: answers UNIMPLEMENTED
 
 "Called by" names the tests in which a client sends that request: the official SDK, or the contract's own
-client for what the SDK does not have. Derived from the tests' sources; what SkyPilot and dstack send is not counted.
+client for what the SDK does not have. Derived from the tests' sources; what SkyPilot and dstack send is not
+counted.
 """
 
 
