@@ -113,7 +113,7 @@ class Machine:
             f"ssh to {self.host}",
             seconds=BOOT_SECONDS,
         )
-        assert done.returncode == 0, done.stderr
+        assert done is not None and done.returncode == 0, done
         return done.stdout.strip()
 
     def qemu(self) -> list[int]:
