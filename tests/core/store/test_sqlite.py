@@ -1,16 +1,18 @@
 """SQLite files that are in use, full, foreign, newer or locked; each ends in words and nothing is harmed."""
 
+import asyncio
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from neocloud.core.store import StoreError, load_or_make_key, open_store
+from neocloud.core.store import StoreError, Transaction, load_or_make_key, open_store
 from neocloud.core.store import sqlite as sqlite_store
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.store_conformance.samples import resource
@@ -178,3 +180,23 @@ def test_a_damaged_key_is_said(tmp_path: Path) -> None:
     (tmp_path / "key").chmod(0o600)
     with pytest.raises(StoreError, match="5 bytes instead of 32"):
         load_or_make_key(tmp_path / "key")
+
+
+async def test_a_long_read_keeps_nobody_waiting(path: Path, clock: FakeClock) -> None:
+    store = await open_store(path, KEY, clock)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def long(tx: Transaction) -> int:
+        seen = len(tx.list("k")[0])
+        has_begun.set()
+        assert may_end.wait(10)
+        return seen + len(tx.list("k")[0])
+
+    reading = asyncio.create_task(store.read_long(long))
+    await asyncio.to_thread(has_begun.wait, 10)
+    await store.write(lambda tx: tx.insert(resource("r1", kind="k")))
+    assert len(await store.read(lambda tx: tx.list("k")[0])) == 1
+    may_end.set()
+    assert await reading == 0  # one snapshot from beginning to end
+    assert await store.read_long(lambda tx: len(tx.list("k")[0])) == 1
+    await store.close()

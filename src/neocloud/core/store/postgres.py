@@ -77,6 +77,9 @@ class PostgresStore:
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
+    async def read_long(self, work: Callable[[Transaction], Result]) -> Result:
+        return await self.read(work)
+
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         return await self._writer.submit(work)
 

@@ -335,6 +335,10 @@ class Store(Protocol):
         """Run on a consistent snapshot; must not write."""
         ...
 
+    async def read_long(self, work: Callable[[Transaction], Result]) -> Result:
+        """The same for work that takes long, such as a bill: it keeps nobody else waiting."""
+        ...
+
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run, commit durably, return. `work` may be run again after a serialisation conflict."""
         ...

@@ -5,10 +5,12 @@ inline, on a connection of their own, since they take some tens of microseconds;
 writer thread. A lock file keeps a second process out: two servers on one home would both own every lease.
 """
 
+import asyncio
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -72,6 +74,8 @@ class SqliteStore:
             self._unlock()
             raise
         self._reading = _engine(path, begin="", is_read_only=True).connect()
+        self._reading_long = _engine(path, begin="BEGIN", is_read_only=True)
+        self._long_reader = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._writer = GroupCommit(self._database, clock, vault, watch)
         self._writer.start()
 
@@ -89,11 +93,25 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise explain(error, self._database.path) from error
 
+    async def read_long(self, work: Callable[[Transaction], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._long_reader, self._read_apart, work)
+
+    def _read_apart(self, work: Callable[[Transaction], Any]) -> Any:
+        try:
+            with self._reading_long.begin() as connection:
+                return work(self._open(connection))
+        except DBAPIError as error:
+            raise self._database.explain(error) from error
+        except sqlite3.Error as error:
+            raise explain(error, self._database.path) from error
+
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         return await self._writer.submit(work)
 
     async def close(self) -> None:
         await self._writer.stop()
+        await asyncio.to_thread(self._long_reader.shutdown)
+        self._reading_long.dispose()
         self._reading.close()
         self._reading.engine.dispose()
         self._database.engine.dispose()
@@ -122,6 +140,9 @@ class MemoryStore:
                 return work(self._open(connection))
         except DBAPIError as error:
             raise self._database.explain(error) from error
+
+    async def read_long(self, work: Callable[[Transaction], Result]) -> Result:
+        return await self.read(work)
 
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         (outcome,) = self._writer.run([work])

@@ -60,7 +60,9 @@ async def _search(call: Call, query: AuditQuery, node: Node, size: int, after: s
     for _ in range(_LOOKS_A_CALL):
         page = Page(max(size - len(found.events), _LEAST_ROWS_A_LOOK), found.after)
         rows: Sequence[AuditEvent]
-        rows, found.after = await call.dependencies.store.read(lambda tx, p=page: tx.find_audit(query, p))
+        rows, found.after = await call.dependencies.store.read_long(
+            lambda tx, p=page: tx.find_audit(query, p)
+        )
         found.events += [event for event in rows if matches(node, event)]
         if not found.after or len(found.events) >= size:
             break

@@ -68,7 +68,9 @@ def _window(request: Any, now: datetime) -> Window:
 
 async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRecord]:
     meters: Sequence[Meter] = call.dependencies.extras[METERS]
-    histories = await call.dependencies.store.read(lambda tx: _histories(tx, parent_id, meters, window.end))
+    histories = await call.dependencies.store.read_long(
+        lambda tx: _histories(tx, parent_id, meters, window.end)
+    )
     found = [
         record
         for history in histories
