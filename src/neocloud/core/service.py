@@ -164,12 +164,13 @@ class Kind:
             return ()
         return self.rules.wakes(wire.resource_message(row))
 
-    def completed(self, row: Resource, world: World) -> Resource:
-        """A new child with the status that the rules complete."""
-        if type(self.rules).complete is Rules.complete:
+    def completed(self, row: Resource, old: Resource | None, world: World) -> Resource:
+        """A new or changed child with the status that the rules complete. A reconciler that the kind has is
+        alone with the status once the child is there."""
+        if type(self.rules).complete is Rules.complete or (old is not None and self.is_reconciled):
             return row
         resource = wire.resource_message(row)
-        self.rules.complete(resource, None, world)
+        self.rules.complete(resource, wire.resource_message(old) if old else None, world)
         state = wire.state_of(resource) or row.state
         return replace(row, status=resource.status.SerializeToString(), state=state)
 

@@ -1,5 +1,6 @@
 """Security rules and routes: what may be said, in which order it counts, and what holds what (VPC-01)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.store import Resource
 from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc.kinds import KINDS
 from tests.services.vpc.world import NOW, PROJECT, RULES, PlainWorld, Refused
 
 
@@ -158,3 +160,13 @@ def test_who_is_woken_by_what(world: PlainWorld, network, group, table) -> None:
         (way, table.metadata.id),
     ):
         assert list(RULES[message.DESCRIPTOR.full_name].wakes(message)) == [woken]
+
+
+def test_what_a_reconciler_changes_of_its_rule_shows_in_the_status(world: PlainWorld, group) -> None:
+    [kind] = [kind for kind in KINDS if kind.message == vpc.SECURITY_RULE]
+    made = rule(world, group, ingress={"source_cidrs": ["10.0.0.1/32"]})
+    before = world.rows[made.metadata.id]
+    made.spec.ingress.source_cidrs[:] = ["10.0.0.2/32"]
+    after = kind.completed(replace(before, spec=made.spec.SerializeToString()), before, world)
+    assert list(vpc.SecurityRuleStatus.FromString(after.status).source.cidrs) == ["10.0.0.2/32"]
+    assert after.state == "READY"

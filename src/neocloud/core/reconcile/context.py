@@ -46,7 +46,7 @@ class ChildKind(Protocol):
 
     def wakes(self, row: Resource) -> Iterable[str]: ...
 
-    def completed(self, row: Resource, world: Any) -> Resource: ...
+    def completed(self, row: Resource, old: Resource | None, world: Any) -> Resource: ...
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class PassContext:
             found = tx.find(kind, parent_id, name)
             if found is None:
                 newborn = self._newborn(kind, name, parent_id, spec, labels)
-                born = self._completed(tx, newborn)
+                born = self._completed(tx, newborn, None)
                 tx.insert(born)
                 self._wake_interested(tx, born)
                 return born
             if self._is_as_wished(found, spec, labels):
                 return found
-            changed = self._changed(found, spec, labels)
+            changed = self._completed(tx, self._changed(found, spec, labels), found)
             tx.update(changed)
             self._wake_interested(tx, found, changed)
             return changed
@@ -204,10 +204,10 @@ class PassContext:
             finalizers=known.finalizers,
         )
 
-    def _completed(self, tx: Transaction, newborn: Resource) -> Resource:
+    def _completed(self, tx: Transaction, child: Resource, old: Resource | None) -> Resource:
         try:
             world = StoreWorld(tx, self._around.clock.now())
-            return self._around.kinds[newborn.kind].completed(newborn, world)
+            return self._around.kinds[child.kind].completed(child, old, world)
         except ApiError as refusal:
             code = refusal.code if refusal.code == Code.RESOURCE_EXHAUSTED else Code.FAILED_PRECONDITION
             raise Failed(_reason(refusal), refusal.message, code=code) from refusal
