@@ -33,6 +33,34 @@ async def test_what_was_written_is_there_after_reopening(path: Path, clock: Fake
     await store.close()
 
 
+async def test_no_question_about_one_resource_reads_all_of_them(path: Path, clock: FakeClock) -> None:
+    store = await open_store(path, KEY, clock)
+    asked: list[str] = []
+
+    def ask(tx: Transaction) -> None:
+        raw = tx._connection.connection.dbapi_connection  # type: ignore[attr-defined]
+        raw.set_trace_callback(asked.append)
+        tx.get("a")
+        tx.find("kind", "parent", "name")
+        tx.owned("owner")
+        tx.children("parent")
+        tx.list("kind", parent_id="parent")
+        tx.list_operations(resource_id="a", unfinished=True)
+        raw.set_trace_callback(None)
+
+    await store.read(ask)
+    await store.close()
+    with closing(sqlite3.connect(path)) as database:
+        plans = {
+            sql: [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}")]
+            for sql in asked
+            if sql.startswith("SELECT")
+        }
+    assert len(plans) == 6
+    assert not [(sql, plan) for sql, plan in plans.items() if any(step.startswith("SCAN") for step in plan)]
+    assert "resources_by_name" in str(next(plan for sql, plan in plans.items() if "name = " in sql))
+
+
 async def test_commits_are_flushed_to_disk(path: Path, clock: FakeClock) -> None:
     store = await open_store(path, KEY, clock)
     with store._database.engine.connect() as connection:  # type: ignore[attr-defined]

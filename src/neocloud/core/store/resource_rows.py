@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import Select, bindparam, delete, insert, select, update
+from sqlalchemy import Select, bindparam, delete, insert, literal_column, select, update
 
 from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource, Transaction
 from neocloud.core.store.rows import history_values, resource_from, resource_values, to_micros
@@ -17,11 +17,18 @@ _INSERT = insert_new(resources)
 _INSERT_QUEUE = insert(queue).inline()
 _INSERT_HISTORY = insert(history).inline()
 _GET = select(resources).where(_c.id == bindparam("id"))
+_NOTHING = literal_column("''")
+"""Written out: SQLite uses a partial index only where it reads the index's own condition in the statement."""
 _FIND = select(resources).where(
-    _c.kind == bindparam("kind"), _c.parent_id == bindparam("parent_id"), _c.name == bindparam("name")
+    _c.kind == bindparam("kind"),
+    _c.parent_id == bindparam("parent_id"),
+    _c.name == bindparam("name"),
+    _c.name != _NOTHING,
 )
 _CHILDREN = select(resources).where(_c.parent_id == bindparam("parent_id")).order_by(_c.seq)
-_OWNED = select(resources).where(_c.owner_id == bindparam("owner_id"), _c.owner_id != "").order_by(_c.seq)
+_OWNED = (
+    select(resources).where(_c.owner_id == bindparam("owner_id"), _c.owner_id != _NOTHING).order_by(_c.seq)
+)
 _OF_KIND = select(resources).where(_c.kind == bindparam("kind")).order_by(_c.seq)
 _UPDATE = (
     update(resources)
