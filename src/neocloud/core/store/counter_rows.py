@@ -22,8 +22,9 @@ _COUNT = {
 
 class CounterRows(Session):
     def count(self, scope: str, name: str, change: int) -> int:
-        row = self._one(_COUNT[self._dialect], {"scope": scope, "name": name, "amount": change})
-        return row.amount
+        row = self._row(_COUNT[self._dialect], {"scope": scope, "name": name, "amount": change})
+        assert row is not None, "An insert or update of one row returns that row."
+        return row[0]
 
     def counters(self, scope: str) -> Mapping[str, int]:
         return {row.name: row.amount for row in self._all(_OF_SCOPE, {"scope": scope})}

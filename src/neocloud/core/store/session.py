@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Insert, Select, Table
+from sqlalchemy import Connection, Executable, Insert, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
@@ -29,7 +29,7 @@ class Session:
     def _one(self, statement: Executable, values: Mapping[str, Any]) -> Any:
         return self._connection.execute(statement, values).first()
 
-    def _row(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any] | None:
+    def _row(self, statement: Executable, values: Mapping[str, Any]) -> Sequence[Any] | None:
         """The first row of a fixed statement, its columns in order.
 
         On SQLite past SQLAlchemy's execution, which takes five times as long as such a query itself.
@@ -56,7 +56,7 @@ class Session:
 
 
 @cache
-def _sqlite_text(statement: Select[Any]) -> str:
+def _sqlite_text(statement: Any) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
