@@ -73,12 +73,14 @@ async def test_a_full_disk_of_the_host_pauses_the_machine_until_there_is_room(ma
 
     with small_filesystem(folder, 48):
         await machine.engine.apply([pod])
-        write = "(dd if=/dev/urandom of=/root/big bs=1M count=96; sync) >/dev/null 2>&1 &"
+        write = (
+            "(dd if=/dev/urandom of=/root/big bs=1M count=96; sync; touch /root/written) >/dev/null 2>&1 &"
+        )
         await asyncio.to_thread(machine.ssh, write)
         await eventually(state, lambda seen: seen == "io-error")
         subprocess.run(["mount", "-o", "remount,size=512m", folder], check=True)
         await eventually(state, lambda seen: seen == "running")
-        finished = "while pidof dd sync >/dev/null; do sleep 0.2; done; wc -c </root/big"
+        finished = "until [ -e /root/written ]; do sleep 0.2; done; wc -c </root/big"
         assert await asyncio.to_thread(machine.ssh, finished) == f"{96 * 2**20}\n"
         await machine.engine.remove([machine.pod])
 
