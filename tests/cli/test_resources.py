@@ -20,6 +20,8 @@ HAND_MADE = {
     "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService", "neocloud.billing.v1.UsageService",
     "neocloud.iam.v1.SignInService", "neocloud.iam.v1.UserService", "neocloud.iam.v1.SessionService",
     "nebius.iam.v1.TokenExchangeService", "nebius.common.v1.OperationService",
+    "nebius.audit.v2.AuditEventService", "nebius.quotas.v1.QuotaAllowanceService",
+    "nebius.billing.v1.CalculatorService", "nebius.billing.v1alpha1.CalculatorService",
 }  # fmt: skip
 
 
