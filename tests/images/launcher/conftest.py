@@ -14,6 +14,9 @@ def wish() -> dict[str, Any]:
     """machine.json, as the control plane writes it."""
     return {
         "id": "computeinstance-e00one",
+        "name": "one",
+        "parent_id": "project-e00lab",
+        "region": "eu-north1",
         "vcpus": 2,
         "memory_mib": 2048,
         "acceleration": "tcg",

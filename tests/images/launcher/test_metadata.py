@@ -57,6 +57,36 @@ def test_who_the_machine_is(port):
     assert get(port, "/v1/", Metadata="true")[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("id", "computeinstance-e00one"),
+        ("parent_id", "project-e00lab"),
+        ("name", "one"),
+        ("hostname", "worker-1"),
+        ("region", "eu-north1"),
+    ],
+)
+def test_where_the_machine_belongs(port, name, fact):
+    assert get(port, f"/v1/instance-data/{name}", Metadata="true") == (
+        *(200, "text/plain; charset=utf-8"),
+        f"{fact}\n",
+    )
+    status, _, content = get(port, f"/v1/instance-data/{name}")
+    assert status == 403
+    assert fact not in content
+
+
+def test_what_a_machine_was_not_told_is_not_there(wish):
+    """An older control plane names no project; the answer is no empty text that looks like one."""
+    del wish["parent_id"]
+    headers = Message()
+    headers["Metadata"] = "true"
+    mine = wish["interface"]["address"]
+    asked = Metadata(parse_wish(wish)).answer(mine, "/v1/instance-data/parent_id", headers)
+    assert asked[0] == HTTPStatus.NOT_FOUND
+
+
 def test_a_neighbour_gets_nothing(metadata):
     headers = Message()
     headers["Metadata"] = "true"

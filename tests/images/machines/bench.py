@@ -63,6 +63,8 @@ class MachineBench:
         view = MachineView(
             id=MACHINE,
             name="boot",
+            parent_id="project-e00bench",
+            region="eu-north1",
             image=self.launcher,
             vcpus=vcpus,
             memory_mib=memory_mib,

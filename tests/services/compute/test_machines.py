@@ -27,6 +27,8 @@ async def test_a_machine_runs_with_its_disk_and_addresses(cloud: Cloud) -> None:
     (disk,) = instance.status.disk_attachments
     assert (disk.name, disk.is_managed) == ("one-boot", True)
     wish = cloud.machines.wish(instance.metadata.id)
+    assert (wish["name"], wish["parent_id"]) == ("one", instance.metadata.parent_id)
+    assert wish["region"] == "eu-north1"
     assert wish["disks"][0] | {"id": "", "size_bytes": 0} == {
         "id": "",
         "path": "/disks/0/disk.qcow2",

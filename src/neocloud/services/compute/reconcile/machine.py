@@ -58,12 +58,14 @@ class InstanceReconciler:
         tokens: IdentityTokens,
         image: Callable[[], str],
         starting_seconds: float,
+        region: str,
     ) -> None:
         self._engine = engine
         self._store = store
         self._tokens = tokens
         self._image = image
         self._starting_seconds = starting_seconds
+        self._region = region
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "InstanceReconciler":
@@ -74,6 +76,7 @@ class InstanceReconciler:
             IdentityTokens.of(dependencies),
             lambda: settings.image("launcher"),
             settings.shortest_start_seconds,
+            settings.region,
         )
 
     async def scope(self, context: Context) -> MachineScope:
@@ -171,6 +174,8 @@ class InstanceReconciler:
         return MachineView(
             id=scope.id,
             name=scope.instance.metadata.name,
+            parent_id=scope.instance.metadata.parent_id,
+            region=self._region,
             image=self._image(),
             vcpus=shape.vcpu,
             memory_mib=shape.memory_mib,

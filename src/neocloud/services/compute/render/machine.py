@@ -67,6 +67,8 @@ class GpuView:
 class MachineView:
     id: str
     name: str
+    parent_id: str
+    region: str
     image: str
     vcpus: int
     memory_mib: int
@@ -129,6 +131,9 @@ def _wish(view: MachineView) -> dict[str, Any]:
     mine = view.interface
     return {
         "id": view.id,
+        "name": view.name,
+        "parent_id": view.parent_id,
+        "region": view.region,
         "vcpus": view.vcpus,
         "memory_mib": view.memory_mib,
         "acceleration": view.acceleration,

@@ -17,6 +17,8 @@ from launcher.wish import Machine
 
 TOKEN_FILE = Path("/etc/neocloud/identity/token.json")
 _TOKEN_FIELDS = ("access_token", "expires_at")
+_INSTANCE_DATA = ("id", "parent_id", "name", "hostname", "region")
+"""Facts of the machine; published clients in a guest learn from `parent_id` which project they are in."""
 _PLAIN, _JSON = "text/plain; charset=utf-8", "application/json"
 
 Answer = tuple[HTTPStatus, str, str]
@@ -28,11 +30,10 @@ class Metadata:
 
     def __init__(self, machine: Machine, token_file: Path = TOKEN_FILE) -> None:
         self._machine, self._token_file = machine, token_file
-        self._paths: dict[str, Callable[[], Answer]] = {
-            "/v1/iam/sa/token": self._token,
-            "/v1/instance/id": lambda: (HTTPStatus.OK, _PLAIN, machine.id),
-            "/v1/instance/hostname": lambda: (HTTPStatus.OK, _PLAIN, machine.hostname),
-        }
+        facts = {"instance/id": machine.id, "instance/hostname": machine.hostname}
+        facts |= {f"instance-data/{name}": getattr(machine, name) for name in _INSTANCE_DATA}
+        self._paths: dict[str, Callable[[], Answer]] = {"/v1/iam/sa/token": self._token}
+        self._paths |= {f"/v1/{path}": _plain(fact) for path, fact in facts.items() if fact}
 
     def answer(self, client: str, path: str, headers: Any) -> Answer:
         if IPv4Address(client) != self._machine.interface.address.ip:
@@ -53,6 +54,10 @@ class Metadata:
         except (OSError, ValueError, KeyError, TypeError):
             return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "The token is being renewed; ask again"
         return HTTPStatus.OK, _JSON, json.dumps(token)
+
+
+def _plain(fact: str) -> Callable[[], Answer]:
+    return lambda: (HTTPStatus.OK, _PLAIN, fact)
 
 
 class _Handler(BaseHTTPRequestHandler):

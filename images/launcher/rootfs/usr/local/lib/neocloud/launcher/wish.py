@@ -73,6 +73,9 @@ class Machine:
     gpus: tuple[str, ...] = ()
     firmware: str = ""
     """uefi, bios, or empty: as the boot disk's partition table says."""
+    name: str = ""
+    parent_id: str = ""
+    region: str = ""
 
     @property
     def boot_disk(self) -> Disk:
@@ -105,6 +108,9 @@ def parse_wish(data: Mapping[str, Any]) -> Machine:
             user_data=data.get("user_data") or "",
             gpus=tuple(data.get("gpus") or ()),
             firmware=data.get("firmware") or "",
+            name=data.get("name") or "",
+            parent_id=data.get("parent_id") or "",
+            region=data.get("region") or "",
         )
     except KeyError as error:
         raise WishError(f"machine.json lacks the field {error.args[0]}") from None
