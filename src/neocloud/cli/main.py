@@ -20,15 +20,18 @@ MACHINE = "This machine"
 PRODUCTS = "Products"
 ACCESS = "Access"
 
-HELP = """Neocloud: Slurm clusters, shared file systems and their bill, on this machine or another.
+HELP = """Neocloud: virtual machines, networks and Slurm clusters, and their bill, on this machine or another.
 
 First steps:
 
-  neo up                                        # start a cloud on this machine
-  neo slurm cluster create bank --workers 2     # a Slurm cluster, seconds later
-  neo slurm job submit bank train.sbatch        # run a batch job
-  neo billing report                            # what it cost
-  neo down                                      # stop; everything is kept
+  neo up                                       # start a cloud here
+  neo image build machine                      # once: its disk
+  neo compute instance create web --public-ip  # a virtual machine
+  neo compute instance ssh web                 # a shell in it
+  neo slurm cluster create bank --workers 2    # a Slurm cluster
+  neo slurm job submit bank train.sbatch       # run a batch job
+  neo billing report                           # what it cost
+  neo down                                     # stop; everything is kept
 
 Every command has its own --help with examples.
 """
@@ -49,7 +52,7 @@ class NeoGroup(LazyGroup):
         "down": Entry("Stop the cloud and all that runs in it; keep its state.", MACHINE),
         "destroy": Entry("Remove the cloud and every trace of it.", MACHINE),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
-        "image": Entry("Build the container images that clusters run on.", MACHINE),
+        "image": Entry("Build the container images, and the disks of machines.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
         "compute": Entry("Virtual machines, their disks and images, and shared file systems.", PRODUCTS),
         "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),

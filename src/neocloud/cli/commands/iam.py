@@ -2,4 +2,11 @@
 
 from neocloud.cli.resources.commands import product_app
 
-app = product_app("iam", "Projects, service accounts, groups and who may do what.")
+app = product_app(
+    "iam",
+    "Projects, service accounts, groups and who may do what.",
+    "neo iam role list",
+    "neo iam service-account create --name pipeline",
+    "neo iam group-membership create --parent-id group-e00abc --member-id serviceaccount-e00abc",
+    "neo iam access-permit create --parent-id group-e00abc --resource-id project-e00abc --role editor",
+)

@@ -15,29 +15,24 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
-from neocloud.cli.resources.nouns import PRODUCTS, Noun, Parent, kebab
+from neocloud.cli.resources.nouns import OTHER_VERBS, PRODUCTS, Noun, Parent, kebab
 
 IDENTITY = ("metadata",)
 HIDDEN_IN_LISTS = {"page_size", "page_token"}
 Body = Callable[..., None]
 
 
-def product_app(product: str, about: str) -> typer.Typer:
-    """The command group of one product."""
-    nouns = PRODUCTS[product]
-    listed = next(noun for noun in reversed(nouns) if _has_plain_list(noun))
-    app = command_group(f"{about}\n\nExample:\n\n  neo {product} {listed.name} list\n")
-    for noun in nouns:
+def product_app(product: str, about: str, *examples: str) -> typer.Typer:
+    """The command group of one product. The examples are whole command lines."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    app = command_group(f"{about}\n\nExamples:\n\n{lines}\n")
+    for noun in PRODUCTS[product]:
         group = command_group(f"{noun.about}\n\n{_group_example(product, noun)}")
         for verb in noun.verbs:
             if verb != "GetByName" or "Get" not in noun.verbs:
                 _add(group, product, noun, verb)
         app.add_typer(group, name=noun.name)
     return app
-
-
-def _has_plain_list(noun: Noun) -> bool:
-    return "List" in noun.verbs and noun.parent is not Parent.GIVEN
 
 
 def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:
@@ -131,15 +126,18 @@ def _other(noun: Noun, verb: str) -> Built:
     }
     needs_parent = "parent_id" in request.fields_by_name and noun.parent is Parent.GIVEN
     example = "ID" if "id" in request.fields_by_name else "--parent-id group-e00risk" if needs_parent else ""
-    if not example and flags and verb != "List" and noun.parent is not Parent.NOTHING:
+    if not example and flags and verb != "List":
         example = _sample(flags[0])
-    words = kebab(verb).replace("-", " ")
-    about = (
-        f"{words.capitalize()}: {noun.about[0].lower()}{noun.about[1:]}"
-        if verb != "List"
-        else f"List: {noun.about}"
-    )
-    return parameters, verbs.call(flags), about, example
+    return parameters, verbs.call(flags), _about(noun, verb), example
+
+
+def _about(noun: Noun, verb: str) -> str:
+    if verb == "Get":  # of what has neither id nor name
+        return noun.about
+    if verb != "List":
+        return OTHER_VERBS[verb]
+    owners = {Parent.NOTHING: "all", Parent.GIVEN: "those of what --parent-id names"}
+    return f"List {owners.get(noun.parent, f'those of the {noun.parent}')}."
 
 
 def _target(noun: Noun) -> Parameters:
@@ -196,11 +194,16 @@ def _output() -> Parameters:
 def _sample(flag: Flag) -> str:
     """A plausible use of a flag, for the example."""
     samples: Mapping[Any, str] = {int | None: "10", bool | None: "", float | None: "0.5"}
-    value = samples.get(flag.annotation, "'{...}'" if flag.is_json else "VALUE")
+    word = "ID" if flag.option.endswith("-id") else "VALUE"
+    value = samples.get(flag.annotation, "'{...}'" if flag.is_json else word)
     return f"{flag.option} {value}".rstrip()
 
 
 def _group_example(product: str, noun: Noun) -> str:
-    verb = "list" if "List" in noun.verbs else kebab(noun.verbs[0])
-    needs_parent = noun.parent is Parent.GIVEN
-    return f"Example:\n\n  neo {product} {noun.name} {verb}{' --parent-id ID' if needs_parent else ''}"
+    words = f"  neo {product} {noun.name}"
+    owner = " --parent-id ID" if noun.parent is Parent.GIVEN else ""
+    lines = [f"{words} list{owner}"] if "List" in noun.verbs else []
+    if "Create" in noun.verbs or not lines:
+        lines.append(f"{words} {kebab(noun.verbs[0])} {noun.example}".rstrip())
+    title = "Examples" if len(lines) > 1 else "Example"
+    return f"{title}:\n\n" + "\n".join(lines)

@@ -30,7 +30,7 @@ class Noun:
     verbs: tuple[str, ...]
     about: str
     example: str = ""
-    """Flags that a person would give on create."""
+    """Flags that a person would give on create, or else on the first verb."""
     shortcuts: tuple[tuple[str, str], ...] = ()
     """Shorter names of flags: the path of the field, and the other name."""
 
@@ -52,6 +52,37 @@ class Noun:
     def rpc(self, verb: str) -> contract.Rpc:
         return load_method(f"{self.service}/{verb}")
 
+
+OTHER_VERBS: Mapping[str, str] = {
+    "Activate": "Let it be used again.",
+    "BatchGet": "Show several at once.",
+    "Block": "End its sessions and let it in no more.",
+    "CreateDefault": "Make what a new project has, and wait until it is there.",
+    "Deactivate": "Let it be used no more, until it is activated again.",
+    "GetByInstance": "Show what is planned for one instance.",
+    "GetLatestByFamily": "Show the newest one of a family.",
+    "GetSecret": "Print its secret.",
+    "GetWithAttributes": "Show one with the name and address of the account.",
+    "ListActive": "List what is planned or under way.",
+    "ListAggregated": "List those of all regions; this cloud has one, so it is the same as list.",
+    "ListByAccount": "List those of one account.",
+    "ListByDisk": "List those of one disk.",
+    "ListByNetwork": "List those of one network.",
+    "ListByPool": "List those of one pool.",
+    "ListBySourcePool": "List those taken from one pool.",
+    "ListBySubnet": "List those of one subnet.",
+    "ListMemberOf": "List the groups that one account is in.",
+    "ListMembers": "List who is in a group.",
+    "ListMembersWithAttributes": "List who is in a group, with names and addresses.",
+    "ListPublic": "List those that came with the cloud.",
+    "ReadSerialLog": "Print what it wrote to its serial console.",
+    "Revoke": "End them all.",
+    "SetClientSecret": "Give it the secret that the provider has issued.",
+    "Start": "Start it, and wait until it runs.",
+    "Stop": "Stop it in order.",
+    "Unblock": "Let it in again.",
+}
+"""What verbs do that not every noun has. "It" is the noun."""
 
 CRUD = ("Create", "Get", "GetByName", "List", "Update", "Delete")
 
@@ -121,6 +152,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             Parent.NOTHING,
             ("Revoke",),
             "Ending all sessions of an account; see also neo session.",
+            "--tenant-user-account-id tenantuseraccount-e00abc",
         ),
         Noun(
             "nebius.iam.v1.FederatedCredentialsService",
@@ -166,7 +198,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         Noun(
             "nebius.vpc.v1.NetworkService",
             Parent.PROJECT,
-            (*CRUD, "CreateDefault"),
+            (*CRUD, "CreateDefault", "ListAggregated"),
             "Networks: what is in one can reach each other, nothing else.",
             "--name lab",
             (
@@ -177,7 +209,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         Noun(
             "nebius.vpc.v1.SubnetService",
             Parent.PROJECT,
-            (*CRUD, "ListByNetwork"),
+            (*CRUD, "ListByNetwork", "ListAggregated"),
             "Subnets: ranges of a network that machines are put into.",
             "--name workers --network-id vpcnetwork-e00abc --cidr 10.128.200.0/24",
             (("spec.ipv4_private_pools.pools", "--cidr"),),
@@ -185,7 +217,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         Noun(
             "nebius.vpc.v1.PoolService",
             Parent.PROJECT,
-            (*CRUD, "ListBySourcePool"),
+            (*CRUD, "ListBySourcePool", "ListAggregated"),
             "Pools: ranges of addresses that networks take from.",
             "--name office --version IPV4 --visibility PRIVATE --cidr 172.20.0.0/16",
             (("spec.cidrs", "--cidr"),),
@@ -193,14 +225,14 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         Noun(
             "nebius.vpc.v1.AllocationService",
             Parent.PROJECT,
-            (*CRUD, "ListByPool", "ListBySubnet"),
+            (*CRUD, "ListByPool", "ListBySubnet", "ListAggregated"),
             "Addresses that are kept for somebody.",
             "--name login --ipv4-public-subnet-id vpcsubnet-e00abc",
         ),
         Noun(
             "nebius.vpc.v1.RouteTableService",
             Parent.PROJECT,
-            (*CRUD, "ListByNetwork"),
+            (*CRUD, "ListByNetwork", "ListAggregated"),
             "Route tables: where the packets of a subnet go.",
             "--name inspected --network-id vpcnetwork-e00abc",
         ),
@@ -215,7 +247,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         Noun(
             "nebius.vpc.v1.SecurityGroupService",
             Parent.PROJECT,
-            (*CRUD, "ListByNetwork"),
+            (*CRUD, "ListByNetwork", "ListAggregated"),
             "Security groups: who may talk to the machines in them.",
             "--name web --network-id vpcnetwork-e00abc",
         ),
@@ -247,6 +279,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             Parent.NOTHING,
             ("Get", "ReadSerialLog"),
             "What the machine of an instance is doing.",
+            "--instance-id computeinstance-e00abc",
         ),
         Noun(
             "nebius.compute.v1.DiskService",
@@ -281,6 +314,7 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             Parent.PROJECT,
             ("GetByInstance", "ListActive"),
             "Maintenance that is planned for machines.",
+            "--instance-id computeinstance-e00abc",
         ),
         Noun(
             "nebius.compute.v1.FilesystemService",
