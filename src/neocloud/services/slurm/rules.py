@@ -8,7 +8,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from neocloud.core.service import Rules, Violation, World
-from neocloud.services.compute.resources import check_capacity, preset, preset_violations
+from neocloud.services.compute.resources import check_room, cluster_demands, preset_violations
 from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
 from neocloud.services.vpc.resources import SUBNET
 
@@ -24,7 +24,7 @@ class ClusterRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         """GPUs are shared with machines; the file system of the shared root asks for its own room."""
         demand = Counter({"slurm.cluster.count": 1})
-        for shape, nodes in _presets(resource.spec):
+        for shape, nodes in cluster_demands(resource.spec):
             demand["slurm.node.count"] += nodes
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += nodes * shape.gpus
         return demand
@@ -37,7 +37,8 @@ class ClusterRules(Rules):
             *_subnet_violations(new, world),
         ]
         if not found:
-            _check_capacity(new, world)
+            held = cluster_demands(old.spec) if old else []
+            check_room(world, new.metadata.id, cluster_demands(new.spec), held)
         return found
 
 
@@ -105,18 +106,3 @@ def _port_holder(new: Any, world: World) -> str | None:
         if ClusterSpec.FromString(row.spec).login.port == new.spec.login.port:
             return row.name
     return None
-
-
-def _check_capacity(new: Any, world: World) -> None:
-    """Raises NOT_ENOUGH_RESOURCES unless this machine holds all clusters' workers together."""
-    demands = list(_presets(new.spec))
-    for row in world.list(CLUSTER):
-        if row.id != new.metadata.id:
-            demands.extend(_presets(ClusterSpec.FromString(row.spec)))
-    check_capacity(world.inventory, demands)
-
-
-def _presets(spec: Any) -> Iterable[tuple[Any, int]]:
-    for node_set in spec.node_sets:
-        if node_set.count:
-            yield preset(node_set.platform, node_set.preset), node_set.count

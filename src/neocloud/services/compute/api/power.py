@@ -1,14 +1,15 @@
 """Start and stop of an instance: the wish changes, and the state at once, so that none reads the old one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import OperationRow, Resource, Transaction
+from neocloud.core.world import StoreWorld
 from neocloud.services.compute.reconcile.record import read_record, write_record
+from neocloud.services.compute.resources import check_room, instance_demands
 from neocloud.services.compute.resources.instance import (
     INSTANCE,
     Halt,
@@ -16,25 +17,15 @@ from neocloud.services.compute.resources.instance import (
     InstanceStateEnum,
     InstanceStatus,
 )
-from neocloud.services.compute.rules.instance.shape import check_room
+from neocloud.services.compute.rules.instance.pricing import pricing_violations
 
 OPERATION_PREFIX = "operation"
 SERVICE = "nebius.compute.v1.InstanceService"
 
 
-@dataclass(frozen=True)
-class _Room:
-    """As much of a World as the question for room needs."""
-
-    tx: Transaction
-    inventory: Any
-
-    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
-        return self.tx.list(kind, parent_id=parent_id)[0]
-
-
 async def start(call: Call, request: Any) -> Any:
     inventory = await call.dependencies.engine.capabilities()
+    now = call.dependencies.clock.now()
 
     def work(tx: Transaction) -> Any:
         row = instance_row(tx, request.id)
@@ -42,10 +33,13 @@ async def start(call: Call, request: Any) -> Any:
         is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
         if not is_off and not record.halt:
             return _done(tx, call, row, "Start", request)
-        old, new = wire.resource_message(row), wire.resource_message(row)
+        new = wire.resource_message(row)
         new.spec.stopped = False
-        old.spec.stopped = True  # it holds nothing now, whatever its spec says
-        check_room(new, old, _Room(tx, inventory))  # pyright: ignore[reportArgumentType]
+        world = StoreWorld(tx, now, inventory=inventory)
+        if violations := list(pricing_violations(new, None, world)):
+            raise contract.bad_request(violations)
+        # It holds nothing now, whatever its spec says.
+        check_room(world, row.id, instance_demands(new.spec), [])
         write_record(tx, row.id, replace(record, halt=Halt.NONE))
         return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
 

@@ -25,6 +25,7 @@ from neocloud.services.compute.resources.filesystem import (
     filesystem_spec,
 )
 from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
+from neocloud.services.compute.resources.room import check_room, cluster_demands, instance_demands
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, gib, size_bytes
 
 __all__ = [
@@ -49,10 +50,13 @@ __all__ = [
     "Platform",
     "Preset",
     "check_capacity",
+    "check_room",
     "claim_name",
     "claim_namespace",
+    "cluster_demands",
     "filesystem_spec",
     "gib",
+    "instance_demands",
     "platforms",
     "preset",
     "preset_violations",

@@ -5,12 +5,12 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
-from neocloud.services.compute.resources import GIB, filesystem, preset
+from neocloud.services.compute.resources import GIB, check_room, filesystem, instance_demands, preset
 from neocloud.services.compute.resources.disk import attachment_space, attachment_value, readers, writer
 from neocloud.services.compute.resources.instance import existing_disks, is_read_only
 from neocloud.services.compute.rules.instance.change import change_violations
 from neocloud.services.compute.rules.instance.network import interface_violations
-from neocloud.services.compute.rules.instance.shape import check_room, shape_violations
+from neocloud.services.compute.rules.instance.shape import shape_violations
 from neocloud.services.compute.rules.instance.storage import storage_violations
 from neocloud.services.compute.rules.user_data import user_data_violations
 
@@ -25,7 +25,8 @@ class InstanceRules(Rules):
             *(change_violations(new, old) if old is not None else ()),
         ]
         if not found:
-            check_room(new, old, world)
+            held = instance_demands(old.spec) if old is not None else []
+            check_room(world, new.metadata.id, instance_demands(new.spec), held)
         return found
 
     def complete(self, new: Any, old: Any | None, world: World) -> None:

@@ -1,0 +1,89 @@
+"""Machines and the workers of Slurm clusters share one machine: CMP-01, SLURM-02."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from neocloud.core import contract
+from neocloud.core.contract import ApiError
+from neocloud.core.store.protocol import Resource
+from neocloud.engines.base import Capabilities
+from neocloud.services.compute.resources import (
+    INSTANCE,
+    InstanceSpec,
+    check_room,
+    cluster_demands,
+    instance_demands,
+    preset,
+)
+from neocloud.services.compute.resources.room import CLUSTER, ClusterSpec
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+GIB_4 = preset("cpu-local", "1vcpu-4gb")
+ME = "computeinstance-e00me"
+
+
+@dataclass
+class Tenants:
+    """A machine of 8 GiB, and who is on it."""
+
+    rows: list[Resource] = field(default_factory=list)
+    inventory: Any = field(default_factory=lambda: Capabilities("fake", "1", cpus=8, memory_mib=8 * 1024))
+
+    def list(self, kind: str, parent_id: str | None = None) -> list[Resource]:
+        return [row for row in self.rows if row.kind == kind]
+
+
+def machine(state: str = "RUNNING", *, stopped: bool = False) -> Resource:
+    shape = {"platform": "cpu-local", "preset": "1vcpu-4gb"}
+    spec = contract.from_dict(InstanceSpec, {"resources": shape, "stopped": stopped})
+    content = spec.SerializeToString()
+    return Resource("computeinstance-e00a", INSTANCE, "project-e00", "a", NOW, NOW, spec=content, state=state)
+
+
+def cluster(workers: int) -> Resource:
+    node_set = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-4gb", "count": workers}
+    content = contract.from_dict(ClusterSpec, {"node_sets": [node_set]}).SerializeToString()
+    return Resource("slurmcluster-e00b", CLUSTER, "project-e00", "b", NOW, NOW, spec=content)
+
+
+def fits(*rows: Resource, wanted: int = 1, held: int = 0, me: str = ME) -> bool:
+    try:
+        check_room(Tenants(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
+    except ApiError as error:
+        assert "8 GiB are there" in error.message
+        return False
+    return True
+
+
+def test_machines_and_clusters_are_counted_together() -> None:
+    assert fits(wanted=2)
+    assert fits(machine()) and fits(cluster(1))
+    assert not fits(machine(), cluster(1))
+
+
+def test_the_resource_itself_is_not_counted_twice() -> None:
+    assert fits(cluster(1), wanted=2, held=1, me=cluster(1).id)
+
+
+@pytest.mark.parametrize("row", [machine("STOPPED"), machine("ERROR"), machine(stopped=True)])
+def test_a_machine_that_does_not_run_holds_nothing(row: Resource) -> None:
+    assert fits(row, wanted=2)
+
+
+def test_becoming_smaller_is_possible_also_where_too_much_was_promised() -> None:
+    assert fits(cluster(5), wanted=1, held=2)
+    assert not fits(cluster(5), wanted=2, held=1)
+
+
+def test_what_is_asked_for_follows_from_the_spec() -> None:
+    assert cluster_demands(ClusterSpec.FromString(cluster(3).spec)) == [(GIB_4, 3)]
+    assert cluster_demands(ClusterSpec.FromString(cluster(0).spec)) == []
+    assert instance_demands(InstanceSpec.FromString(machine().spec)) == [(GIB_4, 1)]
+    assert instance_demands(InstanceSpec.FromString(machine(stopped=True).spec)) == []
+
+
+def test_an_unknown_machine_is_left_to_the_engine() -> None:
+    check_room(Tenants(inventory=None), ME, [(GIB_4, 1000)], [])
