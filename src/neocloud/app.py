@@ -11,12 +11,13 @@ A new service is one line in SERVICES; what bricks hand to each other is one lin
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from neocloud import emulator, home, running
-from neocloud.container_images import load_images
+from neocloud.container_images import follow_images, load_images
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.service import Service
 from neocloud.core.stopping import record_stop
@@ -92,7 +93,12 @@ async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
     engine = PodmanEngine(settings.home)
     try:
         await load_images(settings.home, engine)
-        yield parts(settings, engine, SystemClock(), {})
+        clock = SystemClock()
+
+        def follow(store: Store) -> Coroutine[Any, Any, None]:
+            return follow_images(settings.home, engine, lambda: compute.seed_images(store, settings, clock))
+
+        yield replace(parts(settings, engine, clock, {}), beside=follow)
     finally:
         await engine.close()
 

@@ -1,12 +1,17 @@
-"""Hands an engine the container images that were built since it last looked."""
+"""Hands an engine the container images that were built since it last looked, also while the server runs."""
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from neocloud.engines.base import EngineError
+
 log = logging.getLogger("neocloud")
+
+LOOK_SECONDS = 2.0
 
 
 class ImageKeeper(Protocol):
@@ -22,6 +27,30 @@ async def load_images(home: Path, engine: ImageKeeper) -> None:
         if not await engine.image_exists(name):
             log.info("loading image %s", name)
             await engine.load_image(archive)
+
+
+async def follow_images(home: Path, engine: ImageKeeper, on_change: Callable[[], Awaitable[object]]) -> None:
+    """Whenever something was built or imported, hand it over and then say so. Ends only when cancelled."""
+    seen = _records(home)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        found = _records(home)
+        if found == seen:
+            continue
+        try:
+            await load_images(home, engine)
+            await on_change()
+        except (EngineError, OSError, ValueError) as error:
+            log.warning("new images could not be taken yet: %s", error)
+        else:
+            seen = found
+
+
+def _records(home: Path) -> dict[Path, int]:
+    """What says that an image is complete, and since when."""
+    images = home / "images"
+    paths = [*images.glob("*/image.json"), *images.glob("machine/*/image.json")]
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
 def _built(home: Path) -> Iterator[tuple[str, Path]]:

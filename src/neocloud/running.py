@@ -6,7 +6,7 @@ Knows no concrete class: what the parts are is said in app.py.
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -57,6 +57,8 @@ class Parts:
     """More of them, that need the store; `extras` go over them."""
     watch: Watcher | None = None
     """Told of every change of a resource, and may refuse it."""
+    beside: Callable[[Store], Coroutine[Any, Any, None]] | None = None
+    """Runs for as long as the control plane does."""
     around: Callable[[Store], Around] = lambda store: just_serve
     """Stands around every call."""
     reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
@@ -114,9 +116,12 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         stack.push_async_callback(server.stop)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
-            watching = tasks.create_task(_watch(engine, worker))
+            watching = [tasks.create_task(_watch(engine, worker))]
+            if parts.beside is not None:
+                watching.append(tasks.create_task(parts.beside(store)))
             yield ControlPlane(server, store, worker, first)
-            watching.cancel()
+            for task in watching:
+                task.cancel()
             await worker.stop()
 
 

@@ -59,7 +59,7 @@ def build(
                 is_named = name in (names or chosen)
                 images.build_image(name, place.path, progress, force=force and is_named, only=part)
         if images.LAUNCHER in chosen and place.server() is not None:
-            say("A running cloud loads the new image when it starts: neo down, then neo up.")
+            say("The running cloud takes it within seconds; machines that run stay on what they have.")
 
 
 def _chosen(names: list[str] | None) -> list[str]:
