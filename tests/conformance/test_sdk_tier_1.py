@@ -12,7 +12,15 @@ import grpc
 import pytest
 from nebius.aio.service_error import RequestError
 from nebius.api.google.protobuf import Any as AnyMessage
-from nebius.api.nebius.billing.v1 import FilterAggregationUnit, ResourceSpec
+from nebius.api.nebius.billing.v1 import (
+    ComputeInstanceSpec,
+    ComputeInstanceSpecV1,
+    FilterAggregationUnit,
+    MaxPriceV1,
+    PricingMethod,
+    PricingPolicySpec,
+    ResourceSpec,
+)
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.compute.v1 import (
     AttachedDiskSpec,
@@ -67,6 +75,7 @@ COMPUTE, VPC, IAM = "nebius.compute.v1", "nebius.vpc.v1", "nebius.iam.v1"
 TIER_1 = (
     "nebius.common.v1.OperationService",
     "nebius.billing.v1.CalculatorService",
+    "nebius.billing.v1.PricingPolicyService",
     f"{COMPUTE}.DiskService",
     f"{COMPUTE}.FilesystemService",
     f"{COMPUTE}.GpuClusterService",
@@ -165,7 +174,15 @@ def allocation_spec(world: World) -> AllocationSpec:
     return AllocationSpec(ipv4_private=IPv4PrivateAllocationSpec(subnet_id=world.subnet_id))
 
 
+def policy_spec(world: World) -> PricingPolicySpec:
+    return PricingPolicySpec(
+        compute_instance_spec=ComputeInstanceSpec(v1=ComputeInstanceSpecV1(platform="gpu-h100-sxm")),
+        pricing=PricingMethod(max_price_v1=MaxPriceV1(max_price="2.125")),
+    )
+
+
 NOUNS = (
+    Noun("nebius.billing.v1.PricingPolicyService", policy_spec),
     Noun(f"{COMPUTE}.DiskService", disk_spec),
     Noun(f"{COMPUTE}.FilesystemService", filesystem_spec),
     Noun(

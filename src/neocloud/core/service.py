@@ -49,6 +49,8 @@ class World(Protocol):
     """The engine's Capabilities as last read (engines.base.Capabilities)."""
     subject: "Subject | None"
     """Who asks; rules that hand out rights check that the giver has them."""
+    extras: Mapping[str, Any]
+    """What bricks hand to each other, as in Dependencies; empty where no request is behind it."""
 
     def get(self, resource_id: str) -> Resource | None: ...
 

@@ -8,12 +8,21 @@ from neocloud.core.store.protocol import Resource, Transaction
 
 
 class StoreWorld:
-    def __init__(self, tx: Transaction, now: datetime, *, inventory: Any = None, subject: Any = None) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        now: datetime,
+        *,
+        inventory: Any = None,
+        subject: Any = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
         """Without a `subject` (core.service.Subject) no request is behind it: a reconciler makes a child."""
         self._tx = tx
         self.now = now
         self.inventory = inventory
         self.subject = subject
+        self.extras = extras or {}
 
     def get(self, resource_id: str) -> Resource | None:
         return self._tx.get(resource_id)

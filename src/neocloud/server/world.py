@@ -10,4 +10,10 @@ from neocloud.server.runtime import Runtime
 
 class TransactionWorld(StoreWorld):
     def __init__(self, tx: Transaction, runtime: Runtime, inbound: Inbound, now: datetime) -> None:
-        super().__init__(tx, now, inventory=runtime.inventory(), subject=inbound.subject)
+        super().__init__(
+            tx,
+            now,
+            inventory=runtime.inventory(),
+            subject=inbound.subject,
+            extras=runtime.dependencies.extras,
+        )

@@ -39,6 +39,7 @@ class PlainWorld:
     inventory: None = None
     now: datetime = NOW
     subject: None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
     made: int = 0
 
     def get(self, resource_id: str) -> Resource | None:

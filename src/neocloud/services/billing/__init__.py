@@ -1,10 +1,23 @@
-"""Billing: what was used, and what it costs."""
+"""Billing: what was used, what it costs, and the most that it may cost."""
 
-from neocloud.core.service import Service
+from neocloud.core.service import Kind, Service
 from neocloud.services.billing.api import METHODS
-from neocloud.services.billing.resources import METERS, PRICES
+from neocloud.services.billing.resources import METERS, PRICES, PRICING_POLICY, PRICING_POLICY_ID_PREFIX
 from neocloud.services.billing.rules.price_list import PriceListError, load_price_list
+from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules
+from neocloud.services.billing.views import pricing_policy_view
 
-SERVICE = Service(name="billing", methods=METHODS)
+PRICING_POLICIES = Kind(
+    message=PRICING_POLICY,
+    rpc="nebius.billing.v1.PricingPolicyService",
+    id_prefix=PRICING_POLICY_ID_PREFIX,
+    permission="billing.pricingPolicies",
+    parent_kinds=("nebius.iam.v1.Container",),
+    rules=PricingPolicyRules(),
+    initial_state="STATE_ACTIVE",
+    view=pricing_policy_view,
+)
+
+SERVICE = Service(name="billing", kinds=(PRICING_POLICIES,), methods=METHODS)
 
 __all__ = ["METERS", "PRICES", "SERVICE", "PriceListError", "load_price_list"]

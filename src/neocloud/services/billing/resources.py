@@ -7,6 +7,11 @@ UsageRecordMessage = contract.message("neocloud.billing.v1.UsageRecord")
 Report = contract.message("neocloud.billing.v1.Report")
 ReportLine = contract.message("neocloud.billing.v1.ReportLine")
 
+PRICING_POLICY = "nebius.billing.v1.PricingPolicy"
+PRICING_POLICY_ID_PREFIX = "pricingpolicy"
+PricingPolicyState = contract.enum("nebius.billing.v1.PricingPolicyStatus.State")
+SchedulingState = contract.enum("nebius.billing.v1.PricingPolicyStatus.SchedulingState")
+
 METERS = "billing.meters"
 """Key in Dependencies.extras: the meters of all bricks."""
 PRICES = "billing.prices"

@@ -16,7 +16,14 @@ from neocloud.services.compute.resources.instance import (
 )
 from neocloud.services.compute.resources.sizes import size_bytes
 
-_STOPPED_ONLY = ("resources", "cloud_init_user_data", "hostname", "filesystems", "preemptible")
+_STOPPED_ONLY = (
+    "resources",
+    "cloud_init_user_data",
+    "hostname",
+    "filesystems",
+    "preemptible",
+    "spot_pricing_policy",
+)
 
 
 def change_violations(new: Any, old: Any) -> Iterable[Violation]:

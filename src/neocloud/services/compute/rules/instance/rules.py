@@ -10,6 +10,7 @@ from neocloud.services.compute.resources.disk import attachment_space, attachmen
 from neocloud.services.compute.resources.instance import existing_disks, is_read_only
 from neocloud.services.compute.rules.instance.change import change_violations
 from neocloud.services.compute.rules.instance.network import interface_violations
+from neocloud.services.compute.rules.instance.pricing import pricing_violations
 from neocloud.services.compute.rules.instance.shape import shape_violations
 from neocloud.services.compute.rules.instance.storage import storage_violations
 from neocloud.services.compute.rules.user_data import user_data_violations
@@ -19,6 +20,7 @@ class InstanceRules(Rules):
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         found = [
             *shape_violations(new, old, world),
+            *pricing_violations(new, old, world),
             *storage_violations(new, old, world),
             *interface_violations(new, old, world),
             *user_data_violations(new.spec.cloud_init_user_data),

@@ -43,5 +43,3 @@ def _not_offered(spec: Any) -> Iterable[Violation]:
         yield Violation("spec.reservation_policy", "there are no reservations here; leave it out")
     if spec.local_disks.passthrough_group.requested:
         yield Violation("spec.local_disks", "local disks are not offered here; attach disks instead")
-    if spec.spot_pricing_policy.id:
-        yield Violation("spec.spot_pricing_policy", "spot prices are not offered here; use preemptible alone")

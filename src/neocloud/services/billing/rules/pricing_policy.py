@@ -1,0 +1,92 @@
+"""What is legal for a pricing policy: the most that its owner pays for a GPU of a preemptible machine. Pure.
+
+There is no market here: the price of the day is the price list's. A policy below it is kept, and lets no
+machine start; one at or above it changes nothing about what is paid.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.protocol import Resource
+from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState
+from neocloud.services.billing.rules.price_list import PriceList, Unit, default_price_list
+from neocloud.services.compute.resources import INSTANCE, InstanceSpec, InstanceState
+from neocloud.services.compute.resources.catalogue import PREEMPTIBLE, platforms
+
+_PRICE = re.compile(r"\d{1,9}(\.\d{1,3})?")
+_RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
+
+
+class PricingPolicyRules(Rules):
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        platform, price = _platform(new.spec), _max_price(new.spec)
+        if platform not in platforms():
+            known = ", ".join(platforms())
+            yield Violation(
+                "spec.compute_instance_spec.v1.platform", f'"{platform}" is no platform; there are: {known}'
+            )
+        if not _PRICE.fullmatch(price) or not Decimal(price):
+            yield Violation(
+                "spec.pricing.max_price_v1.max_price",
+                f'is "{price}"; must be a positive decimal with at most three places, such as "3.515"',
+            )
+        elif old is not None and Decimal(price) != Decimal(_max_price(old.spec)):
+            _check_unused(new.metadata, world, "Its price changes")
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        prices: PriceList = world.extras.get(PRICES) or default_price_list()
+        sku_id = _sku_id(_platform(new.spec))
+        sku = prices.skus.get(sku_id)
+        today = sku.price_on(world.now.date()) if sku and sku.unit is Unit.GPU_HOUR else None
+        is_too_low = today is not None and Decimal(_max_price(new.spec)) < today
+        new.status.state = PricingPolicyState.Value("STATE_ACTIVE")
+        new.status.sku_id = sku_id
+        new.status.currency = prices.currency
+        new.status.scheduling_state = SchedulingState.Value(
+            "SCHEDULING_STATE_BLOCKED" if is_too_low else "SCHEDULING_STATE_ALLOWED"
+        )
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"billing.pricing-policy.count": 1}
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        _check_unused(resource.metadata, world, "It goes")
+
+
+def running_under(rows: Iterable[Resource], policy_id: str) -> list[Resource]:
+    """Those of the instances that run, or are about to, under the policy."""
+    return [
+        row
+        for row in rows
+        if row.state not in _RUNS_NOT
+        and InstanceSpec.FromString(row.spec).spot_pricing_policy.id == policy_id
+    ]
+
+
+def _check_unused(policy: Any, world: World, what: str) -> None:
+    users = [row.name or row.id for row in running_under(world.list(INSTANCE, policy.parent_id), policy.id)]
+    if users:
+        raise contract.bad_state(
+            policy.id,
+            f"{', '.join(users[:5])} run under pricing policy {policy.name or policy.id}. {what} only while "
+            "none does: stop or delete them first.",
+        )
+
+
+def _platform(spec: Any) -> str:
+    return spec.compute_instance_spec.v1.platform
+
+
+def _max_price(spec: Any) -> str:
+    return spec.pricing.max_price_v1.max_price
+
+
+def _sku_id(platform: str) -> str:
+    """What the price is compared with: a GPU, whatever else such a machine pays for. A machine without GPUs
+    has no price by the GPU, so its policy never blocks."""
+    has_gpus = any(preset.gpus for preset in platforms()[platform].presets.values())
+    return f"{platform}.{'gpu' if has_gpus else 'vcpu'}{PREEMPTIBLE}"
