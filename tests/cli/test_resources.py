@@ -145,6 +145,30 @@ def test_delete_by_name(signed_in: Neo, served: FakeCloud) -> None:
     assert served.asked(f"{FILESYSTEMS}/Delete")[0].id == "computefilesystem-e00data"
 
 
+@pytest.mark.parametrize("verb", [("get",), ("delete", "--yes")])
+def test_a_name_may_look_like_an_id(signed_in: Neo, served: FakeCloud, verb: tuple[str, ...]) -> None:
+    """`before-upgrade` has a word before a dash, as ids have."""
+    found = filesystem("before-upgrade")
+
+    def by_id(request: Any) -> Any:
+        if request.id != found.metadata.id:
+            raise contract.not_found("filesystem", request.id)
+        return found
+
+    def by_name(request: Any) -> Any:
+        if request.name != "before-upgrade":
+            raise contract.not_found("filesystem", request.name)
+        return found
+
+    served.serve(f"{FILESYSTEMS}/Get", by_id)
+    served.serve(f"{FILESYSTEMS}/GetByName", by_name)
+    for target in ("before-upgrade", found.metadata.id):
+        ran = signed_in("compute", "filesystem", verb[0], target, *verb[1:])
+        assert ran.code == 0, ran.err
+    deleted = {request.id for request in served.asked(f"{FILESYSTEMS}/Delete")}
+    assert deleted == ({found.metadata.id} if verb[0] == "delete" else set())
+
+
 def test_projects_belong_to_the_tenant_of_the_profile(signed_in: Neo, cloud: FakeCloud) -> None:
     cloud.serve(f"{PROJECTS}/List", contract.method(f"{PROJECTS}/List").output())
     ran = signed_in("iam", "project", "list")

@@ -16,7 +16,7 @@ API = "nebius.vpc.v1"
 def test_all_that_the_brick_serves_is_offered() -> None:
     [service] = [service for service in SERVICES if service.name == "vpc"]
     served = {f"{kind.rpc}/{verb}" for kind in service.kinds for verb in kind.verbs}
-    served |= {method.path for method in service.methods}
+    served |= {method.path for method in service.methods} | {twin.path for twin in service.twins}
     assert {f"{noun.service}/{verb}" for noun in PRODUCTS["vpc"] for verb in noun.verbs} == served
 
 

@@ -11,6 +11,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.progress import duration
+from neocloud.cli.resources.commands import add_nouns
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
@@ -35,6 +36,7 @@ Examples:
   neo billing report --by day --from 2026-11-01
 """
 )
+add_nouns(app, "billing")
 
 
 class By(StrEnum):

@@ -26,13 +26,18 @@ def product_app(product: str, about: str, *examples: str) -> typer.Typer:
     """The command group of one product. The examples are whole command lines."""
     lines = "\n".join(f"  {example}" for example in examples)
     app = command_group(f"{about}\n\nExamples:\n\n{lines}\n")
+    add_nouns(app, product)
+    return app
+
+
+def add_nouns(app: typer.Typer, product: str) -> None:
+    """A group of commands for each noun of the product."""
     for noun in PRODUCTS[product]:
         group = command_group(f"{noun.about}\n\n{_group_example(product, noun)}")
         for verb in noun.verbs:
             if verb != "GetByName" or "Get" not in noun.verbs:
                 _add(group, product, noun, verb)
         app.add_typer(group, name=noun.name)
-    return app
 
 
 def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:

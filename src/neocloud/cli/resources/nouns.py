@@ -324,6 +324,19 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             "--name data --size-gibibytes 10 --type NETWORK_SSD",
         ),
     ),
+    "billing": (
+        Noun(
+            "nebius.billing.v1.PricingPolicyService",
+            Parent.PROJECT,
+            CRUD,
+            "The most that a preemptible machine may cost.",
+            "--name cheap --platform gpu-h100-sxm --max-price 1.50",
+            (
+                ("spec.compute_instance_spec.v1.platform", "--platform"),
+                ("spec.pricing.max_price_v1.max_price", "--max-price"),
+            ),
+        ),
+    ),
 }
 
 

@@ -169,8 +169,14 @@ def _parent(noun: Noun, profile: Profile, given: Given) -> str:
 
 def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
     target = given["target"]
-    if "Get" in noun.verbs and ("GetByName" not in noun.verbs or contract.is_id(target)):
+    if "GetByName" not in noun.verbs:
         return client.call(noun.rpc("Get").path, {"id": target})
+    if "Get" in noun.verbs and contract.is_id(target):
+        try:
+            return client.call(noun.rpc("Get").path, {"id": target})
+        except ClientError as error:
+            if error.code != "NOT_FOUND":
+                raise  # else it is a name that looks like an id, as `before-upgrade` does
     parent = given.get("parent_id") or _parent(noun, profile, given)
     try:
         return client.call(noun.rpc("GetByName").path, {"parent_id": parent, "name": target})
@@ -183,7 +189,7 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
 
 
 def _id_of(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
-    if "GetByName" not in noun.verbs or contract.is_id(given["target"]):
+    if "GetByName" not in noun.verbs:
         return given["target"]
     return _find(noun, client, profile, given).metadata.id
 

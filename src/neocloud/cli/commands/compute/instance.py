@@ -110,7 +110,8 @@ def create(
     spec |= _spec_of(file) if file is not None else {}
     request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
     operation = place.client.call(f"{SERVICE}/Create", request)
-    _wait(place, operation, f"Instance {name}: {preset} on {platform}")
+    shape = spec.get("resources") or {}
+    _wait(place, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
     instance = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh holds none.")
