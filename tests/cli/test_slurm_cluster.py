@@ -98,6 +98,32 @@ def test_create_takes_the_smallest_preset_without_gpus_unless_told(
     assert (request.spec.node_sets[0].platform, request.spec.node_sets[0].preset) == ("cpu-e2", "2vcpu-8gb")
 
 
+def test_create_says_the_subnet_and_the_filesystems(
+    signed_in: Neo, creating: FakeCloud, key_file: Path
+) -> None:
+    """SLURM-05, VPC-01."""
+    places = ("--filesystem", "computefilesystem-e00a:/mnt/a", "--filesystem", "computefilesystem-e00b:/srv")
+    ran = signed_in(
+        *("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file), "--subnet", "vpcsubnet-e00a"),
+        *places,
+    )
+    assert ran.code == 0, ran.err
+    [request] = creating.asked(f"{CLUSTERS}/Create")
+    assert request.spec.subnet_id == "vpcsubnet-e00a"
+    mounted = [(each.filesystem_id, each.mount_path) for each in request.spec.filesystems]
+    assert mounted == [("computefilesystem-e00a", "/mnt/a"), ("computefilesystem-e00b", "/srv")]
+
+
+@pytest.mark.parametrize("text", ["computefilesystem-e00a", ":/mnt", "computefilesystem-e00a:"])
+def test_a_filesystem_without_its_place_is_refused(
+    signed_in: Neo, creating: FakeCloud, key_file: Path, text: str
+) -> None:
+    ran = signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file), "--filesystem", text)
+    assert ran.code == 2
+    assert "ID:PATH" in ran.err
+    assert not creating.asked(f"{CLUSTERS}/Create")
+
+
 def test_an_unknown_preset_names_where_to_look(signed_in: Neo, creating: FakeCloud, key_file: Path) -> None:
     ran = signed_in("slurm", "cluster", "create", "bank", "--preset", "9vcpu", "--ssh-key", str(key_file))
     assert ran.code == 2

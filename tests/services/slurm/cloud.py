@@ -64,9 +64,9 @@ async def _token(channel: grpc.aio.Channel, credentials: dict[str, Any]) -> str:
     return answer.access_token
 
 
-async def ask(cloud: FakeCloud, method: str, request: Any) -> Any:
+async def ask(cloud: FakeCloud, method: str, request: Any, *headers: tuple[str, str]) -> Any:
     """Call a method of neocloud.slurm.v1 as the first service account."""
-    metadata = (("authorization", f"Bearer {cloud.token}"),)
+    metadata = (("authorization", f"Bearer {cloud.token}"), *headers)
     return await _call(cloud.channel, f"neocloud.slurm.v1.{method}", request, metadata)
 
 

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     IMAGE_MISSING = "ImageMissing"
     SLURM_REFUSED = "SlurmRefused"
     SUBNET_GONE = "SubnetGone"
+    FILESYSTEM_FAILED = "FilesystemFailed"
 
 
 class Secret(StrEnum):

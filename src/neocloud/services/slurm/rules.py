@@ -8,12 +8,25 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from neocloud.core.service import Rules, Violation, World
-from neocloud.services.compute.resources import check_room, cluster_demands, preset_violations
+from neocloud.services.compute.resources import (
+    FILESYSTEM,
+    FilesystemState,
+    attachment_space,
+    check_room,
+    cluster_demands,
+    filesystem_attachment,
+    preset_violations,
+)
 from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
 from neocloud.services.vpc.resources import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
 PRIVILEGED_PORT_LIMIT = 1024
+SYSTEM_FOLDERS = frozenset(
+    {"bin", "boot", "dev", "etc", "jail", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
+)
+SYSTEM_PATHS = frozenset({"/home", "/home/shared", "/root"})
+"""What the shared root brings along below them is needed: jobs work in /home/shared if not told otherwise."""
 
 
 class ClusterRules(Rules):
@@ -35,11 +48,23 @@ class ClusterRules(Rules):
             *_shared_root_violations(new.spec, old.spec if old else None),
             *_login_violations(new, world),
             *_subnet_violations(new, world),
+            *_filesystem_violations(new, world),
         ]
         if not found:
             held = cluster_demands(old.spec) if old else []
             check_room(world, new.metadata.id, cluster_demands(new.spec), held)
         return found
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        """Say to the filesystems who uses them, so that they are not deleted meanwhile."""
+        for mounted in old.spec.filesystems if old else ():
+            world.release(attachment_space(mounted.filesystem_id), _attachment(new))
+        for mounted in new.spec.filesystems:
+            world.claim(attachment_space(mounted.filesystem_id), _attachment(new), new.metadata.id)
+
+    def wakes(self, resource: Any) -> Iterable[str]:
+        """Filesystems show who uses them."""
+        return [mounted.filesystem_id for mounted in resource.spec.filesystems]
 
 
 def _node_set_violations(spec: Any) -> Iterable[Violation]:
@@ -86,6 +111,45 @@ def _subnet_violations(new: Any, world: World) -> Iterable[Violation]:
         yield Violation("spec.subnet_id", "is no subnet of this project; `neo vpc subnet list` shows them")
     elif subnet.deleted_at is not None:
         yield Violation("spec.subnet_id", "is being deleted; choose another")
+
+
+def _filesystem_violations(new: Any, world: World) -> Iterable[Violation]:
+    others: list[str] = []
+    seen: set[str] = set()
+    for index, mounted in enumerate(new.spec.filesystems):
+        field = f"spec.filesystems[{index}]"
+        identifier, path = mounted.filesystem_id, mounted.mount_path
+        row = world.get(identifier)
+        is_ours = row is not None and row.kind == FILESYSTEM and row.parent_id == new.metadata.parent_id
+        if row is None or not is_ours or row.owner_id or row.deleted_at is not None:
+            yield Violation(
+                f"{field}.filesystem_id",
+                f'there is no filesystem "{identifier}" in this project;'
+                " `neo compute filesystem list` shows them",
+            )
+        elif row.state == FilesystemState.ERROR:
+            yield Violation(f"{field}.filesystem_id", f"{identifier} is ERROR and cannot be mounted")
+        if identifier in seen:
+            yield Violation(f"{field}.filesystem_id", f"{identifier} is mounted twice")
+        if _is_reserved(path):
+            yield Violation(
+                f"{field}.mount_path",
+                f"{path} belongs to the system; choose a folder such as /mnt/data or /home/data",
+            )
+        for other in others:
+            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+                yield Violation(f"{field}.mount_path", f"{path} and {other} are one inside the other")
+        others.append(path)
+        seen.add(identifier)
+
+
+def _is_reserved(path: str) -> bool:
+    top = path.split("/")[1]
+    return top in SYSTEM_FOLDERS or top.startswith("lib") or path in SYSTEM_PATHS
+
+
+def _attachment(cluster: Any) -> str:
+    return filesystem_attachment(cluster.metadata.id, is_read_only=False)
 
 
 def _is_public_key(text: str) -> bool:

@@ -36,6 +36,15 @@ def create(
         typer.Option(help="Public key file that may sign in; repeatable. Default: yours in ~/.ssh."),
     ] = None,
     login_port: Annotated[int, typer.Option(help="Port of the login node on this machine; 0: any free.")] = 0,
+    subnet: Annotated[
+        str, typer.Option(help="Subnet id of the nodes. Default: a network of the cluster's own.")
+    ] = "",
+    filesystem: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID:PATH", help="Filesystem that jobs see at a path, e.g. /mnt/data; repeatable."
+        ),
+    ] = None,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Take the cluster of this name if there is one.")
     ] = False,
@@ -51,6 +60,7 @@ def create(
       neo slurm cluster create bank --workers 2
       neo slurm cluster create lab --workers 1 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
       neo slurm cluster create bank --ssh-key team.pub --login-port 2222
+      neo slurm cluster create bank --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
     """
     place = open_place(context, project)
     existing = look_for_cluster(place, name) if reuse else None
@@ -64,6 +74,8 @@ def create(
         "node_sets": [{"name": node_set, "platform": platform, "preset": preset, "count": workers}],
         "shared_root": {"size_gibibytes": shared_root_size},
         "login": {"ssh_public_keys": keys, "port": login_port},
+        "subnet_id": subnet,
+        "filesystems": [_mounted(text) for text in filesystem or ()],
     }
     request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
     operation = place.client.call(f"{SERVICE}/Create", request)
@@ -72,6 +84,17 @@ def create(
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh holds none.")
     report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.\n{WHY_SECONDS}")
+
+
+def _mounted(text: str) -> dict[str, str]:
+    identifier, colon, path = text.partition(":")
+    if not (identifier and colon and path):
+        raise typer.BadParameter(
+            f'"{text}" is no ID:PATH; give e.g. computefilesystem-e00abc:/mnt/data'
+            " (`neo compute filesystem list` shows the ids)",
+            param_hint="--filesystem",
+        )
+    return {"filesystem_id": identifier, "mount_path": path}
 
 
 def report_ready(cluster: Any, output: Format, text: str) -> None:

@@ -8,6 +8,7 @@ from neocloud.services.compute.resources.catalogue import (
     preset,
     preset_violations,
 )
+from neocloud.services.compute.resources.disk import attachment_space
 from neocloud.services.compute.resources.filesystem import (
     FILESYSTEM,
     FILESYSTEM_ID_PREFIX,
@@ -22,8 +23,10 @@ from neocloud.services.compute.resources.filesystem import (
     FilesystemType,
     claim_name,
     claim_namespace,
+    claim_reference,
     filesystem_spec,
 )
+from neocloud.services.compute.resources.filesystem import attachment_value as filesystem_attachment
 from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
 from neocloud.services.compute.resources.room import check_room, cluster_demands, instance_demands
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, gib, size_bytes
@@ -49,11 +52,14 @@ __all__ = [
     "InstanceState",
     "Platform",
     "Preset",
+    "attachment_space",
     "check_capacity",
     "check_room",
     "claim_name",
     "claim_namespace",
+    "claim_reference",
     "cluster_demands",
+    "filesystem_attachment",
     "filesystem_spec",
     "gib",
     "instance_demands",

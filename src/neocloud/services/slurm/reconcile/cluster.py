@@ -20,6 +20,7 @@ from neocloud.services.compute.resources import (
 )
 from neocloud.services.slurm.reconcile import workers
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
+from neocloud.services.slurm.reconcile.filesystems import find_filesystems
 from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.reconcile.status import cluster_status
@@ -64,6 +65,7 @@ class ClusterReconciler:
         return (
             Step("Report lost workers", self._report_lost_workers),
             Step("Create the shared root", self._create_shared_root),
+            Step("Find filesystems", find_filesystems),
             Step("Find addresses", find_interfaces),
             Step("Start the pods", self._start_pods),
             Step("Wait for accounting", self._wait_for_accounting),

@@ -18,6 +18,7 @@ from neocloud.services.slurm.render import (
     LOGIN_POD,
     ClusterView,
     InterfaceView,
+    MountView,
     NodeSetView,
 )
 from neocloud.services.slurm.resources import namespace, worker_names
@@ -40,6 +41,8 @@ class Scope:
     shared_root_id: str = ""
     interfaces: dict[str, InterfaceView] = field(default_factory=dict)
     """By pod name; set by the step that finds addresses."""
+    mounts: tuple[MountView, ...] = ()
+    """Filesystems of users; set by the step that finds them."""
     untold: frozenset[str] = frozenset()
     """Lost workers that Slurm could not be told of, because it did not answer: told in a later pass."""
 
@@ -105,6 +108,7 @@ async def cluster_view(scope: Scope, image: str, shared_root_claim: str, login_p
         authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
         shared_root_claim=shared_root_claim,
         interfaces=scope.interfaces,
+        mounts=scope.mounts,
         ssh_host_port=login_port,
     )
 

@@ -24,6 +24,7 @@ from neocloud.services.slurm.render.view import (
     ClusterSecrets,
     ClusterView,
     InterfaceView,
+    MountView,
     NodeSetView,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "ClusterSecrets",
     "ClusterView",
     "InterfaceView",
+    "MountView",
     "NodeSetView",
     "configuration_version",
     "foundation",

@@ -27,6 +27,8 @@ from neocloud.services.slurm.render.view import (
 )
 
 INTERFACE_ANNOTATION = "neocloud.dev/interface"
+CLAIMS_ANNOTATION = "neocloud.dev/claims"
+"""Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
 
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
@@ -36,6 +38,9 @@ DATABASE_PORT = 3306
 SECRETS = "/etc/neocloud/secrets"
 CONFIGURATION = "/etc/neocloud/slurm"
 LOGIN_KEYS = "/etc/neocloud/login-keys"
+FILESYSTEMS = "/run/neocloud/filesystems"
+"""Where the image's mount-jail finds filesystem 0, 1, ...; NODE_FILESYSTEMS lists their places in order. The
+engine does not mount them below the jail: users own the folders there, and a link would lead out of it."""
 
 MEMORY_FOR_DAEMONS_MIB = 256
 """Added to a worker's limit, so that jobs may use all the memory the preset promises."""
@@ -98,10 +103,12 @@ def login_pod(view: ClusterView, index: int) -> KubernetesObject:
             "hostIP": "127.0.0.1",
             "hostPort": view.ssh_host_port + index,
         }
+    if view.mounts:
+        container["env"] = _filesystem_variables(view)
     container |= {
         "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"]}},
         "volumeMounts": [
-            *_node_mounts(),
+            *_node_mounts(view),
             _mount("login-keys", LOGIN_KEYS, read_only=True),
             _mount("ssh-host-key", f"{SECRETS}/ssh-host-key", read_only=True),
         ],
@@ -123,10 +130,11 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Kubernete
         "env": [
             {"name": "NODE_CONF", "value": node_conf(node_set)},
             {"name": "NODE_GPUS", "value": str(node_set.gpus)},
+            *_filesystem_variables(view),
         ],
         "resources": {"limits": limits},
         "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "NET_RAW"]}},
-        "volumeMounts": _node_mounts(),
+        "volumeMounts": _node_mounts(view),
     }
     volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
     pod = _pod(view, name, WORKER_ROLE, [container], volumes)
@@ -146,8 +154,9 @@ def _pod(
         "namespace": view.namespace,
         "labels": {CLUSTER_LABEL: view.name, ROLE_LABEL: role},
     }
-    if name in view.interfaces:
-        metadata["annotations"] = {INTERFACE_ANNOTATION: _interface(view.interfaces[name])}
+    annotations = _annotations(view, name, volumes)
+    if annotations:
+        metadata["annotations"] = annotations
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -163,6 +172,18 @@ def _pod(
             "volumes": volumes,
         },
     }
+
+
+def _annotations(view: ClusterView, name: str, volumes: list[dict[str, Any]]) -> dict[str, str]:
+    """Where the pod is on a subnet, and where those of its volumes are that lie elsewhere."""
+    found = {}
+    if name in view.interfaces:
+        found[INTERFACE_ANNOTATION] = _interface(view.interfaces[name])
+    used = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in volumes}
+    foreign = {mount.claim.name: mount.claim.namespace for mount in view.mounts if mount.claim.name in used}
+    if foreign:
+        found[CLAIMS_ANNOTATION] = json.dumps(foreign, sort_keys=True)
+    return found
 
 
 def _interface(interface: InterfaceView) -> str:
@@ -188,11 +209,17 @@ def _container(view: ClusterView, role: str, port: int) -> dict[str, Any]:
     }
 
 
-def _node_mounts() -> list[dict[str, Any]]:
+def _filesystem_variables(view: ClusterView) -> list[dict[str, Any]]:
+    paths = " ".join(mount.path for mount in view.mounts)
+    return [{"name": "NODE_FILESYSTEMS", "value": paths}] if paths else []
+
+
+def _node_mounts(view: ClusterView) -> list[dict[str, Any]]:
     return [
         _mount("shared-root", JAIL_PATH),
         _mount("tmp", "/tmp"),
         _mount("shm", "/dev/shm"),
+        *(_mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),
         *_key_mounts("slurm-key"),
     ]
 
@@ -202,6 +229,7 @@ def _node_volumes(view: ClusterView, tmp_mib: int, shm_mib: int) -> list[dict[st
         _claim_volume("shared-root", view.shared_root_claim),
         _memory_volume("tmp", tmp_mib),
         _memory_volume("shm", shm_mib),
+        *(_claim_volume(f"filesystem-{index}", each.claim.name) for index, each in enumerate(view.mounts)),
         *_secret_volumes("slurm-key"),
     ]
 

@@ -7,6 +7,8 @@ Nothing here reads or writes anything.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from neocloud.engines.base import Reference
+
 DEFAULT_PARTITION = "main"
 REST_PORT = 6820
 SSH_PORT = 22
@@ -53,6 +55,14 @@ class InterfaceView:
 
 
 @dataclass(frozen=True)
+class MountView:
+    """A filesystem that is no part of the cluster, and where jobs see it."""
+
+    claim: Reference
+    path: str
+
+
+@dataclass(frozen=True)
 class ClusterSecrets:
     """Made once for a cluster and kept as long as it lives."""
 
@@ -84,6 +94,8 @@ class ClusterView:
 
     interfaces: Mapping[str, InterfaceView] = field(default_factory=dict)
     """By pod name; empty for a cluster on a network of its own."""
+
+    mounts: tuple[MountView, ...] = ()
 
     def login_names(self) -> tuple[str, ...]:
         return tuple(f"login-{index}" for index in range(self.login_count))

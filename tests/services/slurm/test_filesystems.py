@@ -1,0 +1,180 @@
+"""Filesystems that jobs share with machines: CMP-05, SLURM-05."""
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+from neocloud.core import contract
+from neocloud.engines.base import Reference
+from tests.services.slurm.cloud import FakeCloud, ask, eventually, fake_cloud, gone, ready
+
+FILESYSTEMS = "nebius.compute.v1.FilesystemService"
+
+
+@pytest.fixture
+async def cloud(tmp_path):
+    async with fake_cloud(tmp_path) as running:
+        yield running
+
+
+async def compute(cloud: FakeCloud, verb: str, **fields: Any) -> Any:
+    rpc = contract.method(f"{FILESYSTEMS}/{verb}")
+    call = cloud.channel.unary_unary(
+        f"/{FILESYSTEMS}/{verb}",
+        request_serializer=rpc.input.SerializeToString,
+        response_deserializer=rpc.output.FromString,
+    )
+    metadata = (("authorization", f"Bearer {cloud.token}"),)
+    return await call(contract.from_dict(rpc.input, fields), metadata=metadata)
+
+
+async def new_filesystem(cloud: FakeCloud, name: str = "data") -> str:
+    made = await compute(
+        cloud,
+        "Create",
+        metadata={"parent_id": cloud.running.first.project_id, "name": name},
+        spec={"type": "NETWORK_SSD", "size_gibibytes": 1},
+    )
+    return made.resource_id
+
+
+async def create(cloud: FakeCloud, *mounted: tuple[str, str], name: str = "bank") -> Any:
+    fields = {
+        "metadata": {"parent_id": cloud.running.first.project_id, "name": name},
+        "spec": {
+            "node_sets": [{"name": "worker", "platform": "cpu-local", "preset": "1vcpu-1gb", "count": 1}],
+            "filesystems": [{"filesystem_id": each, "mount_path": path} for each, path in mounted],
+        },
+    }
+    request = contract.from_dict(contract.message("neocloud.slurm.v1.CreateClusterRequest"), fields)
+    operation = await ask(cloud, "ClusterService/Create", request)
+    return await ready(cloud, operation.resource_id)
+
+
+async def change(cloud: FakeCloud, cluster: Any) -> None:
+    request = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
+        metadata=cluster.metadata, spec=cluster.spec
+    )
+    request.metadata.resource_version = 0
+    await ask(cloud, "ClusterService/Update", request, ("x-resetmask", "spec.filesystems"))
+
+
+def pod(cloud: FakeCloud, cluster: Any, name: str) -> Any:
+    return cloud.world.pods[Reference("Pod", cluster.metadata.id, name)].manifest
+
+
+def mounted_at(manifest: Any) -> dict[str, str]:
+    """Claim to the place in the jail that the image is told."""
+    (container,) = manifest["spec"]["containers"]
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in manifest["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    paths = next(each["value"] for each in container.get("env", []) if each["name"] == "NODE_FILESYSTEMS")
+    folders = {mount["mountPath"]: claims.get(mount["name"]) for mount in container["volumeMounts"]}
+    return {
+        str(folders[f"/run/neocloud/filesystems/{index}"]): path for index, path in enumerate(paths.split())
+    }
+
+
+async def test_login_nodes_and_workers_mount_them_and_the_daemons_do_not(cloud):
+    """Also one that is still being made when the cluster is asked for."""
+    one, two = await new_filesystem(cloud, "one"), await new_filesystem(cloud, "two")
+    cluster = await create(cloud, (one, "/mnt/data"), (two, "/srv"))
+    for name in ("login-0", "worker-0"):
+        manifest = pod(cloud, cluster, name)
+        assert mounted_at(manifest) == {one: "/mnt/data", two: "/srv"}
+        claims = json.loads(manifest["metadata"]["annotations"]["neocloud.dev/claims"])
+        assert claims == {one: one, two: two}
+    for name in ("controller-0", "accounting-0"):
+        assert one not in json.dumps(pod(cloud, cluster, name))
+
+
+async def test_a_filesystem_in_use_stays_until_the_cluster_lets_it_go(cloud):
+    filesystem = await new_filesystem(cloud)
+    cluster = await create(cloud, (filesystem, "/mnt/data"))
+    seen = await compute(cloud, "Get", id=filesystem)
+    assert list(seen.status.read_write_attachments) == [cluster.metadata.id]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await compute(cloud, "Delete", id=filesystem)
+    assert cluster.metadata.id in str(refused.value.details())
+    del cluster.spec.filesystems[:]
+    await change(cloud, cluster)
+    await compute(cloud, "Delete", id=filesystem)
+    await gone(cloud, filesystem)
+    assert "neocloud.dev/claims" not in json.dumps(pod(cloud, cluster, "worker-0"))
+
+
+async def test_a_deleted_cluster_lets_its_filesystems_go(cloud):
+    filesystem = await new_filesystem(cloud)
+    cluster = await create(cloud, (filesystem, "/mnt/data"))
+    delete = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
+    await ask(cloud, "ClusterService/Delete", delete)
+    await gone(cloud, cluster.metadata.id)
+    assert await cloud.running.store.read(lambda tx: tx.get(filesystem))
+    await compute(cloud, "Delete", id=filesystem)
+    await gone(cloud, filesystem)
+
+
+async def test_one_can_be_added_later(cloud):
+    cluster = await create(cloud)
+    filesystem = await new_filesystem(cloud)
+    cluster.spec.filesystems.add(filesystem_id=filesystem, mount_path="/mnt/data")
+    await change(cloud, cluster)
+    await eventually(lambda: "NODE_FILESYSTEMS" in json.dumps(pod(cloud, cluster, "worker-0")))
+    assert mounted_at(pod(cloud, cluster, "worker-0")) == {filesystem: "/mnt/data"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "mnt",
+        "/",
+        "/mnt/../etc",
+        "/mnt/",
+        "/mnt//x",
+        "/mnt/a b",
+        "/etc/slurm",
+        "/lib64",
+        "/opt/slurm",
+        "/home",
+    ],
+)
+async def test_a_path_that_would_break_the_node_is_refused(cloud, path):
+    filesystem = await new_filesystem(cloud)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await create(cloud, (filesystem, path))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("paths", [("/mnt", "/mnt"), ("/mnt", "/mnt/data"), ("/mnt/data", "/mnt")])
+async def test_two_paths_are_apart(cloud, paths):
+    one, two = await new_filesystem(cloud, "one"), await new_filesystem(cloud, "two")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await create(cloud, (one, paths[0]), (two, paths[1]))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_paths_that_only_begin_alike_are_apart(cloud):
+    one, two = await new_filesystem(cloud, "one"), await new_filesystem(cloud, "two")
+    await create(cloud, (one, "/mnt/data"), (two, "/mnt/data2"))
+
+
+async def test_one_filesystem_is_mounted_once(cloud):
+    filesystem = await new_filesystem(cloud)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await create(cloud, (filesystem, "/mnt/a"), (filesystem, "/mnt/b"))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_what_is_not_there_or_belongs_to_another_resource_is_refused(cloud):
+    with pytest.raises(grpc.aio.AioRpcError):
+        await create(cloud, ("computefilesystem-e00nothere", "/mnt/data"))
+    shared_root = (await create(cloud)).status.shared_root_filesystem_id
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await create(cloud, (shared_root, "/mnt/data"), name="thief")
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
