@@ -4,9 +4,10 @@ Each call is one transaction. Those that write check the lease first: a worker t
 not make children beside its successor.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import tee
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -24,6 +25,9 @@ Result = TypeVar("Result")
 
 REFUSED = "Refused"
 """The reason of a resource whose parts the cloud does not allow; stable, for programs."""
+
+_BLIND_TRIES = 32
+"""How many candidates to claim without looking, before all that others hold in the space is read once."""
 
 
 class ChildKind(Protocol):
@@ -83,18 +87,27 @@ class PassContext:
         return await self._around.store.read(lambda tx: tx.children(resource_id))
 
     async def claim(self, space: str, candidates: Iterable[str]) -> str | None:
-        wanted = tuple(candidates)
+        source = iter(candidates)
 
         def take(tx: Transaction) -> str | None:
+            nonlocal source
+            source, tried = tee(source)  # the transaction may be run again, from the first candidate on
             self._check_lease(tx)
-            held = tx.claims(space)
-            mine = next((value for value, holder in held.items() if holder == self.resource.id), None)
-            if mine is not None:
-                return mine
-            free = (value for value in wanted if value not in held)
-            return next((value for value in free if tx.claim(space, value, self.resource.id)), None)
+            held = tx.held_by(self.resource.id)
+            mine = next((value for in_space, value in held if in_space == space), None)
+            return mine if mine is not None else self._first_free(tx, space, tried)
 
         return await self._around.store.write(take)
+
+    def _first_free(self, tx: Transaction, space: str, candidates: Iterable[str]) -> str | None:
+        """The key of the claims decides, not what was read before: no two get one value."""
+        taken: Container[str] = ()
+        for number, value in enumerate(candidates):
+            if number == _BLIND_TRIES:
+                taken = tx.claims(space)
+            if value not in taken and tx.claim(space, value, self.resource.id):
+                return value
+        return None
 
     async def claims(self, space: str) -> Mapping[str, str]:
         return await self._around.store.read(lambda tx: tx.claims(space))
@@ -102,7 +115,7 @@ class PassContext:
     async def release(self, space: str, value: str) -> None:
         def give_back(tx: Transaction) -> None:
             self._check_lease(tx)
-            if tx.claims(space).get(value) == self.resource.id:
+            if (space, value) in tx.held_by(self.resource.id):
                 tx.release(space, value)
 
         await self._around.store.write(give_back)

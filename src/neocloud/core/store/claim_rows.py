@@ -3,7 +3,7 @@
 Two that race for a value are told apart by the primary key, whichever database and however many writers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from sqlalchemy import bindparam, delete, select
 
@@ -14,6 +14,7 @@ _c = claims.c
 _CLAIM = insert_new(claims)
 _HOLDER = select(_c.resource_id).where(_c.space == bindparam("space"), _c.value == bindparam("value"))
 _CLAIMS = select(_c.value, _c.resource_id).where(_c.space == bindparam("space")).order_by(_c.value)
+_HELD = select(_c.space, _c.value).where(_c.resource_id == bindparam("resource_id"))
 _RELEASE = delete(claims).where(_c.space == bindparam("space"), _c.value == bindparam("value"))
 
 
@@ -26,6 +27,9 @@ class ClaimRows(Session):
 
     def claims(self, space: str) -> Mapping[str, str]:
         return {row.value: row.resource_id for row in self._all(_CLAIMS, {"space": space})}
+
+    def held_by(self, resource_id: str) -> Set[tuple[str, str]]:
+        return {(row.space, row.value) for row in self._all(_HELD, {"resource_id": resource_id})}
 
     def release(self, space: str, value: str) -> None:
         self._do(_RELEASE, {"space": space, "value": value})

@@ -8,7 +8,7 @@ purpose: no network call can hide inside. Writers are serialised per store (SQLi
 The store knows no message types: spec and status are bytes. It never decides what is legal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -300,6 +300,10 @@ class Transaction(Protocol):
 
     def claims(self, space: str) -> Mapping[str, str]:
         """Who holds what in the space: resource ids by value."""
+        ...
+
+    def held_by(self, resource_id: str) -> Set[tuple[str, str]]:
+        """What the resource holds: (space, value). Costs as much as it holds, whatever others do."""
         ...
 
     def release(self, space: str, value: str) -> None:

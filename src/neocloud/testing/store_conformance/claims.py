@@ -43,6 +43,16 @@ class ClaimConformance:
         assert await store.read(lambda tx: dict(tx.claims(SPACE))) == {"b": "r2"}
         assert await store.read(lambda tx: dict(tx.claims("other"))) == {}
 
+    async def test_what_a_resource_holds_is_told_of_all_spaces(self, store: Store) -> None:
+        def take(tx: Transaction) -> None:
+            tx.claim(SPACE, "a", "r1")
+            tx.claim("other", "a", "r1")
+            tx.claim(SPACE, "b", "r2")
+
+        await store.write(take)
+        assert await store.read(lambda tx: tx.held_by("r1")) == {(SPACE, "a"), ("other", "a")}
+        assert await store.read(lambda tx: tx.held_by("r3")) == set()
+
     async def test_a_claim_that_is_rolled_back_never_was(self, store: Store) -> None:
         def take_and_fail(tx: Transaction) -> None:
             tx.claim(SPACE, "a", "r1")

@@ -14,8 +14,7 @@ from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.protocol import Resource
 from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState
 from neocloud.services.billing.rules.price_list import PriceList, Unit, default_price_list
-from neocloud.services.compute.resources import INSTANCE, InstanceSpec, InstanceState
-from neocloud.services.compute.resources.catalogue import PREEMPTIBLE, platforms
+from neocloud.services.compute.resources import INSTANCE, InstanceSpec, InstanceState, platforms
 
 _PRICE = re.compile(r"\d{1,9}(\.\d{1,3})?")
 _RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
@@ -88,5 +87,5 @@ def _max_price(spec: Any) -> str:
 def _sku_id(platform: str) -> str:
     """What the price is compared with: a GPU, whatever else such a machine pays for. A machine without GPUs
     has no price by the GPU, so its policy never blocks."""
-    has_gpus = any(preset.gpus for preset in platforms()[platform].presets.values())
-    return f"{platform}.{'gpu' if has_gpus else 'vcpu'}{PREEMPTIBLE}"
+    any_preset = next(iter(platforms()[platform].presets.values()))
+    return next(iter(any_preset.skus(is_preemptible=True)))

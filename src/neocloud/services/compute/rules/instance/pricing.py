@@ -44,7 +44,7 @@ def _policy_violations(new: Any, policy_id: str, world: World) -> Iterable[Viola
         raise contract.bad_state(
             policy_id,
             f"Pricing policy {row.name or policy_id} allows less than a preemptible GPU of {platform} costs, "
-            "so no machine starts under it. Raise its max_price (PricingPolicyService/Update) or name no policy.",
+            "so no machine starts under it. Raise its max_price, or name no policy.",
         )
 
 
