@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -46,8 +47,8 @@ class Books:
     async def report(self, parent_id: str = PROJECT, **window: datetime):
         return await get_report(self.call, GetReportRequest(parent_id=parent_id, **window))
 
-    async def usage(self, parent_id: str = PROJECT, **window: datetime):
-        return await list_usage(self.call, ListUsageRequest(parent_id=parent_id, **window))
+    async def usage(self, parent_id: str = PROJECT, **more: Any):
+        return await list_usage(self.call, ListUsageRequest(parent_id=parent_id, **more))
 
 
 @pytest.fixture
@@ -121,6 +122,36 @@ async def test_a_project_sees_its_own_usage_and_a_tenant_that_of_all_projects(bo
     assert [item.units for item in (await books.usage()).items] == [10]
     assert [item.units for item in (await books.usage(OTHER)).items] == [20]
     assert sorted(item.units for item in (await books.usage(TENANT)).items) == [10, 20]
+
+
+async def test_pages_of_usage_are_the_whole_while_things_go_on(books: Books) -> None:
+    """Also what runs on and what is new between two pages: the window is that of the first page."""
+    for number in range(7):
+        await books.make_filesystem(f"computefilesystem-e00x{number}", 10)
+        await books.clock.advance(60 * (number % 3))
+    await books.clock.advance(60)
+    whole = await books.usage()
+    found, token = [], ""
+    for size in (3, 3, 1):
+        page = await books.usage(page_size=size, page_token=token)
+        assert (page.start, page.end) == (whole.start, whole.end)
+        found += page.items
+        token = page.next_page_token
+        await books.make_filesystem(f"computefilesystem-e00a{len(found)}", 10)
+        await books.clock.advance(3600)
+    assert found == list(whole.items) and len(found) == 7
+    assert not token and not whole.next_page_token
+    assert len((await books.usage()).items) == 10
+
+
+async def test_a_token_of_another_list_of_usage_is_refused(books: Books) -> None:
+    for number in range(2):
+        await books.make_filesystem(f"computefilesystem-e00x{number}", 10)
+    await books.clock.advance(60)
+    token = (await books.usage(page_size=1)).next_page_token
+    for other in ({"parent_id": TENANT}, {"start": datetime(2026, 1, 2, tzinfo=UTC)}):
+        with pytest.raises(ApiError, match="page_token"):
+            await books.usage(page_token=token, **other)
 
 
 async def test_an_unpriced_sku_is_flagged(books: Books) -> None:

@@ -6,7 +6,6 @@ what happened.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
 from neocloud.core.usage import Meter, UsageRecord
+from neocloud.services.billing.api.usage_pages import Window, key, page, place
 from neocloud.services.billing.resources import (
     METERS,
     PRICES,
@@ -27,17 +27,15 @@ from neocloud.services.billing.rules.rating import Line, rate, total
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 
 
-@dataclass(frozen=True)
-class Window:
-    start: datetime
-    end: datetime
-
-
 async def list_usage(call: Call, request: Any) -> Any:
-    window = _window(request, call.dependencies.clock.now())
-    records = await _usage(call, request.parent_id, window)
+    begin = place(request)
+    window = begin.window if begin else _window(request, call.dependencies.clock.now())
+    records, token = page(await _usage(call, request.parent_id, window), request, window, begin)
     return ListUsageResponse(
-        items=[_usage_message(record) for record in records], start=window.start, end=window.end
+        items=[_usage_message(record) for record in records],
+        start=window.start,
+        end=window.end,
+        next_page_token=token,
     )
 
 
@@ -78,7 +76,7 @@ async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRe
         if history[0].kind in meter.kinds
         for record in meter(history, window.start, window.end)
     ]
-    return sorted(found, key=lambda record: (record.start, record.resource_id, record.sku))
+    return sorted(found, key=key)
 
 
 def _histories(

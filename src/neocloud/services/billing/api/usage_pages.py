@@ -1,0 +1,68 @@
+"""Pages of usage. It is computed anew for each page, so a token keeps the window too: what goes on running
+meanwhile neither moves nor grows between two pages."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.usage import UsageRecord
+
+MAX_PAGE_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Window:
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a page begins: behind this record of this window."""
+
+    window: Window
+    after: tuple[int, str, str]
+
+    def token(self, request: Any) -> str:
+        content = [_seconds(self.window.start), _seconds(self.window.end), *self.after]
+        return contract.page_token(json.dumps(content), _list_of(request))
+
+
+def place(request: Any) -> Place | None:
+    """What the request's token says; None for the first page. Raises ApiError for a token of another list."""
+    content = contract.page_after(request.page_token, _list_of(request))
+    if not content:
+        return None
+    start, end, *after = json.loads(content)
+    return Place(
+        Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)),
+        (after[0], after[1], after[2]),
+    )
+
+
+def page(
+    records: Sequence[UsageRecord], request: Any, window: Window, begin: Place | None
+) -> tuple[Sequence[UsageRecord], str]:
+    """The records of the page, of all in order, and the token of the next one. Size 0 is all on one page."""
+    rest = [record for record in records if begin is None or key(record) > begin.after]
+    size = min(request.page_size, MAX_PAGE_SIZE) or len(rest)
+    found = rest[:size]
+    return found, Place(window, key(found[-1])).token(request) if len(rest) > size else ""
+
+
+def key(record: UsageRecord) -> tuple[int, str, str]:
+    """Which orders all records, and tells them apart."""
+    return _seconds(record.start), record.resource_id, record.sku
+
+
+def _list_of(request: Any) -> str:
+    asked = (request.start.ToJsonString(), request.end.ToJsonString())
+    return f"usage:{request.parent_id}:{':'.join(asked)}"
+
+
+def _seconds(at: datetime) -> int:
+    """Usage is in whole seconds."""
+    return int(at.timestamp())
