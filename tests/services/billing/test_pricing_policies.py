@@ -176,6 +176,22 @@ async def test_a_stopped_machine_whose_policy_is_gone_says_so_when_started(bank:
     assert code == "INVALID_ARGUMENT" and policy_id in words
 
 
+async def test_a_stopped_machine_may_change_its_policy(bank: Bank) -> None:
+    first, second = await bank.policy("first", "9"), await bank.policy("second", "9")
+    instance_id = await bank.machine("moves", first)
+    machine = await bank.api(f"{INSTANCES}/Get", id=instance_id)
+    machine.spec.spot_pricing_policy = SpotPricingPolicySpec(id=second)
+    change = {"metadata": machine.metadata, "spec": machine.spec}
+    assert (await refused(bank.api(f"{INSTANCES}/Update", **change)))[0] == "FAILED_PRECONDITION"
+    await bank.api(f"{INSTANCES}/Stop", id=instance_id)
+    machine = await bank.api(f"{INSTANCES}/Get", id=instance_id)
+    machine.spec.spot_pricing_policy = SpotPricingPolicySpec(id=second)
+    await bank.api(f"{INSTANCES}/Update", metadata=machine.metadata, spec=machine.spec)
+    await bank.api(f"{INSTANCES}/Start", id=instance_id)
+    counts = [(await bank.show(policy_id)).status.running_vm_count for policy_id in (first, second)]
+    assert counts == [0, 1]
+
+
 async def test_a_policy_must_fit_the_machine_that_names_it(bank: Bank) -> None:
     policy_id = await bank.policy("fits", "9")
     other_platform = await bank.policy("l40s", "9", "gpu-l40s-d")

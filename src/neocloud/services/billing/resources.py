@@ -11,6 +11,13 @@ PRICING_POLICY = "nebius.billing.v1.PricingPolicy"
 PRICING_POLICY_ID_PREFIX = "pricingpolicy"
 PricingPolicyState = contract.enum("nebius.billing.v1.PricingPolicyStatus.State")
 SchedulingState = contract.enum("nebius.billing.v1.PricingPolicyStatus.SchedulingState")
+PricingPolicy = contract.message(PRICING_POLICY)
+
+
+def policy_space(policy_id: str) -> str:
+    """Whoever has a claim in this space names the policy: instances, each with its own id as the value."""
+    return f"{policy_id}/instances"
+
 
 METERS = "billing.meters"
 """Key in Dependencies.extras: the meters of all bricks."""

@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core.store.protocol import Transaction
+from neocloud.services.billing.resources import policy_space
 from neocloud.services.billing.rules.pricing_policy import running_under
-from neocloud.services.compute.resources import INSTANCE
 
 
 def pricing_policy_view(policy: Any, tx: Transaction, now: datetime) -> None:
-    rows = tx.list(INSTANCE, parent_id=policy.metadata.parent_id)[0]
-    policy.status.running_vm_count = len(running_under(rows, policy.metadata.id))
+    holders = tx.claims(policy_space(policy.metadata.id))
+    policy.status.running_vm_count = len(running_under(holders, tx.get))

@@ -5,16 +5,16 @@ machine start; one at or above it changes nothing about what is paid.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.protocol import Resource
-from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState
+from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState, policy_space
 from neocloud.services.billing.rules.price_list import PriceList, Unit, default_price_list
-from neocloud.services.compute.resources import INSTANCE, InstanceSpec, InstanceState, platforms
+from neocloud.services.compute.resources import InstanceState, platforms
 
 _PRICE = re.compile(r"\d{1,9}(\.\d{1,3})?")
 _RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
@@ -56,23 +56,20 @@ class PricingPolicyRules(Rules):
         _check_unused(resource.metadata, world, "It goes")
 
 
-def running_under(rows: Iterable[Resource], policy_id: str) -> list[Resource]:
-    """Those of the instances that run, or are about to, under the policy."""
-    return [
-        row
-        for row in rows
-        if row.state not in _RUNS_NOT
-        and InstanceSpec.FromString(row.spec).spot_pricing_policy.id == policy_id
-    ]
+def running_under(holders: Mapping[str, str], get: Callable[[str], Resource | None]) -> list[Resource]:
+    """Those of the instances that name a policy which run, or are about to."""
+    rows = (get(instance_id) for instance_id in holders.values())
+    return [row for row in rows if row is not None and row.state not in _RUNS_NOT]
 
 
 def _check_unused(policy: Any, world: World, what: str) -> None:
-    users = [row.name or row.id for row in running_under(world.list(INSTANCE, policy.parent_id), policy.id)]
-    if users:
+    running = running_under(world.claims(policy_space(policy.id)), world.get)
+    if running:
+        users = ", ".join(row.name or row.id for row in running[:5])
         raise contract.bad_state(
             policy.id,
-            f"{', '.join(users[:5])} run under pricing policy {policy.name or policy.id}. {what} only while "
-            "none does: stop or delete them first.",
+            f"{users} run under pricing policy {policy.name or policy.id}. {what} only while none does: "
+            "stop or delete them first.",
         )
 
 

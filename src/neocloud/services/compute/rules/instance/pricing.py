@@ -5,12 +5,10 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Violation, World
+from neocloud.services.billing.resources import PRICING_POLICY, PricingPolicy, SchedulingState, policy_space
 from neocloud.services.compute.rules.references import find, missing
 
-PRICING_POLICY = "nebius.billing.v1.PricingPolicy"
 _FIELD = "spec.spot_pricing_policy"
-_PricingPolicy = contract.message(PRICING_POLICY)
-_SchedulingState = contract.enum("nebius.billing.v1.PricingPolicyStatus.SchedulingState")
 
 
 def pricing_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
@@ -29,12 +27,22 @@ def pricing_violations(new: Any, old: Any | None, world: World) -> Iterable[Viol
         yield from _policy_violations(new, policy_id, world)
 
 
+def name_policy(new: Any, old: Any | None, world: World) -> None:
+    """Write down that the instance names it, so that the policy's users are found without reading all."""
+    instance_id, named = new.metadata.id, new.spec.spot_pricing_policy.id
+    before = old.spec.spot_pricing_policy.id if old is not None else ""
+    if before and before != named:
+        world.release(policy_space(before), instance_id)
+    if named:
+        world.claim(policy_space(named), instance_id, instance_id)
+
+
 def _policy_violations(new: Any, policy_id: str, world: World) -> Iterable[Violation]:
     row = find(world, PRICING_POLICY, policy_id, new.metadata.parent_id)
     if row is None:
         yield missing(f"{_FIELD}.id", PRICING_POLICY, policy_id)
         return
-    policy = _PricingPolicy()
+    policy = PricingPolicy()
     policy.spec.ParseFromString(row.spec)
     policy.status.ParseFromString(row.status)
     platform = policy.spec.compute_instance_spec.v1.platform
@@ -49,4 +57,4 @@ def _policy_violations(new: Any, policy_id: str, world: World) -> Iterable[Viola
 
 
 def _is_blocked(policy: Any) -> bool:
-    return policy.status.scheduling_state == _SchedulingState.Value("SCHEDULING_STATE_BLOCKED")
+    return policy.status.scheduling_state == SchedulingState.Value("SCHEDULING_STATE_BLOCKED")

@@ -10,7 +10,7 @@ from neocloud.services.compute.resources.disk import attachment_space, attachmen
 from neocloud.services.compute.resources.instance import existing_disks, is_read_only
 from neocloud.services.compute.rules.instance.change import change_violations
 from neocloud.services.compute.rules.instance.network import interface_violations
-from neocloud.services.compute.rules.instance.pricing import pricing_violations
+from neocloud.services.compute.rules.instance.pricing import name_policy, pricing_violations
 from neocloud.services.compute.rules.instance.shape import shape_violations
 from neocloud.services.compute.rules.instance.storage import storage_violations
 from neocloud.services.compute.rules.user_data import user_data_violations
@@ -41,6 +41,7 @@ class InstanceRules(Rules):
         for disk_id, only_reads in wanted.items():
             _take(world, disk_id, instance_id, is_read_only=only_reads)
         _share(world, new, old)
+        name_policy(new, old, world)
 
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         """Of what exists, whether it runs or not; its disks are counted as disks."""
