@@ -4,7 +4,7 @@ In an emulated cloud, so that nothing but the control plane is measured; by the 
 Prints how long 1,000 creates take, List of a page and Get with 100, 1,000 and 10,000 resources there, each
 against the first, and after a restart the time until every resource has been looked at again.
 
-    python bench/emulator.py [--kind instance] [--counts 100 1000 10000] [--callers 20]
+    python bench/emulator.py [--kind instance|disk|filesystem] [--counts 100 1000 10000] [--callers 20]
 """
 
 import argparse
@@ -28,16 +28,20 @@ import psutil
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.compute.v1 import (
     AttachedDiskSpec,
+    CreateDiskRequest,
     CreateFilesystemRequest,
     CreateInstanceRequest,
+    DiskServiceClient,
     DiskSpec,
     FilesystemServiceClient,
     FilesystemSpec,
+    GetDiskRequest,
     GetFilesystemRequest,
     GetInstanceRequest,
     InstanceServiceClient,
     InstanceSpec,
     IPAddress,
+    ListDisksRequest,
     ListFilesystemsRequest,
     ListInstancesRequest,
     ManagedDisk,
@@ -84,6 +88,21 @@ async def filesystems(sdk: SDK, project_id: str) -> Nouns:
     )
 
 
+async def disks(sdk: SDK, project_id: str) -> Nouns:
+    client = DiskServiceClient(sdk)
+    spec = DiskSpec(type=DiskSpec.DiskType.NETWORK_SSD, size_gibibytes=1)
+
+    async def create(name: str) -> Any:
+        metadata = ResourceMetadata(parent_id=project_id, name=name)
+        return await client.create(CreateDiskRequest(metadata=metadata, spec=spec))
+
+    return Nouns(
+        create=create,
+        get=lambda resource_id: client.get(GetDiskRequest(id=resource_id)),
+        list=lambda: client.list(ListDisksRequest(parent_id=project_id, page_size=PAGE)),
+    )
+
+
 async def instances(sdk: SDK, project_id: str) -> Nouns:
     """Each with a boot disk of its own, on the subnet that the project was born with."""
     client = InstanceServiceClient(sdk)
@@ -118,6 +137,7 @@ async def instances(sdk: SDK, project_id: str) -> Nouns:
 
 
 KINDS: dict[str, tuple[str, Callable[[SDK, str], Awaitable[Nouns]]]] = {
+    "disk": ("nebius.compute.v1.Disk", disks),
     "filesystem": ("nebius.compute.v1.Filesystem", filesystems),
     "instance": ("nebius.compute.v1.Instance", instances),
 }
