@@ -35,7 +35,9 @@ class Machine:
     key: Path
 
     @classmethod
-    def create(cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None) -> "Machine":
+    def create(
+        cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
+    ) -> "Machine":
         key = cloud.folder / "user" / f"key-{name}"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         user = {"name": "ubuntu", "ssh_authorized_keys": [key.with_suffix(".pub").read_text().strip()]}
@@ -60,7 +62,7 @@ class Machine:
             "network_interfaces": [interface],
             # Without its first line, as clients in the wild send it.
             "cloud_init_user_data": yaml.safe_dump({"users": [user]}),
-        }
+        } | more
         request = {"metadata": {"parent_id": cloud.project_id, "name": name}, "spec": spec}
         operation = cloud.call(f"{COMPUTE}.InstanceService/Create", request)
         machine = cls(cloud, operation.resource_id, key)
