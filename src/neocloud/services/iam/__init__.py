@@ -9,8 +9,6 @@ from neocloud.services.iam.extras import extras
 from neocloud.services.iam.kinds import KINDS
 from neocloud.services.iam.people_kinds import PEOPLE_KINDS
 
-SERVICE = Service(
-    name="iam", kinds=(*KINDS, *PEOPLE_KINDS), methods=(*METHODS, *people.METHODS), twins=TWINS
-)
+SERVICE = Service(name="iam", kinds=(*KINDS, *PEOPLE_KINDS), methods=(*METHODS, *people.METHODS), twins=TWINS)
 
 __all__ = ["SERVICE", "Bootstrap", "StoreAuthenticator", "StoreAuthorizer", "bootstrap", "extras"]
