@@ -83,6 +83,10 @@ class Machine:
         return self.seen.status.network_interfaces[0].public_ip_address.address.removesuffix("/32")
 
     @property
+    def private_address(self) -> str:
+        return self.seen.status.network_interfaces[0].ip_address.address.removesuffix("/32")
+
+    @property
     def boot_disk_id(self) -> str:
         return self.seen.status.disk_attachments[0].id
 
@@ -227,6 +231,8 @@ def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine
     copy = Machine.create(cloud, "copy", {"attach_mode": "READ_WRITE", "existing_disk": {"id": disk_id}})
     try:
         assert copy.run("sha256sum /copied") == checksum
+        assert copy.run(f"ping -c 1 -W 5 {machine.private_address} >/dev/null && echo heard") == "heard"
+        assert copy.run(f"nc -w 5 {machine.private_address} 22 </dev/null | head -c 4") == "SSH-"
     finally:
         copy.delete()
         cloud.call(f"{COMPUTE}.DiskService/Delete", {"id": disk_id})
