@@ -71,14 +71,16 @@ class Sky:
             )
         try:
             wait_until(
-                lambda: process.poll() is not None or NO_INTERNET in self.provision_log(started),
+                lambda: (
+                    process.poll() is not None
+                    or (UP in output.read_text() and NO_INTERNET in self.provision_log(started))
+                ),
                 lambda: output.read_text() + self.provision_log(started)[-4000:],
             )
         finally:
             if process.poll() is None:
-                os.killpg(
-                    process.pid, signal.SIGTERM
-                )  # SkyPilot's server goes on with it until `stop` or `down`
+                # SkyPilot's server goes on with it until `stop` or `down`.
+                os.killpg(process.pid, signal.SIGTERM)
                 process.wait(30)
         return output.read_text()
 

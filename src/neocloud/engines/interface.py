@@ -4,9 +4,10 @@ Pure. A pod without it stays on the bridge of its namespace. The annotation is t
 Whether the network has room for the pod is decided in `membership.py`.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
@@ -45,6 +46,34 @@ class Member:
         mine = self.interface
         held = (f"address {mine.address}", f"mac {mine.mac} of {mine.network}")
         return (*held, f"publicAddress {mine.public_address}") if mine.public_address else held
+
+
+def annotation_of(
+    *,
+    network: str,
+    subnet: str,
+    address: str,
+    mac: str,
+    security_groups: Sequence[str],
+    public_address: str = "",
+) -> dict[str, str]:
+    """The annotation for a pod to be made, as `interface_of` reads it."""
+    fields: dict[str, Any] = {
+        "network": network,
+        "subnet": subnet,
+        "address": address,
+        "mac": mac,
+        "securityGroups": list(security_groups),
+    }
+    if public_address:
+        fields["publicAddress"] = public_address
+    return {ANNOTATION: json.dumps(fields, sort_keys=True)}
+
+
+def mac_of(resource_id: str) -> str:
+    """The same for good, and another for each id; 52:54 begins cards that no maker numbers."""
+    digest = hashlib.sha256(resource_id.encode()).digest()
+    return ":".join(["52", "54", *(f"{byte:02x}" for byte in digest[:4])])
 
 
 def interface_of(manifest: KubernetesObject) -> Interface | None:

@@ -4,10 +4,9 @@ An interface is known when all of its addresses are; until then nothing of it is
 before it is used, so that no two instances answer to one.
 """
 
-import hashlib
-
 from neocloud.core.reconcile.steps import Failed, RetryLater
 from neocloud.core.store.protocol import Resource
+from neocloud.engines.interface import mac_of
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.resources.instance import InstanceReason
@@ -79,12 +78,6 @@ async def _allocation(scope: MachineScope, given_id: str, name: str, spec: objec
     if not await assign(scope.context, row.id):
         raise RetryLater(f"{address_of(row)} ({row.id}) is in use by another", delay_seconds=POLL_SECONDS)
     return row
-
-
-def mac_of(instance_id: str) -> str:
-    """The same for good, and another for each instance; 52:54 begins cards that no maker numbers."""
-    digest = hashlib.sha256(instance_id.encode()).digest()
-    return ":".join(["52", "54", *(f"{byte:02x}" for byte in digest[:4])])
 
 
 async def _interface(scope: MachineScope, subnet: Resource) -> InterfaceView:

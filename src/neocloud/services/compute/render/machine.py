@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.interface import annotation_of
 from neocloud.services.compute.resources.instance import BOOT_DEVICE, POD_CONTAINER
 
 INSTANCE_LABEL = "neocloud.dev/instance"
-INTERFACE_ANNOTATION = "neocloud.dev/interface"
 CLAIMS_ANNOTATION = "neocloud.dev/claims"
 """Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
 MACHINE_SECRET, MACHINE_FOLDER, MACHINE_FILE = "machine", "/etc/neocloud/machine", "machine.json"
@@ -110,21 +110,17 @@ def machine_pod(view: MachineView) -> KubernetesObject:
 
 def pod_annotations(view: MachineView) -> dict[str, str]:
     mine = view.interface
-    interface: dict[str, Any] = {
-        "network": mine.network,
-        "subnet": mine.subnet,
-        "address": mine.address,
-        "mac": mine.mac,
-        "securityGroups": list(mine.security_groups),
-    }
-    if mine.public_address:
-        interface["publicAddress"] = mine.public_address
+    interface = annotation_of(
+        network=mine.network,
+        subnet=mine.subnet,
+        address=mine.address,
+        mac=mine.mac,
+        security_groups=mine.security_groups,
+        public_address=mine.public_address,
+    )
     claims = {disk.id: disk.id for disk in view.disks}
     claims |= {shared.claim.name: shared.claim.namespace for shared in view.filesystems}
-    return {
-        INTERFACE_ANNOTATION: json.dumps(interface, sort_keys=True),
-        CLAIMS_ANNOTATION: json.dumps(claims, sort_keys=True),
-    }
+    return {**interface, CLAIMS_ANNOTATION: json.dumps(claims, sort_keys=True)}
 
 
 def _wish(view: MachineView) -> dict[str, Any]:

@@ -5,12 +5,12 @@ the control plane, which speaks from the subnet's gateway. What else may reach t
 rules of their own in the group. Addresses of nodes that are gone are given back.
 """
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 from neocloud.core.reconcile.steps import Failed, RetryLater
 from neocloud.core.store.protocol import Resource
+from neocloud.engines.interface import mac_of
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, SSH_PORT, InterfaceView
 from neocloud.services.slurm.resources import Reason
@@ -55,7 +55,7 @@ async def find_interfaces(scope: Scope) -> None:
             network=network_namespace(network_id),
             subnet=subnet_id,
             address=address_of(allocation),
-            mac=_mac_of(allocation.id),
+            mac=mac_of(allocation.id),
             security_groups=(group.id,),
         )
 
@@ -86,12 +86,6 @@ async def _ensure_allocation(scope: Scope, pod: str, subnet_id: str) -> Resource
 
 def _allocation_name(scope: Scope, pod: str) -> str:
     return f"{scope.cluster.metadata.name}-{pod}"
-
-
-def _mac_of(allocation_id: str) -> str:
-    """The same as long as the address is; 52:54 begins cards that no maker numbers."""
-    digest = hashlib.sha256(allocation_id.encode()).digest()
-    return ":".join(["52", "54", *(f"{byte:02x}" for byte in digest[:4])])
 
 
 async def _ensure_group(scope: Scope, network_id: str, subnet: Any) -> Resource:

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject
+from neocloud.engines.interface import annotation_of
 from neocloud.services.slurm.render import objects
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
@@ -22,11 +23,9 @@ from neocloud.services.slurm.render.view import (
     SSH_PORT,
     WORKER_ROLE,
     ClusterView,
-    InterfaceView,
     NodeSetView,
 )
 
-INTERFACE_ANNOTATION = "neocloud.dev/interface"
 CLAIMS_ANNOTATION = "neocloud.dev/claims"
 """Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
 
@@ -176,25 +175,14 @@ def _pod(
 
 def _annotations(view: ClusterView, name: str, volumes: list[dict[str, Any]]) -> dict[str, str]:
     """Where the pod is on a subnet, and where those of its volumes are that lie elsewhere."""
-    found = {}
+    found: dict[str, str] = {}
     if name in view.interfaces:
-        found[INTERFACE_ANNOTATION] = _interface(view.interfaces[name])
+        found |= annotation_of(**vars(view.interfaces[name]))
     used = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in volumes}
     foreign = {mount.claim.name: mount.claim.namespace for mount in view.mounts if mount.claim.name in used}
     if foreign:
         found[CLAIMS_ANNOTATION] = json.dumps(foreign, sort_keys=True)
     return found
-
-
-def _interface(interface: InterfaceView) -> str:
-    fields = {
-        "network": interface.network,
-        "subnet": interface.subnet,
-        "address": interface.address,
-        "mac": interface.mac,
-        "securityGroups": list(interface.security_groups),
-    }
-    return json.dumps(fields, sort_keys=True)
 
 
 def _container(view: ClusterView, role: str, port: int) -> dict[str, Any]:
