@@ -36,9 +36,11 @@ from training_arguments import (
     parse_overrides,
     require_places,
 )
+from training_metrics import MetricsFile
 from training_progress import Progress
 from training_schedule import learning_rate_factor, total_steps
 from training_step import TrainingStep
+from training_validation import Validation
 from workers import Workers
 
 
@@ -68,6 +70,8 @@ class Run:
     step: TrainingStep
     progress: Progress
     writer: CheckpointWriter
+    metrics: MetricsFile
+    validation: Validation | None
     stop: StopRequest
 
     def identity(self) -> dict[str, Any]:
@@ -95,21 +99,25 @@ def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -
     step = TrainingStep(arguments, workers, data, with_lora(base, arguments), dtype)
     total = total_steps(len(data), arguments.num_train_epochs, arguments.max_steps, step.samples)
     writer = CheckpointWriter(Path(arguments.output_dir), arguments.save_total_limit)
+    metrics = MetricsFile(Path(arguments.output_dir) / "metrics.jsonl")
+    validation = Validation.of(arguments) if workers.is_first else None
     if workers.is_first:
         size = sum(weight.numel() for weight in step.trainable)
         note(f"{len(data)} rows, {size / 1e6:.2f}M weights to train, {workers.world_size} processes")
-    return Run(arguments, workers, step, Progress(total), writer, stop)
+    return Run(arguments, workers, step, Progress(total), writer, metrics, validation, stop)
 
 
 def resume(run: Run) -> None:
     """Take up the newest whole checkpoint in the output folder, if there is one."""
     found = newest_whole(Path(run.arguments.output_dir)) if run.workers.is_first else None
     found = run.workers.from_first(found)
+    if run.workers.is_first:
+        run.metrics.keep_until(found.step if found else 0)
     if found is None:
         return
     training_state.check_same_run(run.identity(), found)
     training_state.load(found.path, run.step)
-    run.progress.resume(found.step, found.state["position"])
+    run.progress.resume(found.step, found.state["position"], found.state.get("tokens", 0))
     if found.state["asked"] == run.asked():
         run.progress.total = found.state["total"]  # even if there are more or fewer processes now
     if run.workers.is_first:
@@ -132,6 +140,7 @@ def train(run: Run) -> bool:
             progress.settle(run.workers)
             if run.workers.is_first:
                 note(progress.line(rate))
+                run.metrics.add(progress.facts(rate))
         if arguments.save_steps and progress.step % arguments.save_steps == 0:
             save(run)
     progress.finish()
@@ -146,9 +155,13 @@ def save(run: Run) -> None:
     progress = run.progress
     if not run.workers.is_first or progress.step == progress.saved_step:
         return
+    if run.validation is not None:
+        loss = run.validation.loss(run.step.model)
+        run.metrics.add({"step": progress.step, "total_steps": progress.total, "valid_loss": loss})
     started = time.monotonic()
     state = {
         "position": progress.position,
+        "tokens": progress.all_tokens,
         "total": progress.total,
         "asked": run.asked(),
         "identity": run.identity(),

@@ -67,6 +67,9 @@ class TrainingArguments:
     )
     gradient_checkpointing: bool = _key(False, "less memory for more time")
 
+    validation_data: str = _key("", "tokenised file whose loss is told at each checkpoint; none: never")
+    validation_rows: int = _key(64, "of it, at most so many rows", low=1)
+
     save_steps: int = _key(100, "checkpoint every so many steps; 0: only at the end", low=0)
     save_total_limit: int = _key(2, "keep so many checkpoints", low=1)
     logging_steps: int = _key(10, "progress line every so many steps", low=1)

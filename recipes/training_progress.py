@@ -17,13 +17,14 @@ class Progress:
         self.step = self.position = self.resumed_from = self.saved_step = 0
         self.loss: float | None = None
         self.tokens = self.seconds = 0.0
+        self.tokens_before = 0.0  # in steps that were done before this start
         self.checkpoints, self.stall_seconds = 0, 0.0
         self._loss_sum, self._labels = 0.0, 0
         self._started = time.monotonic()
 
-    def resume(self, step: int, position: int) -> None:
+    def resume(self, step: int, position: int, tokens: float) -> None:
         self.step = self.resumed_from = self.saved_step = step
-        self.position = position
+        self.position, self.tokens_before = position, tokens
 
     def start(self) -> None:
         self._started = time.monotonic()
@@ -49,6 +50,23 @@ class Progress:
         self.saved_step = self.step
         self.checkpoints += 1
         self.stall_seconds += stall_seconds
+
+    @property
+    def all_tokens(self) -> int:
+        """Tokens of all steps up to now, also of those before a resume."""
+        return int(self.tokens_before + self.tokens)
+
+    def facts(self, rate: float) -> dict[str, Any]:
+        """The progress line for programs."""
+        elapsed = time.monotonic() - self._started
+        return {
+            "step": self.step,
+            "total_steps": self.total,
+            "train_loss": self.loss,
+            "learning_rate": rate,
+            "tokens": self.all_tokens,
+            "tokens_per_second": self.tokens / elapsed,
+        }
 
     def line(self, rate: float) -> str:
         elapsed = time.monotonic() - self._started

@@ -118,7 +118,7 @@ def test_the_adapter_loads_and_answers_differently_from_the_base(undisturbed: Pa
 
 def test_only_the_newest_checkpoints_are_kept(undisturbed: Path) -> None:
     names = sorted(path.name for path in undisturbed.iterdir())
-    assert names == ["adapter", "checkpoint-000025", "checkpoint-000030"]
+    assert names == ["adapter", "checkpoint-000025", "checkpoint-000030", "metrics.jsonl"]
 
 
 def test_two_processes_stopped_by_sigterm_and_resumed_learn_what_one_learns(
@@ -208,7 +208,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_once_there_is_room(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "cannot be written" in capsys.readouterr().err
-    assert [path.name for path in output.iterdir()] == ["checkpoint-000025"]
+    assert sorted(path.name for path in output.iterdir()) == ["checkpoint-000025", "metrics.jsonl"]
     assert run(flags, output) == 0
     assert_same(output, undisturbed)
 

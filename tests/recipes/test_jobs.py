@@ -27,13 +27,19 @@ SCONTROL = """#!/bin/bash
 case $1 in show) printf 'worker-0\\nworker-1\\n';; *) echo "scontrol $*";; esac
 """
 
+# As when the step is not there yet, so that srun has to be told.
+SCANCEL = """#!/bin/bash
+echo "scancel $*"
+exit 1
+"""
+
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
     """An environment like that of a job, with commands that stand in for Slurm's."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("sinfo", SINFO)):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("sinfo", SINFO), ("scancel", SCANCEL)):
         (commands / name).write_text(text, "utf-8")
         (commands / name).chmod(0o755)
     (tmp_path / "out").mkdir()
@@ -68,6 +74,7 @@ def finish(environment: dict[str, str], signal_number: int) -> tuple[int, str]:
 def test_sigterm_is_forwarded_and_the_job_exits_with_75(slurm: dict[str, str]) -> None:
     code, output = finish(slurm, signal.SIGTERM)
     assert code == 75
+    assert "scancel --signal=TERM 20007.0" in output
     assert "SIGTERM reached" in output and "stopped with a checkpoint" in output
     assert "finetune.py --config" in output
 
