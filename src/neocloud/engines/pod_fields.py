@@ -49,9 +49,10 @@ _CONTAINER = {
     "volumeMounts",
     "readinessProbe",
     "livenessProbe",
+    "startupProbe",
 }
 _VOLUME_SOURCES = ("configMap", "secret", "persistentVolumeClaim", "hostPath", "emptyDir")
-_PROBE_ACTIONS = ("tcpSocket", "exec")
+_PROBE_ACTIONS = ("tcpSocket", "httpGet", "exec")
 _POD_SECURITY = {"runAsUser", "runAsGroup", "supplementalGroups", "sysctls", "seccompProfile"}
 _CONTAINER_SECURITY = {
     "privileged",
@@ -172,7 +173,7 @@ def _check_container(container: Mapping[str, Any], volumes: set[str], where: str
             _check_port(port["hostPort"], f"{where}: hostPort")
     _check_mounts(container, volumes, where)
     _check_resources(container.get("resources") or {}, where)
-    for field in ("readinessProbe", "livenessProbe"):
+    for field in ("readinessProbe", "livenessProbe", "startupProbe"):
         _check_probe(container.get(field), f"{where}: {field}")
 
 
@@ -208,5 +209,15 @@ def _check_probe(probe: Mapping[str, Any] | None, where: str) -> None:
         raise EngineError(f"{where} needs exactly one of {' and '.join(_PROBE_ACTIONS)}.")
     if actions[0] == "tcpSocket":
         _check_port(probe["tcpSocket"].get("port"), f"{where}: port")
+    elif actions[0] == "httpGet":
+        _check_http(probe["httpGet"], where)
     elif not probe["exec"].get("command"):
         raise EngineError(f"{where}: exec has no command.")
+
+
+def _check_http(action: Mapping[str, Any], where: str) -> None:
+    _known(action, {"path", "port"}, f"{where}: httpGet")
+    _check_port(action.get("port"), f"{where}: port")
+    path = action.get("path", "/")
+    if not isinstance(path, str) or not path.startswith("/") or not path.isprintable() or " " in path:
+        raise EngineError(f"{where}: path {path!r} must begin with / and hold no spaces.")

@@ -36,6 +36,8 @@ class Bench(Protocol):
     engine: Engine
     image: str
     """An image with busybox."""
+    root_filesystem: str
+    """The name of a root file system with busybox."""
 
     def reopened(self) -> Engine:
         """A new engine object on the same state, as after a restart of the server."""
@@ -75,6 +77,19 @@ class EngineConformance:
         await space.apply(space.pod("one", ["sleep", "3601"]))
         after = await space.until("one", lambda pod: pod.ready)
         assert before and after.ip == before.ip
+        assert await space.read("one", "/tmp/mark") == b""
+
+    async def test_pod_runs_from_a_root_file_system_and_leaves_it_as_it_was(
+        self, space: Space, bench: Bench
+    ) -> None:
+        root: dict[str, Any] = {"container": {"image": bench.root_filesystem}}
+        await space.apply(space.pod("one", **root), space.pod("two", **root))
+        await space.run("one", "tee", "/tmp/mark", stdin=b"here")
+        assert await space.read("one", "/tmp/mark") == b"here"
+        assert await space.read("two", "/tmp/mark") == b""
+        await space.kill("one")
+        await space.until("one", lambda pod: pod.ready and pod.restart_count == 1)
+        await space.apply(space.pod("one", ["sleep", "3601"], **root))
         assert await space.read("one", "/tmp/mark") == b""
 
     async def test_changed_labels_do_not_replace_the_pod(self, space: Space) -> None:

@@ -8,6 +8,7 @@ from neocloud.testing.engine_conformance import EngineConformance
 
 class FakeBench:
     image = "busybox"
+    root_filesystem = "localhost/neocloud/busybox:1"
 
     def __init__(self) -> None:
         self.engine = FakeEngine()

@@ -23,6 +23,7 @@ class PodmanBench:
     """What the conformance suite needs, made of one home folder."""
 
     image = "busybox"
+    root_filesystem = "localhost/neocloud/root:1-2"
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -50,6 +51,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) ->
     bench = PodmanBench(tmp_path_factory.mktemp("home"))
     try:
         await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
+        shutil.copytree(busybox_root, bench.home / "images/root/1-2/rootfs", symlinks=True)
         yield bench
     finally:
         await PodmanEngine(bench.home).destroy()

@@ -361,8 +361,8 @@ class FakeEngine:
         probe = container.manifest.get("readinessProbe")
         if probe is None:
             return True
-        if "tcpSocket" in probe:
-            return probe["tcpSocket"]["port"] in container.ports
+        if "exec" not in probe:
+            return (probe.get("tcpSocket") or probe["httpGet"])["port"] in container.ports
         return run(self._seat(pod, container), probe["exec"]["command"]).exit_code == 0
 
     def _now(self) -> datetime:

@@ -37,6 +37,7 @@ from neocloud.engines.podman.parts import Parts
 from neocloud.engines.podman.preparation import prepare
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.public_addresses import withdraw_public_addresses
+from neocloud.engines.podman.root_filesystems import root_filesystem
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.teardown import destroy, unmount_all
 from neocloud.engines.validation import checked
@@ -158,7 +159,7 @@ class PodmanEngine:
 
     async def image_exists(self, name: str) -> bool:
         await self._prepare()
-        return await self._images.exists(name)
+        return root_filesystem(self.layout, name) is not None or await self._images.exists(name)
 
     async def import_image(
         self,

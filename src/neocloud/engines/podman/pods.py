@@ -26,6 +26,7 @@ from neocloud.engines.podman.observation import Row, by_pod, container_name, is_
 from neocloud.engines.podman.plugs import Plugs
 from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.projections import Projections
+from neocloud.engines.podman.root_filesystems import root_filesystem
 from neocloud.engines.podman.translate import (
     SANDBOX,
     Resolved,
@@ -144,7 +145,9 @@ class Pods:
 
     async def _require_images(self, manifest: KubernetesObject) -> None:
         """Before anything is taken away: a pod that cannot be replaced stays as it is."""
-        for image in {container["image"] for container in manifest["spec"]["containers"]}:
+        for image in _images(manifest):
+            if root_filesystem(self._layout, image):
+                continue
             if not await self._libpod.exists(f"/images/{full_image_name(image)}"):
                 name = manifest["metadata"]["name"]
                 raise EngineError(f"Pod {name}: image {image} is not here. Build or import the image first.")
@@ -211,6 +214,11 @@ class Pods:
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
             devices=devices,
+            root_filesystems={
+                image: folder
+                for image in _images(manifest)
+                if (folder := root_filesystem(self._layout, image))
+            },
         )
 
     def _volume_folders(self, manifest: KubernetesObject) -> dict[str, Path]:
@@ -271,6 +279,10 @@ class Pods:
         manifest = self._objects.get(reference)
         spec = manifest["spec"] if manifest else {}
         return spec.get("terminationGracePeriodSeconds", _GRACE_SECONDS)
+
+
+def _images(manifest: KubernetesObject) -> set[str]:
+    return {container["image"] for container in manifest["spec"]["containers"]}
 
 
 def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:

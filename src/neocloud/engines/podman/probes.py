@@ -21,6 +21,8 @@ _FIRST_TCP_SECONDS = 0.1
 _FIRST_EXEC_SECONDS = 0.5
 _FIRST_ANSWERS_SECONDS = 2.0
 _PERIOD_SECONDS = 10
+_STATUS_BYTES = 16
+"""Of an HTTP answer, enough to hold its status."""
 
 RunCommand = Callable[[Reference, str, list[str], float], Awaitable[int]]
 """(pod, container, command, timeout) to exit code."""
@@ -70,7 +72,8 @@ class Prober:
                 delay = 0 if adopted else probe.get("initialDelaySeconds", 0)
                 tasks.append(asyncio.create_task(_watch_readiness(ask, probe, verdict, delay)))
             if probe := container.get("livenessProbe"):
-                tasks.append(asyncio.create_task(_watch_liveness(ask, probe, self._restart)))
+                startup = container.get("startupProbe")
+                tasks.append(asyncio.create_task(_watch_liveness(ask, probe, startup, self._restart)))
 
     async def first_answers(self) -> None:
         """Wait, though not for long, until every probe was put once: before that nothing is known."""
@@ -114,6 +117,8 @@ class _Asker:
             async with asyncio.timeout(timeout):
                 if "tcpSocket" in probe:
                     return await _connects(self.address, probe["tcpSocket"]["port"])
+                if "httpGet" in probe:
+                    return await _gets(self.address, probe["httpGet"])
                 command = list(probe["exec"]["command"])
                 return await self.run(self.reference, self.container, command, timeout) == 0
         except (EngineError, OSError, TimeoutError):
@@ -121,17 +126,36 @@ class _Asker:
 
 
 async def _connects(address: str, port: int) -> bool:
-    """Marked as ours: whether a pod is ready does not hang on whom its security groups let in."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, PROBE_MARK)
+    with _marked_socket() as probe:
         await asyncio.get_running_loop().sock_connect(probe, (address, port))
     return True
 
 
+async def _gets(address: str, action: Mapping[str, Any]) -> bool:
+    """Only the status counts, as in Kubernetes: 200 to 399."""
+    loop = asyncio.get_running_loop()
+    question = f"GET {action.get('path', '/')} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    with _marked_socket() as probe:
+        await loop.sock_connect(probe, (address, action["port"]))
+        await loop.sock_sendall(probe, question.encode())
+        answer = b""
+        while len(answer) < _STATUS_BYTES and (part := await loop.sock_recv(probe, _STATUS_BYTES)):
+            answer += part
+    status = answer.split(b" ", 2)[1:2]
+    return answer.startswith(b"HTTP/") and bool(status) and status[0][:1] in (b"2", b"3")
+
+
+def _marked_socket() -> socket.socket:
+    """Marked as ours: whether a pod is ready does not hang on whom its security groups let in."""
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    probe.setblocking(False)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, PROBE_MARK)
+    return probe
+
+
 async def _watch_readiness(ask: _Asker, probe: Mapping[str, Any], verdict: Verdict, delay: float) -> None:
     period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
-    first = min(period, _FIRST_TCP_SECONDS if "tcpSocket" in probe else _FIRST_EXEC_SECONDS)
+    first = min(period, _FIRST_EXEC_SECONDS if "exec" in probe else _FIRST_TCP_SECONDS)
     await asyncio.sleep(delay)
     while True:
         if await ask.answers(probe):
@@ -144,12 +168,19 @@ async def _watch_readiness(ask: _Asker, probe: Mapping[str, Any], verdict: Verdi
 
 
 async def _watch_liveness(
-    ask: _Asker, probe: Mapping[str, Any], restart: Callable[[Reference], Awaitable[None]]
+    ask: _Asker,
+    probe: Mapping[str, Any],
+    startup: Mapping[str, Any] | None,
+    restart: Callable[[Reference], Awaitable[None]],
 ) -> None:
+    """A container with a startup probe is left alone until that has answered once; then it must go on
+    answering."""
     delay = probe.get("initialDelaySeconds", 0)
     period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
     failures = 0
     await asyncio.sleep(delay)
+    if startup:
+        await _until_started(ask, startup)
     while True:
         await asyncio.sleep(period)
         failures = 0 if await ask.answers(probe) else failures + 1
@@ -158,3 +189,13 @@ async def _watch_liveness(
                 await restart(ask.reference)
             failures = 0
             await asyncio.sleep(delay)
+            if startup:
+                await _until_started(ask, startup)
+
+
+async def _until_started(ask: _Asker, startup: Mapping[str, Any]) -> None:
+    """At most for so many periods; then the liveness probe decides what becomes of it."""
+    for _ in range(startup.get("failureThreshold", 3)):
+        if await ask.answers(startup):
+            return
+        await asyncio.sleep(float(startup.get("periodSeconds", _PERIOD_SECONDS)))

@@ -19,6 +19,7 @@ from neocloud.engines.podman.environment import Contents, container_environment,
 from neocloud.engines.podman.hostsfile import hostname_of
 from neocloud.engines.podman.images import full_image_name
 from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.root_filesystems import ENVIRONMENT
 
 SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""
@@ -45,6 +46,8 @@ class Resolved:
     secrets: Contents = field(default_factory=dict)
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """GPU numbers by container name."""
+    root_filesystems: Mapping[str, Path] = field(default_factory=dict)
+    """Folder by image name, of images that are one."""
 
 
 def podman_names(manifest: KubernetesObject) -> dict[str, str]:
@@ -148,9 +151,8 @@ def _container(
     devices = resolved.devices.get(container["name"], ())
     body: Spec = {
         **_identity(manifest, container["name"], layout),
-        "image": full_image_name(container["image"]),
+        **_root(container["image"], values, resolved),
         "command": expand_all(container.get("args") or [], values),
-        "env": values,
         "init": True,
         "systemd": "false",
         "image_volume_mode": "ignore",
@@ -169,6 +171,14 @@ def _container(
     if container.get("workingDir"):
         body["work_dir"] = container["workingDir"]
     return body
+
+
+def _root(image: str, values: Mapping[str, str], resolved: Resolved) -> Spec:
+    """What the container runs from, and its environment."""
+    folder = resolved.root_filesystems.get(image)
+    if folder is None:
+        return {"image": full_image_name(image), "env": values}
+    return {"rootfs": str(folder), "rootfs_overlay": True, "env": {**ENVIRONMENT, **values}}
 
 
 def _mounts(container: Mapping[str, Any], resolved: Resolved, layout: Layout) -> list[Spec]:
