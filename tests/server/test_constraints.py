@@ -33,8 +33,11 @@ CHECKED_BY_THEIR_HANDLER = {
     "nebius.billing.v1alpha1.CalculatorService/Estimate",
     "nebius.billing.v1alpha1.CalculatorService/EstimateBatch",
     "nebius.quotas.v1.QuotaAllowanceService/Update",
+    "neocloud.inference.v1.GatewayService/Admit",
+    "neocloud.inference.v1.GatewayService/ListRoutes",
 }
-"""What a price is asked for need not be complete, and an update of a quota says only what changes."""
+"""What a price is asked for need not be complete, an update of a quota says only what changes, and who lacks
+the gateway's key learns nothing of what it may ask."""
 
 
 def applies(path: str, case: Case) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.services.iam.rules.roles import allows
+from neocloud.services.inference.api.admission import KEY_HEADER
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
 from tests.server.walk.holdings import Holdings, nothing_like
@@ -31,15 +32,27 @@ OPEN_TO_ALL = {
 }
 """What is sent is the proof: no token can be asked for."""
 
+FOR_THE_GATEWAY = {
+    "neocloud.inference.v1.GatewayService/Admit",
+    "neocloud.inference.v1.GatewayService/ListRoutes",
+    "neocloud.inference.v1.GatewayService/ReportTraffic",
+}
+"""Open to who has the key in the state folder: no token helps, not an admin's either."""
+
 ABOUT_THE_CALLER = {
     "nebius.billing.v1.CalculatorService/EstimateBatch",
     "nebius.billing.v1alpha1.CalculatorService/Estimate",
     "nebius.billing.v1alpha1.CalculatorService/EstimateBatch",
+    "neocloud.billing.v1.TokenPriceService/Estimate",
+    "neocloud.billing.v1.TokenPriceService/List",
     "nebius.compute.v1.ImageService/ListPublic",
     "nebius.iam.v1.ProfileService/Get",
     "nebius.iam.v1.TenantService/List",
     "nebius.iam.v2.TenantService/GetByName",
     "nebius.iam.v2.TenantService/List",
+    "neocloud.billing.v1.TcoService/Estimate",
+    "neocloud.billing.v1.TcoService/ListModelChoices",
+    "neocloud.billing.v1.TcoService/ListParameters",
     "neocloud.iam.v1.RoleService/Get",
     "neocloud.iam.v1.RoleService/List",
     "neocloud.iam.v1.UserService/ChangePassword",
@@ -64,7 +77,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:
 
 
 def guarded(cloud: WalkedCloud) -> list[str]:
-    return [path for path in cloud.paths if path not in OPEN_TO_ALL | ABOUT_THE_CALLER]
+    return [path for path in cloud.paths if path not in OPEN_TO_ALL | FOR_THE_GATEWAY | ABOUT_THE_CALLER]
 
 
 def methods_with(permission: str | None) -> set[str]:
@@ -74,7 +87,7 @@ def methods_with(permission: str | None) -> set[str]:
 
 
 def test_what_is_open_is_open_on_purpose() -> None:
-    assert methods_with(None) == OPEN_TO_ALL
+    assert methods_with(None) == OPEN_TO_ALL | FOR_THE_GATEWAY
     assert methods_with("") <= ABOUT_THE_CALLER | ASK_BY_THEMSELVES
 
 
@@ -82,11 +95,23 @@ async def test_without_a_good_token_nothing_is_let_through(cloud: WalkedCloud) -
     let_through = [
         (path, token, answer.code)
         for path in cloud.paths
-        if path not in OPEN_TO_ALL
+        if path not in OPEN_TO_ALL | FOR_THE_GATEWAY
         for token in (None, *NOBODY_S_TOKENS, cloud.tokens["expired"])
         if (answer := await cloud.ask(path, cloud.victim, token)).code != "UNAUTHENTICATED"
     ]
     assert not let_through
+
+
+async def test_what_is_the_gateways_is_refused_to_everybody_in_the_same_words(cloud: WalkedCloud) -> None:
+    keys = ({}, {KEY_HEADER: ""}, {KEY_HEADER: "guessed"}, {KEY_HEADER: cloud.tokens["victim"]})
+    answers = {
+        await cloud.send(path, request(path, TABLE, cloud.victim), token, **key)
+        for path in FOR_THE_GATEWAY
+        for token in (None, *NOBODY_S_TOKENS, *cloud.tokens.values(), cloud.victim.static_token)
+        for key in keys
+    }
+    assert {answer.code for answer in answers} == {"PERMISSION_DENIED"}
+    assert len(answers) == 1
 
 
 async def test_a_stranger_is_let_through_nowhere(cloud: WalkedCloud) -> None:

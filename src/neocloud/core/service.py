@@ -119,6 +119,8 @@ class Rules:
 
 View = Callable[[Any, Transaction, datetime], None]
 """Sets, in place, the part of a resource's message that follows from the time or from other rows."""
+OutsideView = Callable[[Any, datetime, Mapping[str, Any]], None]
+"""Sets, in place, the part that follows from what is no row: gets the time and `Dependencies.extras`."""
 
 
 @dataclass(frozen=True)
@@ -144,15 +146,20 @@ class Kind:
     deleting_state: str = "DELETING"
     stopped_state: str = ""
     """The state to be in while the whole cloud is stopped; "" for kinds that workloads do not matter to."""
+    working_states: frozenset[str] = frozenset()
+    """The states in which a stop matters, e.g. of a job that runs; empty: all of them."""
     is_reconciled: bool = False
     reference_verb: str = "get"
     """The right that a caller needs on a resource of the kind to name it in another one's spec."""
     is_named_anyway: bool = False
     """The contract calls the kind unnamed, and clients give it names all the same."""
+    is_named_by_rules: bool = False
+    """What a name may be is the rules' word, instead of the letters, digits and dashes of our own nouns."""
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: "View | None" = None
     """What is worked out anew each time a resource of the kind is read."""
+    outside_view: "OutsideView | None" = None
 
     @property
     def finalizers(self) -> tuple[str, ...]:

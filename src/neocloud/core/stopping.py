@@ -19,7 +19,8 @@ async def record_stop(store: Store, kinds: Sequence[Kind]) -> int:
         for kind in kinds:
             rows = tx.list(kind.message)[0] if kind.stopped_state else ()
             for row in rows:
-                if row.deleted_at or row.state == kind.stopped_state:
+                is_idle = bool(kind.working_states) and row.state not in kind.working_states
+                if row.deleted_at or is_idle or row.state == kind.stopped_state:
                     continue
                 status = wire.with_state(row.kind, row.status, kind.stopped_state)
                 tx.update(replace(row, state=kind.stopped_state, status=status))

@@ -7,6 +7,7 @@ whole seconds, so a bill can always be computed again.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Protocol
 
@@ -37,6 +38,35 @@ class UsageRecord:
     @property
     def unit_seconds(self) -> int:
         return self.units * self.seconds
+
+
+@dataclass(frozen=True)
+class CountedUsage:
+    """`count` pieces of `sku` used up in [start, end), on one day (UTC): tokens, where nothing is held."""
+
+    resource_id: str
+    resource_kind: str
+    resource_name: str
+    parent_id: str
+    """The project that pays, wherever the resource is."""
+    sku: str
+    count: int
+    start: datetime
+    end: datetime
+    unit: str
+    """What a price of the SKU is for, e.g. "million-tokens", and how many pieces that is."""
+    unit_size: int
+    unit_price: Decimal | None = None
+    """What it was sold for; None: what the price list says of the day."""
+
+
+class UsageSource(Protocol):
+    """Another teller of usage beside the meters: one that has a history of its own."""
+
+    def __call__(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
+        """Usage of these projects within [start, end), of whole seconds: [a, b) and [b, c) are [a, c). It may
+        block, so it is called in a thread."""
+        ...
 
 
 class Meter(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Kind
+from neocloud.server.validation import NAMED_BY_RULES
 
 
 class ShapeError(Exception):
@@ -72,7 +73,8 @@ def shape_of(kind: Kind) -> KindShape:
         word=re.sub(r"(?<=[a-z])(?=[A-Z])", " ", resource.DESCRIPTOR.name).lower(),
         rpcs={rpc.name: rpc for rpc in rpcs},
         behaviors=contract.resource_behaviors(resource.DESCRIPTOR)
-        - ({"UNNAMED"} if kind.is_named_anyway else set()),
+        - ({"UNNAMED"} if kind.is_named_anyway else set())
+        | ({NAMED_BY_RULES} if kind.is_named_by_rules else set()),
     )
 
 

@@ -14,6 +14,8 @@ from neocloud.core.service import Violation
 
 MAX_NAME_BYTES = 1024
 OWN_PACKAGE = "neocloud."
+NAMED_BY_RULES = "NAMED_BY_RULES"
+"""Stands beside the contract's behaviors of a kind whose rules say what a name may be."""
 RESERVED_LABELS = "neocloud.dev/"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -57,7 +59,7 @@ def name_violations(kind: str, behaviors: Collection[str], new: str, old: str | 
         yield Violation("metadata.name", "must be empty: resources of this kind have no names")
     elif old is not None and "IMMUTABLE_NAME" in behaviors:
         yield Violation("metadata.name", f"cannot be changed after creation; it is {old!r}")
-    elif kind.startswith(OWN_PACKAGE) and not _LABEL.fullmatch(new):
+    elif NAMED_BY_RULES not in behaviors and kind.startswith(OWN_PACKAGE) and not _LABEL.fullmatch(new):
         yield Violation(
             "metadata.name",
             f"is {new!r}; must be 1 to 63 of a-z, 0-9 and '-', and start and end with a letter or digit",

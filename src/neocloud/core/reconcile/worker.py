@@ -38,9 +38,11 @@ class Worker:
         lease_seconds: float = 10.0,
         poll_seconds: float = 1.0,
         take_over: bool = True,
+        after_pass: Callable[[str], None] = lambda kind: None,
     ) -> None:
         """`kinds` are those that reconcilers make children of. `take_over` says that no other worker uses the
-        store: leases found at the start are of the dead."""
+        store: leases found at the start are of the dead. `after_pass` is told the kind of each
+        resource that a pass has ended over, after what it found was written."""
         self._store = store
         self._clock = clock
         self._reconcilers = {reconciler.kind: reconciler for reconciler in reconcilers}
@@ -49,6 +51,7 @@ class Worker:
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
         self._take_over = take_over
+        self._after_pass = after_pass
         self._is_new = True
         self._woken: set[str] = set()
         self._poked = asyncio.Event()
@@ -156,13 +159,14 @@ class Worker:
         )
         task = asyncio.create_task(leased.run(), name=f"reconcile {resource.id}")
         self._passes[resource.id] = task
-        task.add_done_callback(lambda done: self._ended(resource.id, done))
+        task.add_done_callback(lambda done: self._ended(resource, done))
 
-    def _ended(self, resource_id: str, task: asyncio.Task[None]) -> None:
-        del self._passes[resource_id]
+    def _ended(self, resource: Resource, task: asyncio.Task[None]) -> None:
+        del self._passes[resource.id]
         self._poked.set()
+        self._after_pass(resource.kind)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("The pass over %s broke: %s", resource_id, error, exc_info=error)
+            log.error("The pass over %s broke: %s", resource.id, error, exc_info=error)
 
     async def _wait(self, seconds: float) -> None:
         """Until poked or until this time has passed."""

@@ -18,6 +18,7 @@ from neocloud.core.store.protocol import (
     StoreError,
     Transaction,
     Watcher,
+    watched_by,
 )
 from neocloud.core.store.vault import load_or_make_key
 
@@ -37,4 +38,5 @@ __all__ = [
     "Watcher",
     "load_or_make_key",
     "open_store",
+    "watched_by",
 ]

@@ -334,6 +334,16 @@ Watcher = Callable[[Transaction, Resource | None, Resource | None], None]
 removed (old, None), inside the transaction that does it. What it raises undoes that transaction."""
 
 
+def watched_by(*watchers: Watcher) -> Watcher:
+    """One for several, told in this order."""
+
+    def watch(tx: Transaction, old: Resource | None, new: Resource | None) -> None:
+        for each in watchers:
+            each(tx, old, new)
+
+    return watch
+
+
 class Store(Protocol):
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         """Run on a consistent snapshot; must not write."""

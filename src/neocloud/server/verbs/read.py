@@ -100,6 +100,8 @@ def as_seen(runtime: Runtime, kind: Kind, tx: Transaction, row: Resource) -> Any
     resource = wire.resource_message(row)
     if kind.view is not None:
         kind.view(resource, tx, runtime.now())
+    if kind.outside_view is not None:
+        kind.outside_view(resource, runtime.now(), runtime.dependencies.extras)
     return resource
 
 
