@@ -8,6 +8,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.engines.base import Reference
+from neocloud.services.slurm.resources import SHOWN_PATH
 from tests.services.slurm.cloud import FakeCloud, ask, eventually, fake_cloud, gone, ready
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
@@ -66,7 +67,7 @@ def pod(cloud: FakeCloud, cluster: Any, name: str) -> Any:
 
 
 def mounted_at(manifest: Any) -> dict[str, str]:
-    """Claim to the place in the jail that the image is told."""
+    """Claim to the place in the jail that the image is told; without the folder for models."""
     (container,) = manifest["spec"]["containers"]
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
@@ -76,7 +77,9 @@ def mounted_at(manifest: Any) -> dict[str, str]:
     paths = next(each["value"] for each in container.get("env", []) if each["name"] == "NODE_FILESYSTEMS")
     folders = {mount["mountPath"]: claims.get(mount["name"]) for mount in container["volumeMounts"]}
     return {
-        str(folders[f"/run/neocloud/filesystems/{index}"]): path for index, path in enumerate(paths.split())
+        str(folders[f"/run/neocloud/filesystems/{index}"]): path
+        for index, path in enumerate(paths.split())
+        if path != SHOWN_PATH
     }
 
 
@@ -124,7 +127,7 @@ async def test_one_can_be_added_later(cloud):
     filesystem = await new_filesystem(cloud)
     cluster.spec.filesystems.add(filesystem_id=filesystem, mount_path="/mnt/data")
     await change(cloud, cluster)
-    await eventually(lambda: "NODE_FILESYSTEMS" in json.dumps(pod(cloud, cluster, "worker-0")))
+    await eventually(lambda: "/mnt/data" in json.dumps(pod(cloud, cluster, "worker-0")))
     assert mounted_at(pod(cloud, cluster, "worker-0")) == {filesystem: "/mnt/data"}
 
 

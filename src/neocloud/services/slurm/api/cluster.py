@@ -13,9 +13,7 @@ from neocloud.services.slurm.reconcile.slurmrestd import (
     SlurmRest,
     SlurmUnreachable,
 )
-from neocloud.services.slurm.resources import CLUSTER, State
-
-USABLE_STATES = frozenset({State.READY, State.UPDATING})
+from neocloud.services.slurm.resources import CLUSTER, USABLE_STATES
 
 
 def access(call: Call) -> SlurmAccess:

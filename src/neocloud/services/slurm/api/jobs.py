@@ -14,6 +14,7 @@ from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmError, SlurmJob
+from neocloud.services.slurm.sbatch import DEFAULT_WORKING_DIRECTORY, job_id_in, sbatch_command
 
 Job = contract.message("neocloud.slurm.v1.Job")
 SubmitJobResponse = contract.message("neocloud.slurm.v1.SubmitJobResponse")
@@ -21,18 +22,9 @@ ListJobsResponse = contract.message("neocloud.slurm.v1.ListJobsResponse")
 CancelJobResponse = contract.message("neocloud.slurm.v1.CancelJobResponse")
 ReadJobLogResponse = contract.message("neocloud.slurm.v1.ReadJobLogResponse")
 
-DEFAULT_WORKING_DIRECTORY = "/home/shared"
 LOG_CHUNK_BYTES = 256 * 1024
 NO_SUCH_FILE = 66
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-_SUBMIT = """
-script=$(mktemp) && cat >"$script" || exit 1
-options=$1; shift
-sbatch "${@:1:options}" "$script" "${@:options+1}"; code=$?
-rm -f "$script"; exit $code
-"""
-"""$1 is the number of sbatch options that follow; the rest are the script's arguments."""
 
 _READ_LOG = """
 [ -f "$1" ] || exit 66
@@ -59,7 +51,7 @@ async def submit(call: Call, request: Any) -> Any:
         raise contract.unavailable(f"The login node does not answer: {error}. Try again.") from error
     if result.exit_code:
         raise contract.bad_field("script", result.stderr.decode(errors="replace").strip())
-    return SubmitJobResponse(job_id=int(result.stdout.decode().strip().split(";")[0]))
+    return SubmitJobResponse(job_id=job_id_in(result.stdout))
 
 
 def _submit_command(request: Any) -> list[str]:
@@ -68,9 +60,7 @@ def _submit_command(request: Any) -> list[str]:
         options.append(f"--job-name={request.name}")
     if request.dependency:
         options.append(f"--dependency={request.dependency}")
-    variables = [f"{name}={value}" for name, value in sorted(request.environment.items())]
-    shell = ["/bin/bash", "-l", "-c", _SUBMIT, "sbatch", str(len(options))]
-    return ["/usr/bin/env", *variables, *shell, *options, *request.arguments]
+    return sbatch_command(options, request.arguments, request.environment)
 
 
 async def get(call: Call, request: Any) -> Any:

@@ -4,9 +4,12 @@ The order matters in one place: what was lost is told to Slurm before pods are m
 requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
 """
 
+import asyncio
 import functools
+import shutil
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
@@ -32,7 +35,7 @@ from neocloud.services.slurm.render import (
     namespace,
     render,
 )
-from neocloud.services.slurm.resources import CLUSTER, SHARED_ROOT_IMAGE
+from neocloud.services.slurm.resources import CLUSTER, SHARED_ROOT_IMAGE, shown_folder
 
 POLL_SECONDS = 0.1
 """How soon to look again at something that takes a second or two, such as a daemon that starts."""
@@ -45,7 +48,8 @@ LAST_LOGIN_PORT = 2999
 class ClusterReconciler:
     kind = CLUSTER
 
-    def __init__(self, engine: Engine, access: SlurmAccess, image: Callable[[], str]) -> None:
+    def __init__(self, engine: Engine, access: SlurmAccess, image: Callable[[], str], home: Path) -> None:
+        self._home = home
         self._engine = engine
         self._access = access
         self._image = image
@@ -56,7 +60,7 @@ class ClusterReconciler:
         access = SlurmAccess(dependencies.engine, dependencies.store, factory)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         image = functools.cache(dependencies.settings.slurm_image)
-        return cls(dependencies.engine, access, image)
+        return cls(dependencies.engine, access, image, dependencies.settings.home)
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
@@ -121,7 +125,9 @@ class ClusterReconciler:
             kept = await scope.context.secret(LOGIN_PORT, lambda: free)
             scope.cluster.status.login.port = int(kept)
         claim = claim_name(scope.shared_root_id)
-        scope.view = await cluster_view(scope, self._image(), claim, scope.login_port)
+        shown = shown_folder(self._home, scope.cluster_id)
+        shown.mkdir(parents=True, exist_ok=True)
+        scope.view = await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
         await self._engine.apply(render(scope.view))
         scope.observation = await self._engine.observe(scope.namespace)
 
@@ -177,6 +183,7 @@ class ClusterReconciler:
 
     async def _remove_namespace(self, scope: Scope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
+        await asyncio.to_thread(shutil.rmtree, shown_folder(self._home, scope.cluster_id), ignore_errors=True)
 
 
 def _require_ready(scope: Scope, pod_name: str) -> None:

@@ -16,6 +16,7 @@ from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
     LOGIN_POD,
+    SHOWN_LABEL,
     ClusterView,
     InterfaceView,
     MountView,
@@ -68,6 +69,11 @@ class Scope:
     def login_port(self) -> int:
         return self.cluster.spec.login.port or self.cluster.status.login.port
 
+    def may_show_models(self, worker: str) -> bool:
+        """Whether its pod has the folder for models or is to be made; one that runs without goes on so."""
+        pod = self.observation.pod(worker)
+        return pod is None or SHOWN_LABEL in pod.labels
+
     def lost_workers(self) -> dict[str, str]:
         """Wanted workers that ran in the last pass and do not run, or run anew, now; with the reason."""
         lost: dict[str, str] = {}
@@ -97,7 +103,9 @@ async def read_scope(context: Context, engine: Engine) -> Scope:
     return Scope(context, cluster, observation)
 
 
-async def cluster_view(scope: Scope, image: str, shared_root_claim: str, login_port: int) -> ClusterView:
+async def cluster_view(
+    scope: Scope, image: str, shared_root_claim: str, login_port: int, shown: str = ""
+) -> ClusterView:
     """The picture that rendering works from."""
     return ClusterView(
         name=scope.cluster.metadata.name,
@@ -110,6 +118,8 @@ async def cluster_view(scope: Scope, image: str, shared_root_claim: str, login_p
         interfaces=scope.interfaces,
         mounts=scope.mounts,
         ssh_host_port=login_port,
+        shown_folder=shown,
+        shown_on=frozenset(filter(scope.may_show_models, scope.workers)) if shown else frozenset(),
     )
 
 

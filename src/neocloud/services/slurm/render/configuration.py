@@ -144,10 +144,11 @@ def _gpu_slots(gpus: int) -> str:
     return "/dev/gpu0" if gpus == 1 else f"/dev/gpu[0-{gpus - 1}]"
 
 
-def node_conf(node_set: NodeSetView) -> str:
+def node_conf(node_set: NodeSetView, *features: str) -> str:
     """How a worker describes itself when it registers (`slurmd -Z --conf`)."""
     gres = f" Gres=gpu:{node_set.gpu_type}:{node_set.gpus}" if node_set.gpus else ""
-    return f"CPUs={node_set.cpus} RealMemory={node_set.memory_mib}{gres} Feature={node_set.name}"
+    names = ",".join((node_set.name, *features))
+    return f"CPUs={node_set.cpus} RealMemory={node_set.memory_mib}{gres} Feature={names}"
 
 
 def configuration_files(view: ClusterView) -> dict[str, str]:

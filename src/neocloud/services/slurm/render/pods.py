@@ -20,11 +20,13 @@ from neocloud.services.slurm.render.view import (
     NODE_SET_LABEL,
     REST_PORT,
     ROLE_LABEL,
+    SHOWN_LABEL,
     SSH_PORT,
     WORKER_ROLE,
     ClusterView,
     NodeSetView,
 )
+from neocloud.services.slurm.resources import SHOWN_FEATURE, SHOWN_PATH
 
 CLAIMS_ANNOTATION = "neocloud.dev/claims"
 """Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
@@ -125,11 +127,12 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Kubernete
     limits = {"cpu": str(node_set.cpus), "memory": f"{memory + MEMORY_FOR_DAEMONS_MIB}Mi"}
     if node_set.gpus:
         limits["nvidia.com/gpu"] = str(node_set.gpus)
+    shows = name in view.shown_on
     container = _container(view, "worker", SLURMD_PORT) | {
         "env": [
-            {"name": "NODE_CONF", "value": node_conf(node_set)},
+            {"name": "NODE_CONF", "value": node_conf(node_set, *([SHOWN_FEATURE] if shows else []))},
             {"name": "NODE_GPUS", "value": str(node_set.gpus)},
-            *_filesystem_variables(view),
+            *_filesystem_variables(view, *([SHOWN_PATH] if shows else [])),
         ],
         "resources": {"limits": limits},
         "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "NET_RAW"]}},
@@ -138,7 +141,18 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Kubernete
     volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
     pod = _pod(view, name, WORKER_ROLE, [container], volumes)
     pod["metadata"]["labels"][NODE_SET_LABEL] = node_set.name
+    if shows:
+        _show_folder(view, pod)
     return pod
+
+
+def _show_folder(view: ClusterView, pod: KubernetesObject) -> None:
+    """As one more filesystem, the last, that mount-jail lays into the shared root."""
+    pod["metadata"]["labels"][SHOWN_LABEL] = "true"
+    volume = {"name": "shown", "hostPath": {"path": view.shown_folder, "type": "Directory"}}
+    pod["spec"]["volumes"].append(volume)
+    mount = _mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True)
+    pod["spec"]["containers"][0]["volumeMounts"].append(mount)
 
 
 def _pod(
@@ -197,8 +211,8 @@ def _container(view: ClusterView, role: str, port: int) -> dict[str, Any]:
     }
 
 
-def _filesystem_variables(view: ClusterView) -> list[dict[str, Any]]:
-    paths = " ".join(mount.path for mount in view.mounts)
+def _filesystem_variables(view: ClusterView, *more: str) -> list[dict[str, Any]]:
+    paths = " ".join((*(mount.path for mount in view.mounts), *more))
     return [{"name": "NODE_FILESYSTEMS", "value": paths}] if paths else []
 
 

@@ -16,6 +16,8 @@ SSH_PORT = 22
 CLUSTER_LABEL = "neocloud.dev/cluster"
 ROLE_LABEL = "neocloud.dev/role"
 NODE_SET_LABEL = "neocloud.dev/node-set"
+SHOWN_LABEL = "neocloud.dev/shows-models"
+"""Of worker pods that have the folder for jobs."""
 
 WORKER_ROLE = "worker"
 
@@ -96,6 +98,11 @@ class ClusterView:
     """By pod name; empty for a cluster on a network of its own."""
 
     mounts: tuple[MountView, ...] = ()
+
+    shown_folder: str = ""
+    """A folder of the machine that jobs see read-only; "" for none."""
+    shown_on: frozenset[str] = frozenset()
+    """Workers that have it: a running one is not started anew to get it."""
 
     def login_names(self) -> tuple[str, ...]:
         return tuple(f"login-{index}" for index in range(self.login_count))

@@ -1,0 +1,116 @@
+"""Jobs of clusters for other bricks: `extras[BATCH_JOBS]`. They go the ways of users' jobs."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from neocloud.core.service import Dependencies
+from neocloud.core.store.protocol import Store
+from neocloud.engines.base import Engine, EngineError
+from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
+from neocloud.services.slurm.reconcile.slurmrestd import (
+    SlurmApi,
+    SlurmError,
+    SlurmJob,
+    SlurmRest,
+    SlurmUnreachable,
+)
+from neocloud.services.slurm.resources import (
+    CLUSTER,
+    USABLE_STATES,
+    BatchJob,
+    ClusterUnreachable,
+    CommandResult,
+    JobRefused,
+    NewJob,
+    namespace,
+)
+from neocloud.services.slurm.sbatch import DEFAULT_WORKING_DIRECTORY, job_id_in, sbatch_command
+
+
+class ClusterJobs:
+    """A resources.BatchJobs."""
+
+    def __init__(self, engine: Engine, store: Store, access: SlurmAccess) -> None:
+        self._engine = engine
+        self._store = store
+        self._access = access
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "ClusterJobs":
+        factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
+        access = SlurmAccess(dependencies.engine, dependencies.store, factory)
+        return cls(dependencies.engine, dependencies.store, access)
+
+    async def submit(self, cluster_id: str, job: NewJob) -> int:
+        await self._require_ready(cluster_id)
+        options = [
+            "--parsable",
+            f"--chdir={DEFAULT_WORKING_DIRECTORY}",
+            f"--job-name={job.name}",
+            *job.options,
+        ]
+        command = sbatch_command(options, job.arguments, job.environment)
+        try:
+            result = await self._access.run_in_login_shell(cluster_id, command, stdin=job.script.encode())
+        except EngineError as error:
+            raise ClusterUnreachable(f"the login node does not answer: {error}") from error
+        if result.exit_code:
+            raise JobRefused(result.stderr.decode(errors="replace").strip())
+        return job_id_in(result.stdout)
+
+    async def jobs(self, cluster_id: str) -> Sequence[BatchJob]:
+        async with self._slurm(cluster_id) as slurm:
+            jobs = await slurm.jobs()
+        seen = await self._engine.observe(namespace(cluster_id))
+        addresses = {pod.reference.name: pod.ip or "" for pod in seen.pods}
+        return [_batch_job(job, addresses) for job in sorted(jobs, key=lambda each: each.id)]
+
+    async def cancel(self, cluster_id: str, job_id: int) -> None:
+        async with self._slurm(cluster_id) as slurm:
+            if any(job.id == job_id and not job.has_ended for job in await slurm.jobs()):
+                await slurm.cancel_job(job_id)
+
+    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
+        result = await self.run(cluster_id, ["tail", "-n", str(lines), "--", path])
+        return result.stdout.decode(errors="replace")
+
+    async def run(self, cluster_id: str, command: Sequence[str]) -> CommandResult:
+        try:
+            result = await self._access.run_in_login_shell(cluster_id, command)
+        except EngineError as error:
+            raise ClusterUnreachable(f"the login node does not answer: {error}") from error
+        return CommandResult(result.exit_code, result.stdout, result.stderr)
+
+    @asynccontextmanager
+    async def _slurm(self, cluster_id: str) -> AsyncIterator[SlurmApi]:
+        await self._require_ready(cluster_id)
+        try:
+            async with self._access.api(cluster_id) as slurm:
+                yield slurm
+        except SlurmUnreachable as error:
+            raise ClusterUnreachable(f"Slurm does not answer: {error}") from error
+        except SlurmError as error:
+            raise JobRefused(str(error)) from error
+
+    async def _require_ready(self, cluster_id: str) -> None:
+        row = await self._store.read(lambda tx: tx.get(cluster_id))
+        if row is None or row.kind != CLUSTER:
+            raise ClusterUnreachable(f"there is no cluster {cluster_id}")
+        if row.state not in USABLE_STATES:
+            raise ClusterUnreachable(f"cluster {row.name} is {row.state}, not READY")
+
+
+def _batch_job(job: SlurmJob, addresses: dict[str, str]) -> BatchJob:
+    node = job.nodes[0] if job.nodes else ""
+    return BatchJob(
+        id=job.id,
+        name=job.name,
+        state=job.state,
+        has_ended=job.has_ended,
+        reason="" if job.reason == "None" else job.reason,
+        node=node,
+        address="" if job.has_ended else addresses.get(node, ""),
+        started_at=job.started_at,
+        exit_code=job.exit_code,
+        output_path=job.output_path,
+    )
