@@ -154,6 +154,24 @@ def test_an_own_price_file_takes_the_place_of_ours(tmp_path: Path) -> None:
         ("EUR", "euro", "three capital letters"),
         ("skus:", "sku:", "needs `currency` and `skus`"),
         ("{from", "{{from", "is no YAML"),
+        ("unit: vcpu-hour", "unit: vcpu-hour\n    unit: gib-hour", "'unit' in line 6 is in line 5 already"),
+        ("skus:", "skus:\n  cpu-local.vcpu: {}", "'cpu-local.vcpu' in line 5 is in line 4 already"),
+        ("skus:", "tokens: [bank]\nskus:", "tokens must be a list of from, input and output for each"),
+        (
+            "skus:",
+            "tokens:\n  bank:\n    - {from: 2026-01-01, input: 1}\nskus:",
+            "bank.output: price must be",
+        ),
+        (
+            "skus:",
+            "tokens:\n  bank:\n    - {from: 2026-01-01, in: 1}\nskus:",
+            "bank: each row has from, input",
+        ),
+        (
+            "skus:",
+            'tokens:\n  bank:\n    - {from: 2026-01-01, input: "0.000000001", output: "1"}\nskus:',
+            "at most 8 decimals",
+        ),
     ],
 )
 def test_a_faulty_price_file_is_refused_with_the_place(before: str, after: str, complaint: str) -> None:

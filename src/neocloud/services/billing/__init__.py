@@ -2,7 +2,15 @@
 
 from neocloud.core.service import Kind, Service
 from neocloud.services.billing.api import METHODS
-from neocloud.services.billing.resources import METERS, PRICES, PRICING_POLICY, PRICING_POLICY_ID_PREFIX
+from neocloud.services.billing.resources import (
+    METERS,
+    PRICES,
+    PRICING_POLICY,
+    PRICING_POLICY_ID_PREFIX,
+    TOKEN_PRICES,
+    USAGE_SOURCES,
+)
+from neocloud.services.billing.rules.catalogue import token_prices
 from neocloud.services.billing.rules.price_list import PriceListError, load_price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules
 from neocloud.services.billing.views import pricing_policy_view
@@ -20,4 +28,13 @@ PRICING_POLICIES = Kind(
 
 SERVICE = Service(name="billing", kinds=(PRICING_POLICIES,), methods=METHODS)
 
-__all__ = ["METERS", "PRICES", "SERVICE", "PriceListError", "load_price_list"]
+__all__ = [
+    "METERS",
+    "PRICES",
+    "SERVICE",
+    "TOKEN_PRICES",
+    "USAGE_SOURCES",
+    "PriceListError",
+    "load_price_list",
+    "token_prices",
+]

@@ -1,5 +1,9 @@
 """Which messages this brick answers with, and the names under which the application hands it its parts."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
 from neocloud.core import contract
 
 ListUsageResponse = contract.message("neocloud.billing.v1.ListUsageResponse")
@@ -23,3 +27,41 @@ METERS = "billing.meters"
 """Key in Dependencies.extras: the meters of all bricks."""
 PRICES = "billing.prices"
 """Key in Dependencies.extras: the PriceList to charge by; the one that comes along when it is missing."""
+USAGE_SOURCES = "billing.usage-sources"
+"""Key in Dependencies.extras: who tells usage besides the meters; a sequence of core.usage.UsageSource."""
+TOKEN_PRICES = "billing.token-prices"
+"""Key in Dependencies.extras: a TokenPrices."""
+
+INPUT, CACHED_INPUT, OUTPUT = "input", "cached-input", "output"
+TOKEN_KINDS = (INPUT, CACHED_INPUT, OUTPUT)
+"""Input that was found in the engine's cache is only of the second kind."""
+
+
+def token_sku(model: str, kind: str) -> str:
+    return f"tokens.{model}.{kind}"
+
+
+@dataclass(frozen=True)
+class TokenTerms:
+    """On which terms a model's tokens are sold."""
+
+    input: str = ""
+    """US dollars for a million tokens, as a decimal; "" when the model has no price."""
+    cached_input: str = ""
+    output: str = ""
+    tokens_per_minute: int = 0
+    """Of one tenant. 0: no limit."""
+    requests_per_minute: int = 0
+    context_length: int = 0
+    """As its makers say; 0 for a model that the catalogue does not know."""
+    license: str = ""
+    name: str = ""
+    """What the catalogue calls it; "" when it does not know it."""
+
+    @property
+    def is_priced(self) -> bool:
+        return bool(self.input and self.output)
+
+
+TokenPrices = Callable[[str, date], TokenTerms]
+"""The terms of a model by a name of it ("-fast" after it in that flavour), on a day (UTC)."""

@@ -1,9 +1,10 @@
 """What a caller may do: see what a project or tenant used, and what it costs.
 
-Both are computed from the resources' history on each call and never stored, so a bill cannot disagree with
-what happened.
+Both are computed on each call and never stored, so a bill cannot disagree with what happened: from the
+resources' history, and from what other sources have counted, such as the gateway's ledger of tokens.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,11 +13,12 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
-from neocloud.core.usage import Meter, UsageRecord
+from neocloud.core.usage import CountedUsage, Meter, UsageRecord, UsageSource
 from neocloud.services.billing.api.usage_pages import Window, key, page, place
 from neocloud.services.billing.resources import (
     METERS,
     PRICES,
+    USAGE_SOURCES,
     ListUsageResponse,
     Report,
     ReportLine,
@@ -64,31 +66,38 @@ def _window(request: Any, now: datetime) -> Window:
     return Window(min(start.replace(microsecond=0), end), end)
 
 
-async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRecord]:
-    meters: Sequence[Meter] = call.dependencies.extras[METERS]
-    histories = await call.dependencies.store.read_long(
-        lambda tx: _histories(tx, parent_id, meters, window.end)
-    )
-    found = [
+async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRecord | CountedUsage]:
+    extras, store = call.dependencies.extras, call.dependencies.store
+    meters: Sequence[Meter] = extras[METERS]
+    sources: Sequence[UsageSource] = extras.get(USAGE_SOURCES, ())
+    projects = await store.read(lambda tx: _projects(tx, parent_id))
+    histories = await store.read_long(lambda tx: _histories(tx, projects, meters, window.end))
+    found: list[UsageRecord | CountedUsage] = [
         record
         for history in histories
         for meter in meters
         if history[0].kind in meter.kinds
         for record in meter(history, window.start, window.end)
     ]
+    for source in sources:
+        found += await asyncio.to_thread(source, projects, window.start, window.end)
     return sorted(found, key=key)
 
 
-def _histories(
-    tx: Transaction, parent_id: str, meters: Sequence[Meter], until: datetime
-) -> Sequence[Sequence[HistoryEntry]]:
-    """The history of each metered resource in a project, or in all projects of a tenant."""
+def _projects(tx: Transaction, parent_id: str) -> Sequence[str]:
+    """The project, or all projects of the tenant."""
     parent = tx.get(parent_id)
     if parent is None or parent.kind != CONTAINER:
         raise contract.bad_field("parent_id", "must be the id of a project or a tenant")
-    projects = [parent_id]
-    if is_tenant(parent):
-        projects = [row.id for row in tx.list(CONTAINER, parent_id=parent_id)[0]]
+    return (
+        [row.id for row in tx.list(CONTAINER, parent_id=parent_id)[0]] if is_tenant(parent) else [parent_id]
+    )
+
+
+def _histories(
+    tx: Transaction, projects: Sequence[str], meters: Sequence[Meter], until: datetime
+) -> Sequence[Sequence[HistoryEntry]]:
+    """The history of each metered resource in the projects."""
     kinds = [kind for meter in meters for kind in meter.kinds]
     found: dict[str, list[HistoryEntry]] = defaultdict(list)
     for project_id in projects:
@@ -97,17 +106,21 @@ def _histories(
     return list(found.values())
 
 
-def _usage_message(record: UsageRecord) -> Any:
-    return UsageRecordMessage(
+def _usage_message(record: UsageRecord | CountedUsage) -> Any:
+    message = UsageRecordMessage(
         resource_id=record.resource_id,
         resource_kind=record.resource_kind,
         resource_name=record.resource_name,
         sku=record.sku,
-        units=record.units,
         start=record.start,
         end=record.end,
-        seconds=record.seconds,
+        parent_id=record.parent_id,
     )
+    if isinstance(record, CountedUsage):
+        message.count = record.count
+    else:
+        message.units, message.seconds = record.units, record.seconds
+    return message
 
 
 def _line_message(line: Line) -> Any:
@@ -122,6 +135,7 @@ def _line_message(line: Line) -> Any:
         unit_price="" if line.unit_price is None else f"{line.unit_price:f}",
         cost="" if line.cost is None else f"{line.cost:f}",
         is_unpriced=line.cost is None,
+        parent_id=line.parent_id,
     )
 
 

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.usage import UsageRecord
+from neocloud.core.usage import CountedUsage, UsageRecord
+
+Record = UsageRecord | CountedUsage
 
 MAX_PAGE_SIZE = 1000
 
@@ -24,7 +26,7 @@ class Place:
     """Where a page begins: behind this record of this window."""
 
     window: Window
-    after: tuple[int, str, str]
+    after: tuple[int, str, str, str, str]
 
     def token(self, request: Any) -> str:
         content = [_seconds(self.window.start), _seconds(self.window.end), *self.after]
@@ -39,13 +41,13 @@ def place(request: Any) -> Place | None:
     start, end, *after = json.loads(content)
     return Place(
         Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)),
-        (after[0], after[1], after[2]),
+        (after[0], after[1], after[2], after[3], after[4]),
     )
 
 
 def page(
-    records: Sequence[UsageRecord], request: Any, window: Window, begin: Place | None
-) -> tuple[Sequence[UsageRecord], str]:
+    records: Sequence[Record], request: Any, window: Window, begin: Place | None
+) -> tuple[Sequence[Record], str]:
     """The records of the page, of all in order, and the token of the next one. Size 0 is all on one page."""
     rest = [record for record in records if begin is None or key(record) > begin.after]
     size = min(request.page_size, MAX_PAGE_SIZE) or len(rest)
@@ -53,9 +55,10 @@ def page(
     return found, Place(window, key(found[-1])).token(request) if len(rest) > size else ""
 
 
-def key(record: UsageRecord) -> tuple[int, str, str]:
-    """Which orders all records, and tells them apart."""
-    return _seconds(record.start), record.resource_id, record.sku
+def key(record: Record) -> tuple[int, str, str, str, str]:
+    """Which orders all records, and tells them apart: a model has several payers, and prices."""
+    price = str(record.unit_price) if isinstance(record, CountedUsage) else ""
+    return _seconds(record.start), record.resource_id, record.sku, record.parent_id, price
 
 
 def _list_of(request: Any) -> str:

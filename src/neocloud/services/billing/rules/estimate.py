@@ -69,7 +69,7 @@ def costs(held: Units, span: str, prices: PriceList, day: date) -> Sequence[SkuC
         if sku is None or price is None:
             why = f"needs {sku_name}, which has no price; add one to the price list (neo up --price-file)"
             raise NoEstimate(Violation("spec", why))
-        quantity = Fraction(number * SPANS[span], sku.unit.seconds)
+        quantity = Fraction(number * SPANS[span], sku.unit.parts)
         found.append(SkuCost(sku_name, quantity, quantity * Fraction(price)))
     return found
 

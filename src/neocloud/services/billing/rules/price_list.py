@@ -15,10 +15,14 @@ from typing import Any
 
 import yaml
 
+from neocloud.services.billing.resources import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
+from neocloud.services.billing.rules.unique_yaml import DuplicateKey, load_unique
 from neocloud.services.compute.resources import Preset
 
 HOURS_PER_MONTH = 730
 _HOUR = 3600
+_LEAST_TOKEN_PRICE = Decimal("0.00000001")
+"""Of a million tokens; the gateway's ledger counts in such."""
 
 
 class PriceListError(Exception):
@@ -26,16 +30,17 @@ class PriceListError(Exception):
 
 
 class Unit(Enum):
-    """What a price is per; the value is how many unit-seconds of usage make one."""
+    """What a price is per. What is held has so many unit-seconds in one; what is counted, so many pieces."""
 
     GPU_HOUR = ("gpu-hour", _HOUR)
     VCPU_HOUR = ("vcpu-hour", _HOUR)
     GIB_HOUR = ("gib-hour", _HOUR)
     GIB_MONTH = ("gib-month", HOURS_PER_MONTH * _HOUR)
+    MILLION_TOKENS = ("million-tokens", 10**6)
 
-    def __init__(self, label: str, seconds: int) -> None:
+    def __init__(self, label: str, parts: int) -> None:
         self.label = label
-        self.seconds = seconds
+        self.parts = parts
 
 
 @dataclass(frozen=True)
@@ -95,16 +100,43 @@ def load_price_list(path: Path | None) -> PriceList:
 
 def parse_price_list(text: str, source: str) -> PriceList:
     try:
-        content = yaml.safe_load(text)
+        content = load_unique(text)
+    except DuplicateKey as error:
+        raise PriceListError(f"{source}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise PriceListError(f"{source} is no YAML: {error}") from error
     if not isinstance(content, Mapping) or not isinstance(content.get("skus"), Mapping):
         raise PriceListError(f"{source} needs `currency` and `skus`; start from a copy of prices.yaml.")
     try:
-        skus = {str(name): _sku(str(name), entry) for name, entry in content["skus"].items()}
+        entries = {**content["skus"], **token_entries(content.get("tokens"))}
+        skus = {str(name): _sku(str(name), entry) for name, entry in entries.items()}
         return PriceList(currency=_currency(content.get("currency")), skus=skus)
     except PriceListError as error:
         raise PriceListError(f"{source}: {error}") from error
+
+
+def token_entries(models: Any) -> Mapping[str, Any]:
+    """The section `tokens`, in which a model has one row of prices, as one entry for each of its SKUs."""
+    if models is None:
+        return {}
+    if not isinstance(models, Mapping) or not all(isinstance(rows, list) for rows in models.values()):
+        raise PriceListError("tokens must be a list of from, input and output for each model's name")
+    entries = {}
+    for model, rows in models.items():
+        for kind in TOKEN_KINDS:
+            prices = [_row(f"tokens.{model}", row, kind) for row in rows]
+            entries[token_sku(str(model), kind)] = {"unit": Unit.MILLION_TOKENS.label, "prices": prices}
+    return entries
+
+
+def _row(name: str, row: Any, kind: str) -> Mapping[str, Any]:
+    columns = {"from", "until", *(each.replace("-", "_") for each in TOKEN_KINDS)}
+    if not isinstance(row, Mapping) or not set(row) <= columns:
+        raise PriceListError(f"{name}: each row has from, input, output and perhaps cached_input and until")
+    price = row.get(kind.replace("-", "_"))
+    if price is None and kind == CACHED_INPUT:
+        price = row.get(INPUT)
+    return {"from": row.get("from"), "until": row.get("until"), "price": price}
 
 
 def _currency(value: Any) -> str:
@@ -120,7 +152,10 @@ def _sku(name: str, entry: Any) -> Sku:
     rows = entry.get("prices")
     if not isinstance(rows, list) or not rows:
         raise PriceListError(f"{name}: prices must be a list of from and price")
-    return Sku(name, units[entry["unit"]], tuple(_prices(name, rows)))
+    sku = Sku(name, units[entry["unit"]], tuple(_prices(name, rows)))
+    if sku.unit is Unit.MILLION_TOKENS and any(price.amount % _LEAST_TOKEN_PRICE for price in sku.prices):
+        raise PriceListError(f"{name}: a price of tokens has at most 8 decimals")
+    return sku
 
 
 def _prices(name: str, rows: Sequence[Any]) -> Sequence[Price]:

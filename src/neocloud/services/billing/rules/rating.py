@@ -1,4 +1,4 @@
-"""From usage to money: a line for each resource, UTC day and SKU.
+"""From usage to money: a line for each resource, UTC day and SKU, and for each price that it was sold at.
 
 Prices hold for whole UTC days, so cutting usage at midnight also cuts it where a price changes. A line's cost
 is computed exactly and rounded once, half up, to a millionth; the total is the sum of the lines as shown.
@@ -6,12 +6,13 @@ Nothing else is rounded, so the same history and price list always give the same
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
-from neocloud.core.usage import UsageRecord
+from neocloud.core.usage import CountedUsage, UsageRecord
 from neocloud.services.billing.rules.price_list import PriceList
 
 DECIMALS = 6
@@ -31,32 +32,60 @@ class Line:
     unit_price: Decimal | None
     """None: the price list has none for this SKU on this day."""
     cost: Decimal | None
+    parent_id: str = ""
+    """The project that pays."""
 
 
 @dataclass(frozen=True)
 class _Group:
-    """What is added up: one resource, one day, one SKU. The name is the newest one."""
+    """What is added up."""
 
+    parent_id: str
     resource_id: str
     resource_kind: str
     day: date
     sku: str
+    unit: str = ""
+    """Of what is counted, with its size; the price list knows those of what is held."""
+    unit_size: int = 0
+    sold_at: Decimal | None = None
+    """None: at what the price list says."""
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return self.day, self.resource_id, self.sku, self.parent_id, self.sold_at or 0
 
 
-def rate(records: Iterable[UsageRecord], prices: PriceList) -> Sequence[Line]:
+def rate(records: Iterable[UsageRecord | CountedUsage], prices: PriceList) -> Sequence[Line]:
     """Lines in order of day, resource and SKU."""
-    unit_seconds: dict[_Group, int] = {}
-    names: dict[str, tuple[datetime, str]] = {}
+    amounts: dict[_Group, int] = {}
+    names: dict[_Group, tuple[datetime, str]] = {}
     for record in records:
-        names[record.resource_id] = max(
-            names.get(record.resource_id, (record.start, record.resource_name)),
-            (record.start, record.resource_name),
-        )
-        for day, seconds in days(record.start, record.end):
-            group = _Group(record.resource_id, record.resource_kind, day, record.sku)
-            unit_seconds[group] = unit_seconds.get(group, 0) + record.units * seconds
-    ordered = sorted(unit_seconds, key=lambda group: (group.day, group.resource_id, group.sku))
-    return [_line(group, names[group.resource_id][1], unit_seconds[group], prices) for group in ordered]
+        for group, amount in _amounts(record):
+            amounts[group] = amounts.get(group, 0) + amount
+            named = _named(group)
+            names[named] = max(names.get(named, (record.start, "")), (record.start, record.resource_name))
+    ordered = sorted(amounts, key=lambda group: group.order)
+    return [_line(group, names[_named(group)][1], amounts[group], prices) for group in ordered]
+
+
+def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]:
+    """Unit-seconds or pieces, by day."""
+    group = _Group(
+        record.parent_id, record.resource_id, record.resource_kind, record.start.date(), record.sku
+    )
+    if isinstance(record, CountedUsage):
+        sold = replace(group, unit=record.unit, unit_size=record.unit_size, sold_at=record.unit_price)
+        yield sold, record.count
+        return
+    for day, seconds in days(record.start, record.end):
+        yield replace(group, day=day), record.units * seconds
+
+
+def _named(group: _Group) -> _Group:
+    """What has one name, the newest: a resource; of one that serves several models, each of them."""
+    same = replace(group, day=date.min, sold_at=None)
+    return same if group.unit else replace(same, sku="")
 
 
 def total(lines: Iterable[Line]) -> Decimal:
@@ -73,10 +102,15 @@ def days(start: datetime, end: datetime) -> Iterator[tuple[date, int]]:
         start = stop
 
 
-def _line(group: _Group, name: str, unit_seconds: int, prices: PriceList) -> Line:
+def _line(group: _Group, name: str, amount: int, prices: PriceList) -> Line:
     sku = prices.skus.get(group.sku)
-    price = sku.price_on(group.day) if sku else None
-    quantity = Fraction(unit_seconds, sku.unit.seconds if sku else _HOUR_SECONDS)
+    price = group.sold_at
+    if price is None and sku is not None:
+        price = sku.price_on(group.day)
+    unit, size = group.unit or UNKNOWN_UNIT, group.unit_size or _HOUR_SECONDS
+    if sku is not None and not group.unit:
+        unit, size = sku.unit.label, sku.unit.parts
+    quantity = Fraction(amount, size)
     return Line(
         resource_id=group.resource_id,
         resource_kind=group.resource_kind,
@@ -84,9 +118,10 @@ def _line(group: _Group, name: str, unit_seconds: int, prices: PriceList) -> Lin
         day=group.day,
         sku=group.sku,
         quantity=_rounded(quantity),
-        unit=sku.unit.label if sku else UNKNOWN_UNIT,
+        unit=unit,
         unit_price=price,
         cost=None if price is None else _rounded(quantity * Fraction(price)),
+        parent_id=group.parent_id,
     )
 
 
