@@ -20,11 +20,13 @@ def samples(kind: Kind) -> list:
     """Resources of a kind in their shapes: each platform and preset, each type of storage."""
     resource = contract.message(kind.message)()
     resource.metadata.parent_id = "project-e00a"
-    if kind.message == "nebius.compute.v1.Instance":
-        found = []
+    shapes = {"nebius.compute.v1.Instance": "resources", "nebius.ai.v1.Endpoint": ""}
+    if kind.message in shapes:
+        field, found = shapes[kind.message], []
         for platform in platforms().values():
             for preset in platform.presets:
-                resource.spec.resources.platform, resource.spec.resources.preset = platform.name, preset
+                shape = getattr(resource.spec, field) if field else resource.spec
+                shape.platform, shape.preset = platform.name, preset
                 found.append(type(resource).FromString(resource.SerializeToString()))
         return found
     type_field = resource.spec.DESCRIPTOR.fields_by_name.get("type")

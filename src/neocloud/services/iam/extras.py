@@ -4,10 +4,12 @@ from typing import Any
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Store
+from neocloud.services.iam.access.authenticate import StoreAuthenticator
 from neocloud.services.iam.access.issuers import ISSUERS, Issuers, is_loopback
 from neocloud.services.iam.access.issuing import token_issuer
 from neocloud.services.iam.access.passwords import PASSWORDS, PasswordChecker
-from neocloud.services.iam.resources import TOKEN_ISSUER
+from neocloud.services.iam.access.tenant_rights import tenant_rights
+from neocloud.services.iam.resources import AUTHENTICATOR, TENANT_RIGHTS, TOKEN_ISSUER
 
 
 def extras(store: Store, clock: Clock, *, host: str = "127.0.0.1") -> dict[str, Any]:
@@ -16,4 +18,6 @@ def extras(store: Store, clock: Clock, *, host: str = "127.0.0.1") -> dict[str, 
         PASSWORDS: PasswordChecker(),
         ISSUERS: Issuers(clock, is_plain_allowed=is_loopback(host)),
         TOKEN_ISSUER: token_issuer(store, clock),
+        AUTHENTICATOR: StoreAuthenticator(store, clock),
+        TENANT_RIGHTS: tenant_rights(store),
     }

@@ -4,11 +4,13 @@ Tenant and Project are one message in the published API, `Container`: a row with
 row with one is a project.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from neocloud.core import contract
+from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Resource
 
 CONTAINER = "nebius.iam.v1.Container"
@@ -85,6 +87,24 @@ TOKEN_ISSUER = "iam.token-issuer"
 TokenIssuer = Callable[[str, timedelta], Awaitable[tuple[str, datetime]]]
 """(service account id, lifetime) -> (access token, when it ends): for what acts as the account, e.g. a
 machine. The token dies with the account. Raises ApiError (not found) when there is no such account."""
+
+AUTHENTICATOR = "iam.authenticator"
+"""Where `Dependencies.extras` has a core.service.Authenticator, for parts that are handed tokens."""
+TENANT_RIGHTS = "iam.tenant-rights"
+"""Where `Dependencies.extras` has a TenantRights."""
+
+
+@dataclass(frozen=True)
+class ProjectRights:
+    """Which of the permissions that were asked for a subject has in one project."""
+
+    project_id: str
+    project_name: str
+    permissions: tuple[str, ...]
+
+
+TenantRights = Callable[[Subject, Sequence[str]], Awaitable[Sequence[ProjectRights]]]
+"""(subject, permissions) -> every project of the subject's tenant where it has any of them, by id."""
 
 
 class State(StrEnum):

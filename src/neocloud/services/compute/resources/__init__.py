@@ -28,7 +28,7 @@ from neocloud.services.compute.resources.filesystem import (
 )
 from neocloud.services.compute.resources.filesystem import attachment_value as filesystem_attachment
 from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
-from neocloud.services.compute.resources.room import check_room, cluster_demands, instance_demands
+from neocloud.services.compute.resources.room import HOLDERS, check_room, cluster_demands, instance_demands
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, gib, size_bytes
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "FILESYSTEM",
     "FILESYSTEM_ID_PREFIX",
     "GIB",
+    "HOLDERS",
     "INSTANCE",
     "NAMESPACE_LABEL",
     "RESERVED_LABEL_PREFIX",

@@ -1,6 +1,6 @@
-"""Is there room on this machine? Adds up what instances and workers of Slurm clusters hold together. Pure.
+"""Is there room on this machine? Adds up what instances, workers, replicas and jobs hold together. Pure.
 
-Whoever promises a node asks here, so that machines and clusters never get the same memory twice.
+Whoever promises a node asks here, so that they never get the same memory twice.
 """
 
 from collections import Counter
@@ -15,6 +15,22 @@ from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec,
 
 CLUSTER = "neocloud.slurm.v1.Cluster"
 ClusterSpec = contract.message("neocloud.slurm.v1.ClusterSpec")
+
+DEPLOYMENT = "neocloud.inference.v1.Deployment"
+DeploymentSpec = contract.message("neocloud.inference.v1.DeploymentSpec")
+PLACE = "neocloud.inference.v1.Place"
+PlaceSpec = contract.message("neocloud.inference.v1.PlaceSpec")
+
+JOB = "neocloud.tuning.v1.FineTuningJob"
+JobSpec = contract.message("neocloud.tuning.v1.FineTuningJobSpec")
+_TRAINING = frozenset({"VALIDATING_FILES", "QUEUED", "RUNNING"})
+
+ENDPOINT = "nebius.ai.v1.Endpoint"
+AI_JOB = "nebius.ai.v1.Job"
+HOLDERS = (CLUSTER, INSTANCE, DEPLOYMENT, PLACE, JOB, ENDPOINT, AI_JOB)
+"""Kinds that hold room on this machine, or say how much: what a reconciler lists before it asks."""
+_AI_SPECS = {kind: contract.message(f"{kind}Spec") for kind in (ENDPOINT, AI_JOB)}
+_AI_RESTS = frozenset({"STOPPED", "COMPLETED", "FAILED", "CANCELLED"})
 
 _HOLDS_NOTHING = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
@@ -56,9 +72,29 @@ def _others(tenants: Tenants, resource_id: str) -> Iterable[Demand]:
     for row in tenants.list(CLUSTER):
         if row.id != resource_id:
             yield from cluster_demands(ClusterSpec.FromString(row.spec))
+    yield from _replicas_of_others(tenants, resource_id)
+    for row in tenants.list(JOB):
+        spec = JobSpec.FromString(row.spec)
+        if row.id != resource_id and row.state in _TRAINING and spec.platform:
+            yield preset(spec.platform, spec.preset), 1
+    for kind, spec_class in _AI_SPECS.items():
+        for row in tenants.list(kind):
+            if row.id != resource_id and row.state not in _AI_RESTS:
+                spec = spec_class.FromString(row.spec)
+                yield preset(spec.platform, spec.preset), 1
     for row in tenants.list(INSTANCE):
         if row.id != resource_id and row.state not in _HOLDS_NOTHING:
             yield from instance_demands(InstanceSpec.FromString(row.spec))
+
+
+def _replicas_of_others(tenants: Tenants, resource_id: str) -> Iterable[Demand]:
+    """A deployment holds its fewest replicas always, and those beyond while they have a place."""
+    places = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in tenants.list(PLACE))
+    for row in tenants.list(DEPLOYMENT):
+        spec = DeploymentSpec.FromString(row.spec)
+        replicas = max(spec.scaling.min_replicas, places[row.id])
+        if row.id != resource_id and spec.platform and replicas:
+            yield preset(spec.platform, spec.preset), replicas
 
 
 def _count(demands: Iterable[Demand]) -> Counter[Any]:

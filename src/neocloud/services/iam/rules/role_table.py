@@ -77,6 +77,33 @@ ROLES: Mapping[str, Role] = {
         "Running jobs on clusters that others manage.",
         ("slurm.jobs.*", "slurm.clusters.get", "slurm.clusters.list"),
     ),
+    "ai.editor": Role(
+        "Endpoints and jobs of container images; what they run on can be seen.",
+        (*_all("ai"), *_read("compute", "vpc", "quotas")),
+    ),
+    "ai.viewer": Role("Looking at endpoints and jobs of container images.", _read("ai")),
+    "tuning.editor": Role(
+        "Fine-tuning jobs, and the files and models that they begin and end with.",
+        (
+            *_all("tuning"),
+            *("inference.models.*", "inference.files.*"),
+            *_read("inference", "compute", "slurm", "quotas"),
+        ),
+    ),
+    "tuning.viewer": Role("Looking at fine-tuning jobs.", _read("tuning")),
+    "inference.editor": Role(
+        "Models, deployments, budgets, files and batches; what they run on can be seen.",
+        (*_all("inference"), *_read("compute", "slurm", "quotas")),
+    ),
+    "inference.viewer": Role("Looking at models, deployments and budgets.", _read("inference")),
+    "inference.user": Role(
+        "Calling models that others deploy, with files and batches of its own.",
+        (
+            *("inference.deployments.invoke", "inference.deployments.get", "inference.deployments.list"),
+            *("inference.models.get", "inference.models.list"),
+            *("inference.files.*", "inference.batches.*"),
+        ),
+    ),
     "storage.editor": Role("Buckets and what is in them.", _all("storage")),
     "storage.viewer": Role("Looking at buckets and what is in them.", _read("storage")),
     "storage.objects.editor": Role(
