@@ -1,0 +1,53 @@
+"""AI workloads: endpoints and jobs, container images that are run on a project's subnet."""
+
+from neocloud.core.service import Kind, Service
+from neocloud.services.ai.api import METHODS
+from neocloud.services.ai.images import known_images
+from neocloud.services.ai.meter import METERS
+from neocloud.services.ai.reconcile import reconcilers
+from neocloud.services.ai.resources import (
+    ENDPOINT,
+    ENDPOINT_ID_PREFIX,
+    IMAGES,
+    JOB,
+    JOB_ID_PREFIX,
+    EndpointState,
+    JobState,
+)
+from neocloud.services.ai.rules import EndpointRules, JobRules
+from neocloud.services.ai.views import without_secrets
+
+VERBS = frozenset({"Create", "Get", "GetByName", "List", "Delete"})
+PROJECT = ("nebius.iam.v1.Container",)
+
+ENDPOINTS = Kind(
+    message=ENDPOINT,
+    rpc="nebius.ai.v1.EndpointService",
+    id_prefix=ENDPOINT_ID_PREFIX,
+    permission="ai.endpoints",
+    parent_kinds=PROJECT,
+    verbs=VERBS,
+    rules=EndpointRules(),
+    initial_state=EndpointState.PROVISIONING,
+    stopped_state=EndpointState.STOPPED,
+    is_reconciled=True,
+    view=without_secrets,
+)
+JOBS = Kind(
+    message=JOB,
+    rpc="nebius.ai.v1.JobService",
+    id_prefix=JOB_ID_PREFIX,
+    permission="ai.jobs",
+    parent_kinds=PROJECT,
+    verbs=VERBS,
+    rules=JobRules(),
+    initial_state=JobState.PROVISIONING,
+    stopped_state=JobState.PROVISIONING,
+    working_states=frozenset({JobState.STARTING, JobState.RUNNING}),
+    is_reconciled=True,
+    view=without_secrets,
+)
+
+SERVICE = Service(name="ai", kinds=(ENDPOINTS, JOBS), methods=METHODS, reconcilers=reconcilers, meters=METERS)
+
+__all__ = ["IMAGES", "SERVICE", "known_images"]

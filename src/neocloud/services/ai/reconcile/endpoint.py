@@ -1,0 +1,55 @@
+"""An endpoint from wish to fact: its program runs until it is stopped, and is started anew when it ends."""
+
+from typing import Any
+
+from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.services.ai.reconcile.scope import WorkloadScope
+from neocloud.services.ai.reconcile.shown import show_addresses, show_details
+from neocloud.services.ai.reconcile.workload import WorkloadReconciler
+from neocloud.services.ai.resources import (
+    ENDPOINT,
+    EndpointState,
+    EndpointStateEnum,
+    EndpointStatus,
+    Reason,
+)
+
+RESYNC_SECONDS = 10.0
+STOPPED_RESYNC_SECONDS = 60.0
+
+
+class EndpointReconciler(WorkloadReconciler):
+    kind = ENDPOINT
+    is_restarted = True
+
+    def status(self, scope: WorkloadScope, outcome: Outcome) -> Settled:
+        state = _state(scope, outcome)
+        status: Any = EndpointStatus()
+        status.CopyFrom(scope.message.status)
+        status.state = EndpointStateEnum.Value(state)
+        show_addresses(status, scope, state)
+        show_details(status, *_details(scope, outcome))
+        resync = STOPPED_RESYNC_SECONDS if state == EndpointState.STOPPED else RESYNC_SECONDS
+        return Settled(status, state, resync)
+
+
+def _state(scope: WorkloadScope, outcome: Outcome) -> EndpointState:
+    if scope.is_deleting:
+        return EndpointState.DELETING
+    if outcome.failed is not None:
+        return EndpointState.ERROR
+    if not scope.should_run:
+        return EndpointState.STOPPED if scope.pod is None else EndpointState.STOPPING
+    if outcome.is_done:
+        return EndpointState.RUNNING
+    return EndpointState.STARTING if scope.interface is not None else EndpointState.PROVISIONING
+
+
+def _details(scope: WorkloadScope, outcome: Outcome) -> tuple[str, str]:
+    if outcome.failed is not None:
+        return outcome.failed.reason, str(outcome.failed)
+    pod = scope.current_pod
+    if scope.should_run and pod is not None and pod.restart_count:
+        times = "once" if pod.restart_count == 1 else f"{pod.restart_count} times"
+        return Reason.STARTED_ANEW, f"Its program ended {times} and was started anew. {pod.message}".strip()
+    return "", outcome.waiting if scope.should_run else ""

@@ -1,0 +1,124 @@
+"""Where a workload is put: its addresses on the subnet, who may reach its ports, the filesystems it sees.
+
+A security group of its own lets anybody who reaches the subnet talk to its ports, and to nothing else of it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.store.protocol import Resource
+from neocloud.engines.interface import mac_of
+from neocloud.services.ai.reconcile.scope import WorkloadScope
+from neocloud.services.ai.render import InterfaceView, MountView
+from neocloud.services.ai.resources import Reason, subnet_group_name
+from neocloud.services.ai.rules.container import is_udp
+from neocloud.services.ai.rules.place import is_read_only
+from neocloud.services.compute.resources import FilesystemState, claim_reference
+from neocloud.services.vpc.resources import (
+    ALLOCATION,
+    SECURITY_GROUP,
+    SECURITY_RULE,
+    RuleAccess,
+    RuleProtocol,
+    RuleType,
+    SecurityGroupSpec,
+    SecurityRuleSpec,
+    SubnetSpec,
+    address_of,
+    assign,
+    network_namespace,
+    private_address,
+    public_address,
+)
+
+POLL_SECONDS = 0.2
+ANYWHERE = "0.0.0.0/0"
+PRIORITY = 500
+_USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
+
+
+async def find_interface(scope: WorkloadScope) -> None:
+    """Set the scope's interface. Raises RetryLater until all addresses are there."""
+    subnet_id = scope.spec.subnet_id
+    subnet = await scope.context.get(subnet_id)
+    if subnet is None:
+        raise Failed(
+            Reason.SUBNET_GONE, f"Subnet {subnet_id} is gone; delete this and make it anew elsewhere."
+        )
+    network_id = SubnetSpec.FromString(subnet.spec).network_id
+    private = await _allocation(scope, scope.id, private_address(subnet_id))
+    public = (
+        await _allocation(scope, f"{scope.id}-public", public_address(subnet_id))
+        if scope.spec.public_ip
+        else None
+    )
+    group = await _ensure_group(scope, network_id)
+    scope.interface = InterfaceView(
+        network=network_namespace(network_id),
+        subnet=subnet_id,
+        address=address_of(private),
+        mac=mac_of(scope.id),
+        security_groups=(group.id,),
+        public_address=address_of(public) if public else "",
+    )
+
+
+async def find_filesystems(scope: WorkloadScope) -> None:
+    """Set the scope's mounts. Raises RetryLater until all are ready."""
+    found = []
+    for volume in scope.spec.volumes:
+        row = await scope.context.get(volume.source)
+        if row is None or row.state == FilesystemState.ERROR:
+            raise Failed(Reason.FILESYSTEM_FAILED, f"Filesystem {volume.source} is gone or has failed.")
+        if row.state not in _USABLE:
+            raise RetryLater(f"filesystem {row.name or row.id} is {row.state}", delay_seconds=POLL_SECONDS)
+        sub_path = volume.source_path.strip("/")
+        found.append(MountView(claim_reference(row), volume.container_path, sub_path, is_read_only(volume)))
+    scope.mounts = tuple(found)
+
+
+async def _allocation(scope: WorkloadScope, name: str, spec: Any) -> Resource:
+    parent_id = scope.message.metadata.parent_id
+    row = await scope.context.ensure_child(ALLOCATION, name=name, parent_id=parent_id, spec=spec, labels={})
+    if not address_of(row) or not await assign(scope.context, row.id):
+        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=POLL_SECONDS)
+    return row
+
+
+async def _ensure_group(scope: WorkloadScope, network_id: str) -> Resource:
+    group = await scope.context.ensure_child(
+        SECURITY_GROUP,
+        name=subnet_group_name(scope.id),
+        parent_id=scope.message.metadata.parent_id,
+        spec=SecurityGroupSpec(network_id=network_id),
+        labels={},
+    )
+    for name, spec in _rules(scope.spec).items():
+        await scope.context.ensure_child(SECURITY_RULE, name=name, parent_id=group.id, spec=spec, labels={})
+    return group
+
+
+def _rules(spec: Any) -> Mapping[str, Any]:
+    """By name: everything out, and each declared port in."""
+    out = _allow("ANY")
+    out.egress.destination_cidrs.append(ANYWHERE)
+    rules = {"out": out}
+    for protocol, ports in (
+        ("TCP", [port.container_port for port in spec.ports if not is_udp(port)]),
+        ("UDP", [port.container_port for port in spec.ports if is_udp(port)]),
+    ):
+        if ports:
+            rule = rules[f"{protocol.lower()}-ports"] = _allow(protocol)
+            rule.ingress.source_cidrs.append(ANYWHERE)
+            rule.ingress.destination_ports.extend(ports)
+    return rules
+
+
+def _allow(protocol: str) -> Any:
+    return SecurityRuleSpec(
+        access=RuleAccess.Value("ALLOW"),
+        protocol=RuleProtocol.Value(protocol),
+        type=RuleType.Value("STATEFUL"),
+        priority=PRIORITY,
+    )

@@ -1,0 +1,118 @@
+"""What endpoints and jobs do alike: make the pod, wait for it, take it away, write the record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.store.protocol import Store, Transaction
+from neocloud.engines.base import Engine, EngineError, Reference
+from neocloud.services.ai.reconcile.place import find_filesystems, find_interface
+from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
+from neocloud.services.ai.record import Record, read_record, write_record
+from neocloud.services.ai.render import WorkloadView, workload_objects
+from neocloud.services.ai.resources import POD, namespace
+from neocloud.services.ai.rules.container import is_udp, words
+from neocloud.services.compute.resources import preset
+
+POLL_SECONDS = 0.2
+ENGINE_RETRY_SECONDS = 2.0
+
+
+class WorkloadReconciler:
+    kind = ""
+    is_restarted = False
+    """Whether its program is to run for ever."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+
+    async def scope(self, context: Context) -> WorkloadScope:
+        return await read_scope(context, self._engine, self._store, 0)
+
+    def steps(self, scope: WorkloadScope) -> Sequence[Step]:
+        if not scope.should_run:
+            return (Step("Stop it", self._stop),)
+        return (
+            Step("Give it addresses", find_interface),
+            Step("Find its filesystems", find_filesystems),
+            Step("Start it", self._start),
+            Step("Wait until it runs", self._wait),
+        )
+
+    def delete_steps(self, scope: WorkloadScope) -> Sequence[Step]:
+        return (
+            Step("Stop it", self._stop),
+            Step("Remove what the engine keeps of it", self._remove_namespace),
+        )
+
+    def status(self, scope: WorkloadScope, outcome: Outcome) -> Settled:
+        raise NotImplementedError
+
+    async def _start(self, scope: WorkloadScope) -> None:
+        if scope.pod is not None and scope.current_pod is None:
+            await self._stop(scope)  # of an earlier attempt
+        try:
+            await self._engine.apply(workload_objects(self._view(scope)))
+        except EngineError as error:
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        scope.observation = await self._engine.observe(namespace(scope.id))
+
+    async def _wait(self, scope: WorkloadScope) -> None:
+        if not scope.is_up:
+            why = scope.pod.message if scope.pod else ""
+            raise RetryLater(f"it is starting{f': {why}' if why else ''}", delay_seconds=POLL_SECONDS)
+        if not scope.record.started_at:
+            now = scope.context.now.timestamp()
+            await self.note(scope, lambda record: replace(record, started_at=now))
+
+    async def _stop(self, scope: WorkloadScope) -> None:
+        if scope.pod is not None:
+            await self._remove([Reference("Pod", namespace(scope.id), POD)])
+            scope.observation = await self._engine.observe(namespace(scope.id))
+
+    async def _remove_namespace(self, scope: WorkloadScope) -> None:
+        await self._remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
+
+    async def _remove(self, references: Sequence[Reference]) -> None:
+        try:
+            await self._engine.remove(references)
+        except EngineError as error:
+            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+
+    async def note(self, scope: WorkloadScope, change: Callable[[Record], Record]) -> None:
+        """Unless somebody asked for something else since this pass began; then the next pass decides."""
+        before = scope.record
+
+        def work(tx: Transaction) -> Record:
+            stored = read_record(tx, scope.id)
+            if tx.get(scope.id) is None or (stored is not None and stored != before):
+                raise RetryLater("it was changed meanwhile", delay_seconds=0)
+            changed = change(before)
+            write_record(tx, scope.id, changed)
+            return changed
+
+        scope.record = await self._store.write(work)
+
+    def _view(self, scope: WorkloadScope) -> WorkloadView:
+        assert scope.interface is not None, "a step before this one set it"
+        spec = scope.spec
+        shape = preset(spec.platform, spec.preset)
+        return WorkloadView(
+            id=scope.id,
+            run=scope.run,
+            image=spec.image,
+            command=words(spec.container_command),
+            args=words(spec.args),
+            working_dir=spec.working_dir,
+            variables={variable.name: variable.value for variable in spec.environment_variables},
+            ports=[(port.container_port, "UDP" if is_udp(port) else "TCP") for port in spec.ports],
+            files=[(file.container_path, file.content) for file in spec.injected_files],
+            mounts=scope.mounts,
+            interface=scope.interface,
+            vcpus=shape.vcpu,
+            memory_mib=shape.memory_mib,
+            gpus=shape.gpus,
+            shm_bytes=spec.shm_size_bytes,
+            is_restarted=self.is_restarted,
+        )

@@ -1,0 +1,75 @@
+"""Endpoint and Job: container images that are run for somebody. Names, states and reasons. Pure."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from neocloud.core import contract
+
+ENDPOINT = "nebius.ai.v1.Endpoint"
+ENDPOINT_ID_PREFIX = "aiendpoint"
+EndpointSpec = contract.message("nebius.ai.v1.EndpointSpec")
+EndpointStatus = contract.message("nebius.ai.v1.EndpointStatus")
+EndpointStateEnum = contract.enum("nebius.ai.v1.EndpointStatus.State")
+
+JOB = "nebius.ai.v1.Job"
+JOB_ID_PREFIX = "aijob"
+JobSpec = contract.message("nebius.ai.v1.JobSpec")
+JobStatus = contract.message("nebius.ai.v1.JobStatus")
+JobStateEnum = contract.enum("nebius.ai.v1.JobStatus.State")
+
+ReadWrite = contract.enum("nebius.ai.v1.JobSpec.VolumeMount.Mode")
+
+CONTAINER = "main"
+POD = "main"
+
+IMAGES = "ai.images"
+"""Key in Dependencies.extras: `KnownImages`."""
+
+KnownImages = Callable[[], Sequence[str] | None]
+"""Names of the container images that this machine has; None where any will do, since nothing really runs."""
+
+
+class EndpointState(StrEnum):
+    PROVISIONING = "PROVISIONING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    DELETING = "DELETING"
+    ERROR = "ERROR"
+
+
+class JobState(StrEnum):
+    PROVISIONING = "PROVISIONING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    DELETING = "DELETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    ERROR = "ERROR"
+
+
+ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.ERROR})
+"""A job in one of these runs again only when somebody restarts it."""
+
+
+class Reason(StrEnum):
+    """Why it does not run; stable, for programs. Also the codes of `state_details`."""
+
+    SUBNET_GONE = "SubnetGone"
+    FILESYSTEM_FAILED = "FilesystemFailed"
+    EXITED = "Exited"
+    TIMED_OUT = "TimedOut"
+    CANCELLED = "Cancelled"
+    STARTED_ANEW = "StartedAnew"
+
+
+def namespace(resource_id: str) -> str:
+    return resource_id
+
+
+def subnet_group_name(resource_id: str) -> str:
+    """Of the security group that lets callers reach its ports."""
+    return f"{resource_id}-ports"

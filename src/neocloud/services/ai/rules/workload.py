@@ -1,0 +1,72 @@
+"""What is legal for an endpoint and a job, put together. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.ai.rules.container import container_violations
+from neocloud.services.ai.rules.offered import not_offered
+from neocloud.services.ai.rules.place import default_subnet, hold_filesystems, place_violations
+from neocloud.services.compute.resources import GIB, check_room, preset, preset_violations
+
+MOST_ATTEMPTS = 100
+SMALLEST_SECONDS = 1
+
+
+class WorkloadRules(Rules):
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        found = [
+            *preset_violations(new.spec.platform, new.spec.preset, "spec"),
+            *not_offered(new.spec),
+            *container_violations(new.spec, world),
+            *place_violations(new, world),
+            *_sizes(new.spec),
+        ]
+        if not found:
+            check_room(world, new.metadata.id, demands(new.spec), [])
+        return found
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        if not new.spec.subnet_id:
+            subnet = default_subnet(world, new.metadata.parent_id)
+            assert subnet is not None, "looked at before"
+            new.spec.subnet_id = subnet.id
+        hold_filesystems(new, world)
+
+
+class EndpointRules(WorkloadRules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        """As a machine of its shape, whether it runs or not."""
+        shape = preset(resource.spec.platform, resource.spec.preset)
+        if shape.gpus:
+            return {"ai.endpoint.count": 1, f"compute.instance.gpu.{shape.gpu_type or 'any'}": shape.gpus}
+        return {
+            "ai.endpoint.count": 1,
+            "compute.instance.non-gpu.vcpu": shape.vcpu,
+            "compute.instance.non-gpu.memory": shape.memory_gib * GIB,
+        }
+
+
+class JobRules(WorkloadRules):
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        spec = new.spec
+        if not 0 <= spec.restart_attempts <= MOST_ATTEMPTS:
+            yield Violation("spec.restart_attempts", f"must be from 0 to {MOST_ATTEMPTS}")
+        if spec.HasField("timeout") and spec.timeout.seconds < SMALLEST_SECONDS:
+            yield Violation("spec.timeout", f"must be {SMALLEST_SECONDS} s or more; leave it out for none")
+        yield from super().violations(new, old, world)
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        """A job that has ended takes nothing but its row, and demand may not follow the state."""
+        return {"ai.job.count": 1}
+
+
+def demands(spec: Any) -> list[Any]:
+    """The room that a running one takes."""
+    return [(preset(spec.platform, spec.preset), 1)]
+
+
+def _sizes(spec: Any) -> Iterable[Violation]:
+    for field, value in (("shm_size_bytes", spec.shm_size_bytes), ("disk.size_bytes", spec.disk.size_bytes)):
+        if value < 0:
+            yield Violation(f"spec.{field}", "must be 0 or more")

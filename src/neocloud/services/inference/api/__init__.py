@@ -1,0 +1,71 @@
+"""What a caller may do with models, deployments and budgets: verbs, and the permission each needs."""
+
+from neocloud.core.service import Kind, Method
+from neocloud.services.inference.api import gateway, logs, wake
+from neocloud.services.inference.resources import (
+    BUDGET,
+    BUDGET_ID_PREFIX,
+    DEPLOYMENT,
+    DEPLOYMENT_ID_PREFIX,
+    MODEL,
+    MODEL_ID_PREFIX,
+    PLACE,
+    PLACE_HELD,
+    PLACE_ID_PREFIX,
+    PLACE_STOPPED,
+    PROJECT,
+    DeploymentState,
+    ModelState,
+)
+from neocloud.services.inference.rules import DeploymentRules, ModelRules
+from neocloud.services.inference.rules.budget import BudgetRules
+from neocloud.services.inference.views import budget_view
+
+_DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
+
+MODELS = Kind(
+    message=MODEL,
+    rpc="neocloud.inference.v1.ModelService",
+    id_prefix=MODEL_ID_PREFIX,
+    permission="inference.models",
+    parent_kinds=(PROJECT,),
+    rules=ModelRules(),
+    initial_state=ModelState.CREATING,
+    is_reconciled=True,
+    is_named_by_rules=True,
+)
+DEPLOYMENTS = Kind(
+    message=DEPLOYMENT,
+    rpc=_DEPLOYMENTS,
+    id_prefix=DEPLOYMENT_ID_PREFIX,
+    permission="inference.deployments",
+    parent_kinds=(PROJECT,),
+    rules=DeploymentRules(),
+    initial_state=DeploymentState.CREATING,
+    stopped_state=DeploymentState.STOPPED,
+    is_reconciled=True,
+)
+PLACES = Kind(
+    message=PLACE,
+    rpc=_DEPLOYMENTS,
+    id_prefix=PLACE_ID_PREFIX,
+    permission="inference.places",
+    parent_kinds=(PROJECT,),
+    verbs=frozenset(),
+    initial_state=PLACE_HELD,
+    stopped_state=PLACE_STOPPED,
+)
+BUDGETS = Kind(
+    message=BUDGET,
+    rpc="neocloud.inference.v1.BudgetService",
+    id_prefix=BUDGET_ID_PREFIX,
+    permission="inference.budgets",
+    parent_kinds=(PROJECT,),
+    rules=BudgetRules(),
+    initial_state="ACTIVE",
+    outside_view=budget_view,
+)
+
+KINDS = (MODELS, DEPLOYMENTS, PLACES, BUDGETS)
+
+METHODS: tuple[Method, ...] = (*wake.METHODS, *logs.METHODS, *gateway.METHODS)

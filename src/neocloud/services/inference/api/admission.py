@@ -1,0 +1,45 @@
+"""Whether a call is the gateway's, and what it is told of those who call it."""
+
+import hmac
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call
+from neocloud.services.iam.resources import AUTHENTICATOR, SERVICE_ACCOUNT, TENANT_RIGHTS
+from neocloud.services.inference.extras import GATEWAY_KEY
+
+KEY_HEADER = "x-neocloud-gateway-key"
+PERMISSIONS = (
+    "inference.deployments.invoke",
+    "inference.models.list",
+    *(f"inference.files.{verb}" for verb in ("create", "get", "list", "delete")),
+    *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
+    *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
+)
+"""What the gateway decides by."""
+
+AdmitResponse = contract.message("neocloud.inference.v1.AdmitResponse")
+
+
+def require_gateway(call: Call) -> None:
+    """Raises ApiError unless the call carries the gateway's key, in the same words whatever it is."""
+    key = call.dependencies.extras.get(GATEWAY_KEY, "")
+    given = call.headers.get(KEY_HEADER, "")
+    if not key or not hmac.compare_digest(key.encode(), given.encode()):
+        raise contract.permission_denied("", "", "Only this cloud's gateway may call this.")
+
+
+async def admit(call: Call, request: Any) -> Any:
+    """Who a token is, and what it may do where. Raises ApiError (unauthenticated) for nobody's."""
+    require_gateway(call)
+    extras = call.dependencies.extras
+    subject = await extras[AUTHENTICATOR].authenticate(request.token)
+    answer = AdmitResponse(subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id)
+    for each in await extras[TENANT_RIGHTS](subject, PERMISSIONS):
+        answer.grants.add(
+            project_id=each.project_id, project_name=each.project_name, permissions=each.permissions
+        )
+    row = await call.dependencies.store.read(lambda tx: tx.get(subject.id))
+    if row is not None and row.kind == SERVICE_ACCOUNT:
+        answer.home_project_id = row.parent_id
+    return answer

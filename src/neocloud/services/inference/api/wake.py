@@ -1,0 +1,39 @@
+"""Wake a deployment that sleeps, as a request to it would."""
+
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import Transaction
+from neocloud.services.inference.extras import TRAFFIC
+from neocloud.services.inference.resources import DEPLOYMENT
+
+WakeDeploymentResponse = contract.message("neocloud.inference.v1.WakeDeploymentResponse")
+
+
+async def wake(call: Call, request: Any) -> Any:
+    now = call.dependencies.clock.now()
+
+    def work(tx: Transaction) -> None:
+        row = tx.get(request.id)
+        if row is None or row.kind != DEPLOYMENT:
+            raise contract.not_found("deployment", request.id)
+        if row.deleted_at is not None:
+            raise contract.bad_state(row.id, f"{row.id} is being deleted.")
+        tx.wake(row.id, now)
+
+    await call.dependencies.store.write(work)
+    call.dependencies.extras[TRAFFIC].wake(request.id)
+    return WakeDeploymentResponse()
+
+
+METHODS = (
+    Method(
+        "neocloud.inference.v1.DeploymentService/Wake",
+        wake,
+        "inference.deployments.invoke",
+        target=lambda request: request.id,
+        is_change=True,
+    ),
+)
+"""Who may call a deployment may wake it: a call does so, too."""

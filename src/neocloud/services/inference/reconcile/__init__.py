@@ -1,0 +1,14 @@
+"""How models and deployments become true."""
+
+from collections.abc import Sequence
+
+from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.service import Dependencies
+from neocloud.services.inference.reconcile.deployment import DeploymentReconciler
+from neocloud.services.inference.reconcile.model import ModelReconciler
+
+__all__ = ["DeploymentReconciler", "ModelReconciler", "reconcilers"]
+
+
+def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler]:
+    return (ModelReconciler.of(dependencies), DeploymentReconciler.of(dependencies))

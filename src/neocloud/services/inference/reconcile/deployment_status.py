@@ -1,0 +1,64 @@
+"""A deployment's status, computed once at the end of every pass from what the pass saw. Pure."""
+
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.resources import DeploymentState, DeploymentStatus, Replica
+
+StateEnum = contract.enum("neocloud.inference.v1.DeploymentStatus.State")
+
+
+def deployment_status(scope: Scope, outcome: Outcome) -> Settled:
+    old = scope.deployment.status
+    state = _state(scope, outcome)
+    status = DeploymentStatus(
+        state=StateEnum.Value(state),
+        message=str(outcome.failed) if outcome.failed else outcome.waiting,
+        reconciling=not outcome.is_done,
+        wanted_replicas=scope.wanted,
+        start_seconds=old.start_seconds,
+    )
+    status.replicas.extend(scope.records[name] for name in sorted(scope.records, key=_number))
+    if scope.plan is not None:
+        status.memory = scope.plan.sentence
+        status.context_length = scope.plan.context_length
+        status.max_concurrency = scope.plan.max_concurrency
+    if scope.model is not None:
+        status.served_names.append(scope.served_name)
+        status.served_names.extend(sorted(adapter.name for adapter in scope.adapters))
+    _note_start(status, scope, state)
+    return Settled(status, state, scope.look_again_seconds)
+
+
+def _state(scope: Scope, outcome: Outcome) -> DeploymentState:
+    if scope.context.resource.deleted_at:
+        return DeploymentState.DELETING
+    if any(record.state == Replica.READY for record in scope.records.values()):
+        return DeploymentState.READY
+    if outcome.failed:
+        return DeploymentState.ERROR
+    was = DeploymentState(StateEnum.Name(scope.deployment.status.state))
+    if not scope.wanted:
+        return DeploymentState.ASLEEP if outcome.is_done else was
+    is_first = was is DeploymentState.CREATING
+    return DeploymentState.CREATING if is_first else DeploymentState.STARTING
+
+
+def _note_start(status: Any, scope: Scope, state: DeploymentState) -> None:
+    """How long from nothing to an answer: what callers of a cold model are told to wait."""
+    old, now = scope.deployment.status, scope.context.now
+    if state is DeploymentState.READY:
+        if old.state != status.state:
+            took = now - (contract.to_datetime(old.starting_since) if old.HasField("starting_since") else now)
+            status.start_seconds = max(1, round(took.total_seconds()))
+    elif scope.wanted and state is not DeploymentState.DELETING:
+        is_going_on = old.HasField("starting_since") and state is not DeploymentState.ERROR
+        begin = contract.to_datetime(old.starting_since) if is_going_on else now
+        status.starting_since.FromDatetime(begin)
+
+
+def _number(name: str) -> tuple[int, str]:
+    """ "replica-10" comes after "replica-9"."""
+    return (len(name), name)

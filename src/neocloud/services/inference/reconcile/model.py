@@ -1,0 +1,184 @@
+"""A model from wish to fact: fetch its weights, look at them, say what they are. On deletion a copy goes too.
+
+What has been looked at once is not looked at again: sources do not change. A folder that was bad is looked at
+from time to time, since somebody may mend it.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neocloud.core import contract, wire
+from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.service import Dependencies
+from neocloud.engines.base import Engine, Observation, PodPhase, Reference
+from neocloud.services.inference.reconcile.log_tail import last_lines
+from neocloud.services.inference.reconcile.reader import MODEL_READER, FolderReader, ModelReader
+from neocloud.services.inference.reconcile.safetensors import BadWeights
+from neocloud.services.inference.render import FETCH_POD, fetch_objects
+from neocloud.services.inference.resources import (
+    DEPLOYMENT,
+    MODEL,
+    MODEL_FOLDERS,
+    ModelFolders,
+    ModelReason,
+    ModelState,
+    ModelStatus,
+    namespace,
+    users_space,
+    weights_folder,
+)
+
+StateEnum = contract.enum("neocloud.inference.v1.ModelStatus.State")
+
+POLL_SECONDS = 0.5
+LOOK_AGAIN_SECONDS = 30.0
+
+
+@dataclass
+class ModelScope:
+    context: Context
+    model: Any
+    users: dict[str, str] = field(default_factory=dict)
+    """Ids of those that need it, with their kinds."""
+    facts: Any = None
+    """A ModelStatus; None until its folder was read."""
+
+    @property
+    def model_id(self) -> str:
+        return self.model.metadata.id
+
+
+class ModelReconciler:
+    kind = MODEL
+
+    def __init__(self, engine: Engine, folders: ModelFolders, reader: ModelReader, image: Any) -> None:
+        self._engine = engine
+        self._folders = folders
+        self._reader = reader
+        self._image = image
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "ModelReconciler":
+        reader = dependencies.extras.get(MODEL_READER) or FolderReader()
+        folders = dependencies.extras[MODEL_FOLDERS]
+        return cls(dependencies.engine, folders, reader, lambda: dependencies.settings.image("jail"))
+
+    async def scope(self, context: Context) -> ModelScope:
+        scope = ModelScope(context, wire.resource_message(context.resource))
+        for user_id in sorted(await context.claims(users_space(scope.model_id))):
+            row = await context.get(user_id)
+            if row is not None and row.deleted_at is None:
+                scope.users[user_id] = row.kind
+        return scope
+
+    def steps(self, scope: ModelScope) -> Sequence[Step]:
+        if scope.model.status.digest:
+            return ()
+        is_elsewhere = self._reader.reads_files and scope.model.spec.source.HasField("hub")
+        fetch = [Step("Fetch the weights", self._fetch)] if is_elsewhere else []
+        return (*fetch, Step("Look at the weights", self._look))
+
+    def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
+        return (Step("Stop fetching", self._remove_namespace), Step("Delete the copy", self._delete_copy))
+
+    def status(self, scope: ModelScope, outcome: Outcome) -> Settled:
+        status = ModelStatus()
+        status.CopyFrom(scope.facts or scope.model.status)
+        state = _state(scope, outcome)
+        status.state = StateEnum.Value(state)
+        status.reconciling = not outcome.is_done
+        status.message = str(outcome.failed) if outcome.failed else outcome.waiting
+        del status.adapter_ids[:], status.deployment_ids[:]
+        status.adapter_ids.extend(each for each, kind in scope.users.items() if kind == MODEL)
+        status.deployment_ids.extend(each for each, kind in scope.users.items() if kind == DEPLOYMENT)
+        is_bad_folder = outcome.failed is not None and not scope.model.spec.source.HasField("hub")
+        return Settled(status, state, LOOK_AGAIN_SECONDS if is_bad_folder else None)
+
+    async def _fetch(self, scope: ModelScope) -> None:
+        """A pod does it; what is there already is not fetched again."""
+        name = namespace(scope.model_id)
+        target = self._folders.of_model(scope.model_id)
+        await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+        seen = await self._engine.observe(name)
+        if _phase(seen) is None:
+            await self._engine.apply(fetch_objects(name, self._image(), target, scope.model.spec.source.hub))
+            seen = await self._engine.observe(name)
+        if _phase(seen) is PodPhase.FAILED:
+            said = await last_lines(self._engine, Reference("Pod", name, FETCH_POD), 5)
+            hub = scope.model.spec.source.hub
+            raise Failed(
+                ModelReason.FETCH_FAILED,
+                f"{hub.id} could not be fetched from the hub: {said or 'its pod ended'}. Check the id,"
+                " and that this machine reaches the hub; or download it elsewhere and add the folder.",
+            )
+        if _phase(seen) is not PodPhase.SUCCEEDED:
+            raise RetryLater("fetching from the hub", delay_seconds=2 * POLL_SECONDS)
+        await self._engine.remove([Reference("Namespace", name, name)])
+
+    async def _look(self, scope: ModelScope) -> None:
+        folder = self._checked(scope.model, scope.model_id)
+        base_folder = await self._base_folder(scope)
+        try:
+            scope.facts = await self._reader.read(folder, base_folder)
+        except BadWeights as error:
+            reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
+            raise Failed(reason, f"{error}.") from error
+
+    def _checked(self, model: Any, model_id: str) -> Path:
+        """The folder, with all links followed, which must be open to the model's project."""
+        folder = weights_folder(model, self._folders)
+        project_id = model.metadata.parent_id
+        real = folder.resolve()
+        if self._reader.reads_files and not self._folders.is_open(
+            real, project_id=project_id, model_id=model_id
+        ):
+            raise Failed(
+                ModelReason.BAD_FOLDER,
+                f"{folder} is not in a folder that is opened for models. `neo model add` copies it; or the"
+                " operator opens its parent with --model-folder.",
+            )
+        return real
+
+    async def _base_folder(self, scope: ModelScope) -> Path | None:
+        base_id = scope.model.spec.base_model_id
+        if not base_id:
+            return None
+        row = await scope.context.get(base_id)
+        if row is None or row.state != ModelState.READY:
+            raise RetryLater(f"its base {base_id} is not READY", delay_seconds=POLL_SECONDS)
+        return self._checked(wire.resource_message(row), base_id)
+
+    async def _remove_namespace(self, scope: ModelScope) -> None:
+        name = namespace(scope.model_id)
+        if scope.model.spec.source.HasField("hub"):
+            await self._engine.remove([Reference("Namespace", name, name)])
+
+    async def _delete_copy(self, scope: ModelScope) -> None:
+        """Only what the cloud made, and no other model is read from."""
+        folder = weights_folder(scope.model, self._folders)
+        project_id = scope.model.metadata.parent_id
+        if not self._folders.is_copy(folder, project_id=project_id, model_id=scope.model_id):
+            return
+        for row in await scope.context.list(MODEL, project_id):
+            other = wire.resource_message(row)
+            if row.id != scope.model_id and weights_folder(other, self._folders).is_relative_to(folder):
+                return
+        if not folder.is_symlink():
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _state(scope: ModelScope, outcome: Outcome) -> ModelState:
+    if scope.context.resource.deleted_at:
+        return ModelState.DELETING
+    if outcome.failed:
+        return ModelState.ERROR
+    return ModelState.READY if outcome.is_done else ModelState.CREATING
+
+
+def _phase(seen: Observation) -> PodPhase | None:
+    pod = seen.pod(FETCH_POD)
+    return pod.phase if pod else None

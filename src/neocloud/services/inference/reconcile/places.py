@@ -1,0 +1,83 @@
+"""A place for each replica: what it holds of the machine, kept for the bill and for those who ask for
+room."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neocloud.core.contract import ApiError
+from neocloud.core.reconcile.steps import RetryLater
+from neocloud.core.store.protocol import Resource
+from neocloud.engines.base import Capabilities
+from neocloud.services.compute.resources import HOLDERS, check_room
+from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.resources import PLACE, PLACE_STOPPED, PlaceSpec
+from neocloud.services.inference.rules.deployment import replica_demand
+
+NO_ROOM_SECONDS = 5.0
+
+
+class _Tenants:
+    """As much of a World as the question for room needs, read beforehand."""
+
+    def __init__(self, inventory: Capabilities, rows: Mapping[str, Sequence[Resource]]) -> None:
+        self.inventory = inventory
+        self._rows = rows
+
+    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
+        return self._rows[kind]
+
+
+async def take_places(scope: Scope, inventory: Capabilities) -> None:
+    """One for each wanted replica. Raises RetryLater, with the sum, while there is no room for them."""
+    held = await places(scope)
+    missing = [name for name in scope.wanted_names if name not in held]
+    if missing:
+        await _require_room(scope, inventory, len(held))
+    for name in missing:
+        metadata = scope.deployment.metadata
+        await scope.context.ensure_child(
+            PLACE,
+            name=_place_name(scope, name),
+            parent_id=metadata.parent_id,
+            spec=_spec(scope),
+            labels={},
+        )
+
+
+async def give_places_back(scope: Scope, keep: Sequence[str]) -> None:
+    for name, row in (await places(scope)).items():
+        if name not in keep:
+            await scope.context.delete_child(row.id)
+
+
+async def places(scope: Scope) -> Mapping[str, Resource]:
+    """By replica; those of an older shape or from before a stop are given back first."""
+    found: dict[str, Resource] = {}
+    wanted = _spec(scope)
+    for row in await scope.context.list(PLACE, scope.deployment.metadata.parent_id):
+        if row.owner_id != scope.id or row.deleted_at is not None:
+            continue
+        if row.state == PLACE_STOPPED or PlaceSpec.FromString(row.spec) != wanted:
+            await scope.context.delete_child(row.id)
+        else:
+            found[row.name.removeprefix(f"{scope.id}.")] = row
+    return found
+
+
+async def _require_room(scope: Scope, inventory: Capabilities, held: int) -> None:
+    rows = {kind: await scope.context.list(kind) for kind in HOLDERS}
+    least = scope.spec.scaling.min_replicas
+    wanted = replica_demand(scope.spec, scope.wanted)
+    try:
+        check_room(_Tenants(inventory, rows), scope.id, wanted, replica_demand(scope.spec, max(held, least)))
+    except ApiError as error:
+        raise RetryLater(error.message, delay_seconds=NO_ROOM_SECONDS) from error
+
+
+def _place_name(scope: Scope, replica: str) -> str:
+    return f"{scope.id}.{replica}"
+
+
+def _spec(scope: Scope) -> Any:
+    spec = scope.spec
+    return PlaceSpec(deployment_id=scope.id, platform=spec.platform, preset=spec.preset, charge=spec.charge)

@@ -1,0 +1,70 @@
+"""What a model's folder says, as the status that users see. The control plane's only look at weights."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Protocol
+
+from neocloud.services.inference.reconcile.adapter import WEIGHTS, read_adapter
+from neocloud.services.inference.reconcile.safetensors import BadWeights
+from neocloud.services.inference.reconcile.weights import digest, read_weights, weight_files
+from neocloud.services.inference.resources import ModelStatus
+
+MODEL_READER = "inference.modelReader"
+"""Key in Dependencies.extras under which another ModelReader may be handed in."""
+
+
+class ModelReader(Protocol):
+    reads_files: bool
+    """False: it pretends, so nothing needs to be fetched or to lie in an open folder."""
+
+    async def read(self, folder: Path, base_folder: Path | None) -> Any:
+        """The facts of a ModelStatus, an adapter's where there is a base. Raises BadWeights."""
+        ...
+
+
+class FolderReader:
+    """Reads real folders, in a thread: hashing takes seconds for each ten gigabytes."""
+
+    reads_files = True
+
+    async def read(self, folder: Path, base_folder: Path | None) -> Any:
+        try:
+            if base_folder is None:
+                return await asyncio.to_thread(_model, folder)
+            return await asyncio.to_thread(_adapter, folder, base_folder)
+        except OSError as error:
+            raise BadWeights(
+                f"{error.filename or folder} cannot be read: {error.strerror or error}"
+            ) from error
+
+
+def _model(folder: Path) -> Any:
+    found = read_weights(folder)
+    return ModelStatus(
+        architecture=found.architecture.name,
+        context_length=found.architecture.context_length,
+        parameters=found.parameters,
+        size_bytes=found.size_bytes,
+        dtype=found.dtype,
+        kv_bytes_per_token=found.architecture.kv_bytes_per_token,
+        adapter_bytes_per_rank=found.architecture.adapter_bytes_per_rank,
+        digest=digest(weight_files(folder)),
+        has_chat_template=found.has_chat_template,
+        target_modules=sorted(found.adaptable_modules),
+    )
+
+
+def _adapter(folder: Path, base_folder: Path) -> Any:
+    base = read_weights(base_folder)
+    found = read_adapter(folder, base)
+    return ModelStatus(
+        architecture=base.architecture.name,
+        context_length=base.architecture.context_length,
+        parameters=found.parameters,
+        size_bytes=found.size_bytes,
+        dtype=found.dtype,
+        lora_rank=found.rank,
+        target_modules=found.target_modules,
+        digest=digest((folder / WEIGHTS,)),
+        has_chat_template=base.has_chat_template,
+    )

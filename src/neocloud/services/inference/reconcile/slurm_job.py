@@ -1,0 +1,116 @@
+"""The batch job that is a replica: its script, its name, what it asks of Slurm. Pure.
+
+What tenants wrote only ever is an argument of the script, never part of its text.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neocloud.services.slurm.resources import SHOWN_FEATURE, BatchJob, NewJob
+
+FIRST_PORT, PORTS_OF_A_DEPLOYMENT = 20_000, 64
+BLOCKS = (32_768 - FIRST_PORT) // PORTS_OF_A_DEPLOYMENT
+"""Ports from 32,768 on are the kernel's own, for connections that go out."""
+
+REPLICA_PREFIX = "replica-"
+OUTPUT = "/home/shared/%x-%j.log"
+
+SCRIPT = r"""#!/bin/bash
+# Runs an engine until it is told to end, and ends it when it falls silent: its replica is then started anew.
+# $1 names the file with the engine's key, $2 is its port; the rest is its command line.
+key_file=$1 port=$2
+shift 2
+VLLM_API_KEY=$(<"$key_file") || exit 1
+export VLLM_API_KEY
+"$@" &
+engine=$!
+trap 'kill -TERM "$engine"' TERM INT
+
+is_well() (
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
+    printf 'GET /health HTTP/1.0\r\n\r\n' >&3
+    read -r -t 10 answer <&3
+    [[ $answer == *" 200"* ]]
+)
+
+watch() { # a model may take long to load: only who has answered once can be hung
+    local misses=0 has_answered=
+    while sleep 10 &>/dev/null; do
+        if is_well 2>/dev/null; then
+            has_answered=1 misses=0
+        elif [[ $has_answered ]] && ((++misses == 4)); then
+            echo "the engine does not answer any more; it is ended"
+            kill -KILL "$engine"
+        fi
+    done
+}
+watch &
+watcher=$!
+wait "$engine"
+code=$?
+while kill -0 "$engine" 2>/dev/null; do # a signal ended the wait, not the engine
+    wait "$engine"
+    code=$?
+done
+kill "$watcher"
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class ReplicaJob:
+    """A job as one of a deployment's replicas."""
+
+    replica: str
+    job: BatchJob
+
+
+def port_of(block: str, replica: str) -> int:
+    """No two replicas of a cluster share one, so that any number of them fit on a node."""
+    number = int(replica.removeprefix(REPLICA_PREFIX))
+    return FIRST_PORT + int(block) * PORTS_OF_A_DEPLOYMENT + number
+
+
+def new_job(
+    deployment_id: str,
+    replica: str,
+    arguments: Sequence[str],
+    resources: Any,
+    environment: Mapping[str, str],
+) -> NewJob:
+    """`arguments` are those of the script. Its name changes with anything of it."""
+    options = (*_options(resources), f"--constraint={SHOWN_FEATURE}", "--requeue", "--open-mode=append")
+    seen = json.dumps([SCRIPT, arguments, options, environment], sort_keys=True)
+    revision = hashlib.sha256(seen.encode()).hexdigest()[:12]
+    return NewJob(
+        name=f"{deployment_id}.{replica}.{revision}",
+        script=SCRIPT,
+        options=(*options, f"--output={OUTPUT}"),
+        arguments=arguments,
+        environment=environment,
+    )
+
+
+def replica_job(deployment_id: str, job: BatchJob) -> ReplicaJob | None:
+    """None for a job of something else."""
+    owner, _, rest = job.name.partition(".")
+    replica = rest.partition(".")[0]
+    number = replica.removeprefix(REPLICA_PREFIX)
+    is_ours = owner == deployment_id and number != replica and number.isdigit()
+    return ReplicaJob(replica, job) if is_ours else None
+
+
+def _options(resources: Any) -> list[str]:
+    options = ["--nodes=1", "--ntasks=1"]
+    if resources.partition:
+        options.append(f"--partition={resources.partition}")
+    if resources.cpus:
+        options.append(f"--cpus-per-task={resources.cpus}")
+    if resources.memory_gibibytes:
+        options.append(f"--mem={resources.memory_gibibytes}G")
+    if resources.gpus:
+        options.append(f"--gres=gpu:{resources.gpus}")
+    return options

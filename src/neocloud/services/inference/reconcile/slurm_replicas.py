@@ -1,0 +1,230 @@
+"""Replicas as batch jobs of a Slurm cluster, on the same nodes as training. A Placement.
+
+Slurm is the only record of jobs: a replica's job is found again by its name. One that Slurm sends back to the
+queue, because its node was lost, is the same replica at another address; one that has ended is told once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.store.protocol import Store
+from neocloud.services.inference.reconcile.placement import Seen
+from neocloud.services.inference.reconcile.pods import engine_view
+from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.slurm_files import JobFiles
+from neocloud.services.inference.reconcile.slurm_job import (
+    BLOCKS,
+    ReplicaJob,
+    new_job,
+    port_of,
+    replica_job,
+)
+from neocloud.services.inference.render import engine_arguments, engine_variables
+from neocloud.services.inference.resources import (
+    DeploymentReason,
+    DeploymentSpec,
+    ModelFolders,
+    weights_folder,
+)
+from neocloud.services.slurm.resources import (
+    SHOWN_PATH,
+    BatchJobs,
+    ClusterSpec,
+    ClusterUnreachable,
+    JobRefused,
+    NewJob,
+    shown_folder,
+)
+
+RETRY_SECONDS = 2.0
+PROBE_SECONDS = 5.0
+END_SECONDS = 0.5
+_WANTED_ENDINGS = frozenset({"CANCELLED"})
+"""Somebody wanted it: no engine that failed."""
+
+Probe = Callable[[str], Awaitable[bool]]
+
+
+class SlurmPlacement:
+    def __init__(
+        self, jobs: BatchJobs, store: Store, folders: ModelFolders, home: Path, probe: Probe | None = None
+    ) -> None:
+        """`probe` says whether the engine at an address is well."""
+        self._jobs = jobs
+        self._store = store
+        self._folders = folders
+        self._home = home
+        self._probe = probe or is_well
+
+    async def look(self, scope: Scope) -> Sequence[Seen]:
+        if not await self._has_cluster(scope):
+            return ()
+        newest, block = await self._newest(scope), await _port_block(scope)
+        shown = [each for each in newest.values() if _is_shown(scope, each)]
+        return await asyncio.gather(*(self._seen(scope, each, block) for each in shown))
+
+    async def start(self, scope: Scope, names: Sequence[str]) -> None:
+        await self._require_usable(scope)
+        assert scope.model is not None
+        weights = weights_folder(scope.model, self._folders).resolve()
+        try:
+            await asyncio.to_thread(self._files(scope).lay, weights, scope.engine_key)
+        except OSError as error:
+            why = f"the weights cannot be laid before the cluster: {error}"
+            raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error
+        block, newest = await _port_block(scope), await self._newest(scope)
+        outdated = [
+            each
+            for each in newest.values()
+            if each.replica in names and self._is_outdated(scope, each, block)
+        ]
+        await self._end(scope, outdated)
+        for name in names:
+            if name not in newest or newest[name].job.has_ended:
+                async with _explained(scope):
+                    await self._jobs.submit(scope.spec.slurm_cluster_id, self._new_job(scope, name, block))
+
+    async def stop(self, scope: Scope, names: Sequence[str]) -> None:
+        if await self._has_cluster(scope):
+            newest = await self._newest(scope)
+            await self._end(scope, [newest[name] for name in names if name in newest])
+
+    async def log(self, deployment_id: str, name: str, lines: int) -> str:
+        row = await self._store.read(lambda tx: tx.get(deployment_id))
+        cluster_id = DeploymentSpec.FromString(row.spec).slurm_cluster_id if row is not None else ""
+        try:
+            newest = await self._newest_of(deployment_id, cluster_id)
+            if name not in newest:
+                return ""
+            return await self._jobs.tail(cluster_id, newest[name].job.output_path, lines)
+        except (ClusterUnreachable, JobRefused):
+            return ""
+
+    async def clear(self, scope: Scope) -> None:
+        if await self._has_cluster(scope):
+            await self._end(scope, list((await self._newest(scope)).values()))
+        await asyncio.to_thread(self._files(scope).remove)
+
+    def adapter_path(self, scope: Scope, adapter_id: str) -> str:
+        files = self._files(scope)
+        files.lay_adapter(adapter_id, self._folders.of_deployment(scope.id) / adapter_id)
+        return files.adapter(adapter_id)
+
+    async def _seen(self, scope: Scope, each: ReplicaJob, block: str) -> Seen:
+        job = each.job
+        is_running = job.state == "RUNNING"
+        address = f"{job.address}:{port_of(block, each.replica)}" if is_running and job.address else ""
+        if job.has_ended:
+            message = f"job {job.id} ended {job.state}, exit code {job.exit_code}"
+        else:
+            why = f"on {job.node}" if is_running else f"({job.reason or 'no reason given'})"
+            message = f"job {job.id} is {job.state} {why}"
+        return Seen(
+            name=each.replica,
+            is_running=is_running,
+            is_healthy=bool(address) and await self._probe(address),
+            has_ended=job.has_ended,
+            is_outdated=self._is_outdated(scope, each, block),
+            address=address,
+            started_at=job.started_at if is_running else None,
+            message=message,
+            job_id=job.id,
+        )
+
+    def _is_outdated(self, scope: Scope, each: ReplicaJob, block: str) -> bool:
+        if each.job.has_ended or scope.plan is None or each.replica not in scope.wanted_names:
+            return False
+        return each.job.name != self._new_job(scope, each.replica, block).name
+
+    def _new_job(self, scope: Scope, replica: str, block: str) -> NewJob:
+        resources, files = scope.spec.slurm_resources, self._files(scope)
+        view, port = engine_view(scope, gpus=resources.gpus), port_of(block, replica)
+        words = engine_arguments(view, files.model, host="0.0.0.0", port=port)
+        variables = {**engine_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
+        return new_job(scope.id, replica, (files.key, str(port), *words), resources, variables)
+
+    def _files(self, scope: Scope) -> JobFiles:
+        return JobFiles(shown_folder(self._home, scope.spec.slurm_cluster_id), SHOWN_PATH, scope.id)
+
+    async def _newest(self, scope: Scope) -> dict[str, ReplicaJob]:
+        async with _explained(scope):
+            return await self._newest_of(scope.id, scope.spec.slurm_cluster_id)
+
+    async def _newest_of(self, deployment_id: str, cluster_id: str) -> dict[str, ReplicaJob]:
+        """By replica."""
+        jobs = [replica_job(deployment_id, job) for job in await self._jobs.jobs(cluster_id)]
+        return {each.replica: each for each in jobs if each is not None}
+
+    async def _end(self, scope: Scope, jobs: Sequence[ReplicaJob]) -> None:
+        """Returns when they have ended: until then their ports are not free."""
+        living = [each.job.id for each in jobs if not each.job.has_ended]
+        if not living:
+            return
+        async with _explained(scope):
+            for job_id in living:
+                await self._jobs.cancel(scope.spec.slurm_cluster_id, job_id)
+        raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=END_SECONDS)
+
+    async def _has_cluster(self, scope: Scope) -> bool:
+        """Jobs go with their cluster."""
+        row = await scope.context.get(scope.spec.slurm_cluster_id)
+        return row is not None and row.deleted_at is None
+
+    async def _require_usable(self, scope: Scope) -> None:
+        row = await scope.context.get(scope.spec.slurm_cluster_id)
+        if row is None or row.deleted_at is not None:
+            raise Failed(
+                DeploymentReason.CLUSTER_UNUSABLE,
+                f"Its cluster {scope.spec.slurm_cluster_id} is gone; delete the deployment, make another.",
+            )
+        if ClusterSpec.FromString(row.spec).subnet_id:
+            raise Failed(
+                DeploymentReason.CLUSTER_UNUSABLE,
+                f"Cluster {row.name} is on a subnet, whose nodes let nobody in but by ssh."
+                " Deploy on a cluster with a network of its own, or as pods.",
+            )
+
+
+def _is_shown(scope: Scope, each: ReplicaJob) -> bool:
+    """A job that has ended is news once: when the status still says that the replica is this job."""
+    if not each.job.has_ended:
+        return True
+    record = scope.records.get(each.replica)
+    is_known = record is not None and record.job_id == each.job.id and not record.HasField("next_try_at")
+    return is_known and each.job.state not in _WANTED_ENDINGS
+
+
+async def _port_block(scope: Scope) -> str:
+    space = f"inference.ports/{scope.spec.slurm_cluster_id}"
+    block = await scope.context.claim(space, map(str, range(BLOCKS)))
+    if block is None:
+        raise Failed(DeploymentReason.CLUSTER_UNUSABLE, f"The cluster serves {BLOCKS} deployments already.")
+    return block
+
+
+@asynccontextmanager
+async def _explained(scope: Scope) -> AsyncIterator[None]:
+    try:
+        yield
+    except ClusterUnreachable as error:
+        raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
+    except JobRefused as error:
+        hint = (
+            " No worker shows models: those made before this release do not. Scale the cluster down and up."
+            if "feature" in str(error).lower()
+            else ""
+        )
+        raise Failed(DeploymentReason.JOB_REFUSED, f"Slurm refused the job: {error}.{hint}") from error
+
+
+async def is_well(address: str) -> bool:
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=PROBE_SECONDS) as client:
+            return (await client.get(f"http://{address}/health")).is_success
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,53 @@
+"""Tells who waits for it that routes may have changed: what deployments, models, budgets say, or how they
+are.
+
+It is told before the change is committed: who reads what changed takes its turn among the writers
+(`Store.write`), and so comes after it. Nothing here knows what changed.
+"""
+
+import asyncio
+
+from neocloud.core.clock import Clock
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.inference.resources import BUDGET, DEPLOYMENT, MODEL
+
+_KINDS = frozenset({DEPLOYMENT, MODEL, BUDGET})
+
+
+class RouteChanges:
+    """Of one store, for one event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+
+    def watch(self, tx: Transaction, old: Resource | None, new: Resource | None) -> None:
+        """A store's Watcher: called in the store's thread, before the change is committed."""
+        row = new or old
+        if row is not None and row.kind in _KINDS and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def after_pass(self, kind: str) -> None:
+        """A reconciler has written what it found of a resource of this kind."""
+        if kind in _KINDS:
+            self._tell()
+
+    def listen(self) -> asyncio.Event:
+        """Set at the next change from now on. To be taken before reading what may change."""
+        self._loop = asyncio.get_running_loop()
+        return self._changed
+
+    async def wait(self, changed: asyncio.Event, seconds: float) -> None:
+        """Until the event that `listen` gave is set, or the time is over."""
+        waiting = asyncio.ensure_future(changed.wait())
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            sleeping.cancel()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

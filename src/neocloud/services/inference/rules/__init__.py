@@ -1,0 +1,6 @@
+"""What is legal for models, deployments and budgets. Pure."""
+
+from neocloud.services.inference.rules.deployment import DeploymentRules
+from neocloud.services.inference.rules.model import ModelRules
+
+__all__ = ["DeploymentRules", "ModelRules"]

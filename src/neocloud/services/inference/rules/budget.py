@@ -1,0 +1,22 @@
+"""What is legal for a budget. What it does is the gateway's: it sets aside before it sends, settles after."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+
+BudgetState = contract.enum("neocloud.inference.v1.BudgetStatus.State")
+
+
+class BudgetRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        resource.status.state = BudgetState.Value("ACTIVE")
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"inference.budget.count": 1}
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        """A limit of nothing is legal: it stops all that costs something."""
+        if old is None and not new.metadata.name:
+            yield Violation("metadata.name", "a budget needs a name, by which people change and delete it")

@@ -1,0 +1,193 @@
+"""What is legal for a deployment: a whole model of the tenant, a shape that holds it, sensible numbers."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.protocol import Resource
+from neocloud.services.compute.resources import Demand, check_room, preset, preset_violations
+from neocloud.services.inference.resources import (
+    DEPLOYMENT,
+    MODEL,
+    DeploymentSpec,
+    ModelSpec,
+    ModelState,
+    ModelStatus,
+    embeds,
+    flavours_space,
+    users_space,
+)
+from neocloud.services.inference.rules.architecture import only_embeds
+from neocloud.services.inference.rules.model import tenant_of
+from neocloud.services.inference.rules.shape import deployment_plan, shape_of
+
+SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
+IDLE_SECONDS = 15 * 60
+
+
+class DeploymentRules(Rules):
+    def defaults(self, resource: Any) -> None:
+        scaling = resource.spec.scaling
+        scaling.max_replicas = scaling.max_replicas or max(1, scaling.min_replicas)
+        scaling.idle_seconds = scaling.idle_seconds or IDLE_SECONDS
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        """Replicas in pods count as many as there may be; those in a cluster are the cluster's."""
+        demand = Counter({"inference.deployment.count": 1})
+        for shape, replicas in replica_demand(resource.spec, resource.spec.scaling.max_replicas):
+            demand["inference.replica.count"] += replicas
+            demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += replicas * shape.gpus
+        return {name: amount for name, amount in demand.items() if amount}
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        found = [*_scaling_violations(new.spec), *_shape_violations(new, world)]
+        model = _model(new, world)
+        if old is None:
+            found += [*_model_violations(new, model, world), *_task_violations(new, model, world)]
+        if not found and model is not None:
+            found += _memory_violations(new, model, world)
+        if not found:
+            self._check_room(new, old, world)
+        return found
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        """The model knows who serves it, and each of its flavours is served once."""
+        if old is not None:
+            return
+        model_id, own_id = new.spec.model_id, new.metadata.id
+        flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
+        if not world.claim(flavours_space(model_id), flavour, own_id):
+            raise contract.already_exists("deployment", flavour)
+        world.claim(users_space(model_id), own_id, own_id)
+
+    def wakes(self, resource: Any) -> Iterable[str]:
+        """Its model shows who serves it."""
+        yield resource.spec.model_id
+
+    def _check_room(self, new: Any, old: Any | None, world: World) -> None:
+        """At least one replica must have room beside all others; those that scaling adds ask when they
+        come."""
+        scaling = new.spec.scaling
+        held = replica_demand(old.spec, old.spec.scaling.min_replicas) if old else []
+        wanted = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
+        check_room(world, new.metadata.id, wanted, held)
+
+
+def replica_demand(spec: Any, replicas: int) -> list[Demand]:
+    """What so many replicas hold of this machine: nothing where they are jobs of a cluster."""
+    if spec.slurm_cluster_id or not replicas or not spec.platform:
+        return []
+    return [(preset(spec.platform, spec.preset), replicas)]
+
+
+def _model(new: Any, world: World) -> Resource | None:
+    row = world.get(new.spec.model_id)
+    tenant = tenant_of(new.metadata.parent_id, world)
+    is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, world) == tenant
+    return row if is_ours and row is not None and row.deleted_at is None else None
+
+
+def _model_violations(new: Any, model: Resource | None, world: World) -> Iterable[Violation]:
+    if model is None:
+        yield Violation(
+            "spec.model_id", f'there is no model "{new.spec.model_id}"; `neo model list` shows them'
+        )
+        return
+    base_id = ModelSpec.FromString(model.spec).base_model_id
+    if base_id:
+        yield Violation(
+            "spec.model_id",
+            f"{model.name} is an adapter: it is served by every deployment of its base {base_id} that has"
+            " max_adapters; deploy that one",
+        )
+    elif model.state != ModelState.READY:
+        yield Violation("spec.model_id", f"{model.name} is {model.state}, not READY; wait, or mend it first")
+    flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
+    holder = world.claims(flavours_space(model.id)).get(flavour, "")
+    if holder not in ("", new.metadata.id):
+        yield Violation(
+            "spec.flavour", f"{holder} serves {model.name} in the {flavour} flavour already; change that one"
+        )
+
+
+def _task_violations(new: Any, model: Resource | None, world: World) -> Iterable[Violation]:
+    """A name means one thing: whoever calls it gets vectors, or texts."""
+    if embeds(new.spec) and new.spec.max_adapters:
+        yield Violation(
+            "spec.max_adapters", "is for generating; adapters on embeddings are not served, say 0"
+        )
+    if model is None:
+        return
+    architecture = ModelStatus.FromString(model.status).architecture
+    if not embeds(new.spec) and only_embeds(architecture):
+        yield Violation(
+            "spec.task", f"must be EMBED: {model.name} is a {architecture}, which generates nothing"
+        )
+    for holder in world.claims(flavours_space(model.id)).values():
+        row = world.get(holder)
+        if row is not None and row.kind == DEPLOYMENT:
+            task = DeploymentSpec.FromString(row.spec).task
+            if task != new.spec.task:
+                yield Violation(
+                    "spec.task",
+                    f"must be {DeploymentSpec.Task.Name(task)}, as of {row.name}, which serves {model.name}"
+                    " too; for both add the model a second time, by another name",
+                )
+                return
+
+
+def _scaling_violations(spec: Any) -> Iterable[Violation]:
+    scaling = spec.scaling
+    if scaling.max_replicas < scaling.min_replicas:
+        yield Violation(
+            "spec.scaling.max_replicas",
+            f"is {scaling.max_replicas}, fewer than min_replicas, which is {scaling.min_replicas}",
+        )
+
+
+def _shape_violations(new: Any, world: World) -> Iterable[Violation]:
+    spec = new.spec
+    if spec.slurm_cluster_id:
+        row = world.get(spec.slurm_cluster_id)
+        if row is None or row.kind != SLURM_CLUSTER or row.parent_id != new.metadata.parent_id:
+            yield Violation(
+                "spec.slurm_cluster_id", "is no cluster of this project; `neo slurm cluster list` shows them"
+            )
+        elif row.deleted_at is not None:
+            yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
+        if spec.platform or spec.preset:
+            yield Violation("spec.platform", "is the cluster's own; say slurm_resources instead")
+        return
+    if spec.HasField("slurm_resources"):
+        yield Violation(
+            "spec.slurm_resources", "is for deployments on a Slurm cluster; say platform and preset"
+        )
+    if not spec.platform:
+        yield Violation(
+            "spec.platform",
+            "is required, with a preset, e.g. cpu-local and 2vcpu-8gb, or gpu-local and"
+            " 1gpu-8vcpu-64gb; `neo compute platform list` shows them",
+        )
+    else:
+        yield from preset_violations(spec.platform, spec.preset, "spec")
+
+
+def _memory_violations(new: Any, model: Resource, world: World) -> Iterable[Violation]:
+    status = ModelStatus.FromString(model.status)
+    wanted = new.spec.context_length
+    if wanted > status.context_length > 0:
+        yield Violation(
+            "spec.context_length", f"is {wanted}; {model.name} was made for at most {status.context_length}"
+        )
+        return
+    shape = shape_of(new.spec, world.inventory)
+    if shape is None or not status.size_bytes:
+        return
+    plan = deployment_plan(new.spec, status, shape)
+    if not plan.fits:
+        yield Violation(
+            "spec.preset" if new.spec.platform else "spec.slurm_resources",
+            f"does not hold {model.name}: {plan.sentence}. Choose a larger one, or a smaller context_length.",
+        )

@@ -1,0 +1,122 @@
+"""What is legal for a model: where its weights are, what it is called, what it builds on, when it may go."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.services.inference.resources import (
+    DEPLOYMENT,
+    FAST_SUFFIX,
+    MODEL,
+    ModelSpec,
+    ModelState,
+    names_space,
+    users_space,
+)
+
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
+
+
+class ModelRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"inference.model.count": 1}
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        yield from _name_violations(new, old, world)
+        if old is None:
+            yield from _source_violations(new.spec.source)
+            yield from _base_violations(new, world)
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        """Its name is its own in the tenant, and its base knows who builds on it."""
+        if old is not None:
+            return
+        tenant_id = tenant_of(new.metadata.parent_id, world)
+        for name in (new.metadata.name, new.metadata.name + FAST_SUFFIX):
+            if not world.claim(names_space(tenant_id), name, new.metadata.id):
+                raise contract.already_exists("model", name)
+        base_id = new.spec.base_model_id
+        if base_id:
+            world.claim(users_space(base_id), new.metadata.id, new.metadata.id)
+
+    def wakes(self, resource: Any) -> Iterable[str]:
+        """A base shows its adapters; who serves a model loads adapters that are new in its status."""
+        if resource.spec.base_model_id:
+            yield resource.spec.base_model_id
+        yield from resource.status.deployment_ids
+
+    def check_delete(self, resource: Any, world: World) -> None:
+        users = sorted(world.claims(users_space(resource.metadata.id)))
+        if not users:
+            return
+        rows = [row for row in map(world.get, users) if row is not None]
+        serving = [row.name or row.id for row in rows if row.kind == DEPLOYMENT]
+        adapters = [row.name or row.id for row in rows if row.kind == MODEL]
+        why = [f"it is served by {', '.join(serving)}"] if serving else []
+        why += [f"{', '.join(adapters)} build on it"] if adapters else []
+        raise contract.bad_state(
+            resource.metadata.id,
+            f'Model "{resource.metadata.name}" is in use: {" and ".join(why)}. Delete those first.',
+        )
+
+
+def tenant_of(project_id: str, world: World) -> str:
+    row = world.get(project_id)
+    return row.parent_id if row is not None else ""
+
+
+def _name_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    name = new.metadata.name
+    if old is not None:
+        if name != old.metadata.name:
+            yield Violation("metadata.name", f"is what clients call it by and stays {old.metadata.name!r}")
+        return
+    if not name:
+        yield Violation("metadata.name", "is required: what clients call the model by")
+        return
+    if not NAME.fullmatch(name):
+        yield Violation(
+            "metadata.name",
+            f"is {name!r}; must be 1 to 128 of letters, digits and . _ : / -, and start and end with a letter"
+            " or digit",
+        )
+        return
+    claims = world.claims(names_space(tenant_of(new.metadata.parent_id, world)))
+    taken = [each for each in (name, name + FAST_SUFFIX) if claims.get(each, "") not in ("", new.metadata.id)]
+    if taken:
+        yield Violation(
+            "metadata.name",
+            f'a model of this tenant is called "{taken[0]}" already (also names ending in "{FAST_SUFFIX}" are'
+            " kept for it); choose another name",
+        )
+
+
+def _source_violations(source: Any) -> Iterable[Violation]:
+    kind = source.WhichOneof("source")
+    if kind == "object":
+        yield Violation(
+            "spec.source.object",
+            "is not offered: this cloud has no object storage yet; use a folder or a hub id",
+        )
+    if kind == "folder" and ".." in PurePosixPath(source.folder).parts:
+        yield Violation("spec.source.folder", 'must not contain ".."')
+
+
+def _base_violations(new: Any, world: World) -> Iterable[Violation]:
+    base_id = new.spec.base_model_id
+    if not base_id:
+        return
+    row = world.get(base_id)
+    tenant = tenant_of(new.metadata.parent_id, world)
+    is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, world) == tenant
+    if row is None or not is_ours or row.deleted_at is not None:
+        yield Violation("spec.base_model_id", f'there is no model "{base_id}"; `neo model list` shows them')
+    elif ModelSpec.FromString(row.spec).base_model_id:
+        yield Violation(
+            "spec.base_model_id", f"{row.name} is an adapter itself; name the whole model below it"
+        )
+    elif row.state != ModelState.READY:
+        yield Violation("spec.base_model_id", f"{row.name} is {row.state}, not READY; wait, or mend it first")

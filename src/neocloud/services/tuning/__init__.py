@@ -1,0 +1,17 @@
+"""Tuning: jobs that turn a file of conversations into a model."""
+
+from neocloud.core.service import Service
+from neocloud.services.tuning.api import KINDS, METHODS
+from neocloud.services.tuning.files import FILES, Files
+from neocloud.services.tuning.meter import FineTuningJobMeter
+from neocloud.services.tuning.reconcile import reconcilers
+
+SERVICE = Service(
+    name="tuning",
+    kinds=KINDS,
+    methods=METHODS,
+    reconcilers=reconcilers,
+    meters=(FineTuningJobMeter(),),
+)
+
+__all__ = ["FILES", "SERVICE", "Files"]

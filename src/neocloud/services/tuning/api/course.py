@@ -1,0 +1,91 @@
+"""How a job goes: events, checkpoints, log. Read from its folder each time; nothing is kept elsewhere."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Call
+from neocloud.services.tuning.api.control import job_row
+from neocloud.services.tuning.resources import work_folder
+from neocloud.services.tuning.work_folder import Event, WorkFolder
+
+ListEventsResponse = contract.message("neocloud.tuning.v1.ListFineTuningEventsResponse")
+ListCheckpointsResponse = contract.message("neocloud.tuning.v1.ListFineTuningCheckpointsResponse")
+ReadLogResponse = contract.message("neocloud.tuning.v1.ReadFineTuningLogResponse")
+
+DEFAULT_PAGE = 100
+DEFAULT_LINES = 200
+
+
+async def list_events(call: Call, request: Any) -> Any:
+    folder = await _folder(call, request.id)
+    after = _event_key(request.page_token)
+    found = [event for event in await asyncio.to_thread(folder.events) if _key(event) > after]
+    size = request.page_size or DEFAULT_PAGE
+    answer = ListEventsResponse()
+    for event in found[:size]:
+        answer.items.add(
+            id=event.id,
+            created_at=_moment(event.time),
+            level=event.level,
+            message=event.message,
+            type="metrics" if event.data else "message",
+            data=event.data,
+        )
+    if len(found) > size:
+        answer.next_page_token = "{:.6f}/{}".format(*_key(found[size - 1]))
+    return answer
+
+
+async def list_checkpoints(call: Call, request: Any) -> Any:
+    folder = await _folder(call, request.id)
+    found = await asyncio.to_thread(folder.checkpoints)
+    before = _number(request.page_token)
+    rest = [each for each in found if before is None or each.step < before]
+    size = request.page_size or DEFAULT_PAGE
+    answer = ListCheckpointsResponse()
+    for each in rest[:size]:
+        item = answer.items.add(
+            id=f"ftckpt-{request.id.rpartition('-')[2]}-{each.step}",
+            created_at=_moment(each.time),
+            step_number=each.step,
+            train_loss=each.train_loss,
+        )
+        if each.valid_loss is not None:
+            item.valid_loss = each.valid_loss
+    if len(rest) > size:
+        answer.next_page_token = str(rest[size - 1].step)
+    return answer
+
+
+async def read_log(call: Call, request: Any) -> Any:
+    folder = await _folder(call, request.id)
+    return ReadLogResponse(text=await asyncio.to_thread(folder.log_tail, request.lines or DEFAULT_LINES))
+
+
+async def _folder(call: Call, job_id: str) -> WorkFolder:
+    await call.dependencies.store.read(lambda tx: job_row(tx, job_id))
+    return WorkFolder(work_folder(call.dependencies.settings.home, job_id))
+
+
+def _key(event: Event) -> tuple[float, str]:
+    return round(event.time, 6), event.id
+
+
+def _event_key(token: str) -> tuple[float, str]:
+    time, _, name = token.partition("/")
+    try:
+        return (float(time), name) if token else (0.0, "")
+    except ValueError:
+        raise contract.bad_field("page_token", "is not one that this list gave out") from None
+
+
+def _number(token: str) -> int | None:
+    if token and not token.isdecimal():
+        raise contract.bad_field("page_token", "is not one that this list gave out")
+    return int(token) if token else None
+
+
+def _moment(seconds: float) -> Any:
+    return contract.timestamp(datetime.fromtimestamp(seconds, UTC))

@@ -1,0 +1,23 @@
+"""What is charged: the shape of a job's pod while it runs. Jobs on a Slurm cluster cost what its nodes do."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from neocloud.core.store.protocol import HistoryEntry
+from neocloud.core.usage import UsageRecord, intervals
+from neocloud.services.compute.resources import preset
+from neocloud.services.tuning.resources import JOB, FineTuningJobSpec, State
+
+
+class FineTuningJobMeter:
+    kinds: tuple[str, ...] = (JOB,)
+
+    def __call__(
+        self, history: Sequence[HistoryEntry], start: datetime, end: datetime
+    ) -> Iterable[UsageRecord]:
+        for stretch in intervals(history, start, end):
+            spec = FineTuningJobSpec.FromString(stretch.entry.spec)
+            if stretch.entry.state != State.RUNNING or not spec.platform:
+                continue
+            for sku, units in preset(spec.platform, spec.preset).skus().items():
+                yield stretch.record(sku=sku, units=units)

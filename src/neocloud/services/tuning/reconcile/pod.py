@@ -1,0 +1,83 @@
+"""The pod of a job: started, watched, stopped with a checkpoint, and started anew when it was lost."""
+
+import asyncio
+
+from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.service import Dependencies
+from neocloud.engines.base import EngineError, ObservedPod, PodPhase, Reference
+from neocloud.services.compute.resources import preset
+from neocloud.services.tuning.reconcile.attempts import lost, next_attempt
+from neocloud.services.tuning.reconcile.code_folder import code_folder
+from neocloud.services.tuning.reconcile.scope import Scope
+from neocloud.services.tuning.render import ATTEMPT_LABEL, POD, JobView, render
+from neocloud.services.tuning.resources import namespace
+
+POLL_SECONDS = 0.5
+IMAGE = "jail"
+
+
+class JobPod:
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._engine = dependencies.engine
+
+    async def ensure(self, scope: Scope, model_folder: str) -> None:
+        """Returns while it trains, and once it has ended; raises RetryLater until then."""
+        pod = scope.observation.pod(POD)
+        if scope.outcome.get("state") == "stopped":  # as when the whole cloud was stopped
+            await next_attempt(self._dependencies.store, scope, scope.record)
+        if scope.outcome:
+            return
+        if pod is not None and pod.labels.get(ATTEMPT_LABEL) != str(scope.record.attempt):
+            await self._engine.remove([pod.reference])
+            pod = None
+        if pod is None:
+            await self._engine.apply(render(await self._view(scope, model_folder)))
+            raise RetryLater("the pod is starting", delay_seconds=POLL_SECONDS)
+        if pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
+            await self._ended(scope, pod)
+        elif pod.phase is PodPhase.PENDING:
+            raise RetryLater(pod.message or "the pod is starting", delay_seconds=POLL_SECONDS)
+        elif not await asyncio.to_thread(lambda: scope.folder.has_begun_training):
+            raise RetryLater("the files are being checked", delay_seconds=POLL_SECONDS)
+
+    async def stop(self, scope: Scope) -> None:
+        """Asks for a checkpoint and returns when the pod has ended."""
+        pod = scope.observation.pod(POD)
+        if pod is None or pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or scope.outcome:
+            return
+        try:
+            await self._engine.exec(pod.reference, ["sh", "-c", "kill -TERM 1"])
+        except EngineError as error:  # it ends just now, or has not begun
+            raise RetryLater(f"it is being stopped: {error}", delay_seconds=POLL_SECONDS) from error
+        raise RetryLater("its step and a checkpoint are being finished", delay_seconds=POLL_SECONDS)
+
+    async def remove(self, scope: Scope) -> None:
+        name = namespace(scope.job_id)
+        if scope.observation.pods or scope.observation.others:
+            await self._engine.remove([Reference("Namespace", name, name)])
+
+    async def _ended(self, scope: Scope, pod: ObservedPod) -> None:
+        """It left an outcome a moment ago, or it was killed."""
+        scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.record.attempt)
+        if scope.outcome:
+            return
+        await lost(self._dependencies.store, scope, "pod", pod.message or "no reason was left")
+
+    async def _view(self, scope: Scope, model_folder: str) -> JobView:
+        shape = preset(scope.job.spec.platform, scope.job.spec.preset)
+        try:
+            image = self._dependencies.settings.image(IMAGE)
+        except FileNotFoundError as error:
+            raise Failed("ImageMissing", f"The image {IMAGE} is not built; run neo image build.") from error
+        return JobView(
+            id=scope.job_id,
+            attempt=scope.record.attempt,
+            image=image,
+            work_folder=str(scope.folder.path),
+            code_folder=str(code_folder()),
+            model_folder=model_folder,
+            cpus=shape.vcpu,
+            memory_mib=shape.memory_mib,
+            gpus=shape.gpus,
+        )

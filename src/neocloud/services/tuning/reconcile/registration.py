@@ -1,0 +1,83 @@
+"""What a finished job leaves in the project: the new model, and its result files. May be repeated."""
+
+import asyncio
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from neocloud.core.service import Dependencies
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.services.inference.resources import MODEL, ModelSpec
+from neocloud.services.tuning.files import FILES
+from neocloud.services.tuning.reconcile.scope import Scope
+from neocloud.services.tuning.reconcile.wanted import model_folders
+from neocloud.services.tuning.resources import JOB, RESULT_PURPOSE, model_name, result_file_id
+
+JOB_LABEL = "neocloud.dev/fine-tuning-job"
+RESULTS = {"step_metrics.csv": "metrics.csv", "evaluation.json": "report.json"}
+"""Name of a result file to the name in the job's folder; the evaluation is the last."""
+
+
+async def keep_results(dependencies: Dependencies, scope: Scope) -> None:
+    files, kept = dependencies.extras[FILES], []
+    for name, source in RESULTS.items():
+        file_id = result_file_id(scope.job_id, name)
+        path = scope.folder.path / source
+        kept.append(
+            await asyncio.to_thread(
+                files.add, scope.job.metadata.parent_id, path, RESULT_PURPOSE, name, file_id
+            )
+        )
+    scope.result_files = tuple(kept)
+
+
+async def register_model(dependencies: Dependencies, scope: Scope, base: Any) -> None:
+    """The model is a row of its own: it stays when the job is deleted."""
+    project_id = scope.job.metadata.parent_id
+    target = model_folders(dependencies).of_project(project_id) / scope.job_id
+    await asyncio.to_thread(_move, scope.folder.path / "result", target)
+    name = model_name(base.metadata.name, scope.job.spec.suffix, scope.job_id)
+    spec = _spec(scope.job, base, target)
+    found = await scope.context.find(MODEL, project_id, name)
+    if found is None or found.owner_id == scope.job_id:
+        labels = {JOB_LABEL: scope.job_id}
+        found = await scope.context.ensure_child(
+            MODEL, name=name, parent_id=project_id, spec=spec, labels=labels
+        )
+        await dependencies.store.write(lambda tx: _let_go(tx, found))
+    scope.model_id, scope.model_name = found.id, found.name
+    if not scope.job.status.fine_tuned_model_id:
+        scope.folder.tell(scope.context.now.timestamp(), f"New fine-tuned model created: {name}.")
+
+
+def _spec(job: Any, base: Any, folder: Path) -> Any:
+    spec = ModelSpec(
+        license=base.spec.license,
+        description=f"Fine-tuned from {base.metadata.name} by {job.metadata.id}.",
+        tool_call_parser=base.spec.tool_call_parser,
+        reasoning_parser=base.spec.reasoning_parser,
+    )
+    spec.source.folder = str(folder)
+    if not job.spec.merge:
+        spec.base_model_id = base.metadata.id
+    return spec
+
+
+def _let_go(tx: Transaction, model: Resource) -> None:
+    row = tx.get(model.id)
+    owner = tx.get(row.owner_id) if row is not None and row.owner_id else None
+    if row is not None and owner is not None and owner.kind == JOB:
+        tx.update(replace(row, owner_id=""))
+
+
+def _move(source: Path, target: Path) -> None:
+    """There as a whole or not at all, also on another file system."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial)
+    os.replace(partial, target)

@@ -1,0 +1,69 @@
+"""The noun of tuning, its states, the folder a job works in, and the names other parts may rely on."""
+
+import hashlib
+from enum import StrEnum
+from pathlib import Path
+
+from neocloud.core import contract
+
+FineTuningJob = contract.message("neocloud.tuning.v1.FineTuningJob")
+FineTuningJobSpec = contract.message("neocloud.tuning.v1.FineTuningJobSpec")
+FineTuningJobStatus = contract.message("neocloud.tuning.v1.FineTuningJobStatus")
+Hyperparameters = contract.message("neocloud.tuning.v1.Hyperparameters")
+StateEnum = contract.enum("neocloud.tuning.v1.FineTuningJobStatus.State")
+
+JOB = "neocloud.tuning.v1.FineTuningJob"
+JOB_ID_PREFIX = "finetuningjob"
+SHORT_ID_LENGTH = 8
+
+RESULT_PURPOSE = "fine-tune-results"
+
+
+class State(StrEnum):
+    VALIDATING_FILES = "VALIDATING_FILES"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    DELETING = "DELETING"
+
+
+WORKING = frozenset({State.VALIDATING_FILES, State.QUEUED, State.RUNNING})
+"""A job in one of these holds its place on the machine."""
+
+
+class Reason(StrEnum):
+    """Why a job cannot go on, as `status.error.code`; stable, for programs."""
+
+    FILE_MISSING = "file_missing"
+    MODEL_GONE = "model_gone"
+    CLUSTER_UNUSABLE = "cluster_unusable"
+    JOB_REFUSED = "job_refused"
+    WORKER_LOST = "worker_lost"
+    TRAINING_FAILED = "training_failed"
+
+
+def namespace(job_id: str) -> str:
+    """The engine namespace of a job; its id is unique and a legal DNS label."""
+    return job_id
+
+
+def work_folder(home: Path, job_id: str) -> Path:
+    """Data, checkpoints, log and results of one job."""
+    return home / "tuning" / job_id
+
+
+def short_id(job_id: str) -> str:
+    return job_id[-SHORT_ID_LENGTH:]
+
+
+def model_name(base: str, suffix: str, job_id: str) -> str:
+    """What the new model is called: "bank:ft-support-1a2b3c4d"."""
+    return ":".join((base, "-".join(part for part in ("ft", suffix, short_id(job_id)) if part)))
+
+
+def result_file_id(job_id: str, name: str) -> str:
+    """The same each time, so that a result is kept once however often it is written."""
+    return "file-" + hashlib.sha256(f"{job_id}/{name}".encode()).hexdigest()[:24]

@@ -1,0 +1,185 @@
+"""What is legal for a fine-tuning job: its model, its files, its place, what the recipes can do. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.protocol import Resource
+from neocloud.services.compute.resources import Preset, check_room, preset, preset_violations
+from neocloud.services.inference.resources import MODEL, ModelSpec, ModelState, ModelStatus
+from neocloud.services.slurm.resources import CLUSTER, ClusterSpec
+from neocloud.services.tuning.files import FILES
+from neocloud.services.tuning.resources import State, StateEnum
+from neocloud.services.tuning.rules.place import Nodes, choose_shape, fit_on, nodes_of
+
+LARGEST_SERVED_RANK = 64
+"""As deployments make room for; see services/inference."""
+
+
+class FineTuningJobRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        demand = {"tuning.job.count": 1}
+        if shape := shape_of(resource.spec):
+            demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] = shape.gpus
+        return demand
+
+    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+        if old is not None:
+            return []
+        _choose_place(new, world)
+        place = list(_place_violations(new, world))
+        shape = None if place else shape_of(new.spec)
+        node = None if place or shape else cluster_nodes(new.spec, world).shape
+        found = [
+            *_setting_violations(new.spec),
+            *place,
+            *_model_violations(new, shape or node, world),
+            *_file_violations(new, world),
+        ]
+        if shape and not found:
+            check_room(world, new.metadata.id, [(shape, 1)], [])
+        return found
+
+    def complete(self, new: Any, old: Any | None, world: World) -> None:
+        if old is None:
+            new.status.state = StateEnum.Value(State.VALIDATING_FILES)
+
+
+def shape_of(spec: Any) -> Preset | None:
+    """What a job takes of this machine; None where a Slurm cluster has the nodes already."""
+    return preset(spec.platform, spec.preset) if spec.platform else None
+
+
+def cluster_nodes(spec: Any, world: World) -> Nodes:
+    row = world.get(spec.slurm_cluster_id)
+    assert row is not None
+    return nodes_of(ClusterSpec.FromString(row.spec))
+
+
+def _choose_place(new: Any, world: World) -> None:
+    """Clients of OpenAI's API do not say where: what is chosen is stored as if they had."""
+    spec = new.spec
+    row = world.get(spec.model_id)
+    base = whole_model(row, world) if row is not None and row.kind == MODEL else None
+    if base is None or spec.platform or spec.preset or spec.slurm_cluster_id:
+        return
+    shape = choose_shape(spec.hyperparameters, ModelStatus.FromString(base.status), world.inventory)
+    if shape is not None:
+        spec.platform, spec.preset = shape.platform, shape.name
+
+
+def whole_model(row: Resource, world: World) -> Resource | None:
+    """The model that training starts from: itself, or the one that an adapter is on."""
+    base_id = ModelSpec.FromString(row.spec).base_model_id
+    return world.get(base_id) if base_id else row
+
+
+def _setting_violations(spec: Any) -> Iterable[Violation]:
+    asked, field = spec.hyperparameters, "spec.hyperparameters"
+    if asked.lora_r > LARGEST_SERVED_RANK and not spec.merge:
+        yield Violation(
+            f"{field}.lora_r",
+            f"adapters of a rank above {LARGEST_SERVED_RANK} are not served; ask for less, or set spec.merge",
+        )
+    if asked.HasField("lora") and not asked.lora:
+        yield Violation(
+            f"{field}.lora",
+            "false asks for training all weights, which the recipes cannot do: they train LoRA adapters."
+            " Leave it out, and set spec.merge for a whole model",
+        )
+    if asked.HasField("learning_rate") and asked.HasField("learning_rate_multiplier"):
+        yield Violation(
+            f"{field}.learning_rate_multiplier", "multiplies the automatic rate; give it or learning_rate"
+        )
+
+
+def _place_violations(new: Any, world: World) -> Iterable[Violation]:
+    spec = new.spec
+    if spec.slurm_cluster_id:
+        yield from _cluster_violations(new, world)
+        return
+    if spec.nodes > 1:
+        yield Violation("spec.nodes", "a job runs in one pod on one node; leave it out")
+    if not spec.platform and not spec.preset:
+        yield Violation(
+            "spec.platform",
+            "no shape of this machine was found to hold it; give platform and preset"
+            " (`neo compute platform list`)",
+        )
+        return
+    yield from preset_violations(spec.platform, spec.preset, "spec")
+
+
+def _cluster_violations(new: Any, world: World) -> Iterable[Violation]:
+    spec = new.spec
+    row = world.get(spec.slurm_cluster_id)
+    if row is None or row.kind != CLUSTER or row.parent_id != new.metadata.parent_id:
+        yield Violation(
+            "spec.slurm_cluster_id", "is no cluster of this project; `neo slurm cluster list` shows them"
+        )
+        return
+    if row.deleted_at is not None:
+        yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
+    if spec.platform or spec.preset:
+        yield Violation("spec.platform", "is the cluster's own; leave platform and preset out")
+    there = cluster_nodes(spec, world)
+    if spec.nodes > there.count:
+        kind = "nodes with GPUs" if there.shape.gpus else "nodes"
+        yield Violation("spec.nodes", f"{row.name} has {there.count} {kind}; ask for fewer, or scale it up")
+
+
+def _model_violations(new: Any, shape: Preset | None, world: World) -> Iterable[Violation]:
+    row = world.get(new.spec.model_id)
+    if row is None or row.kind != MODEL or row.deleted_at or not _same_tenant(row, new, world):
+        yield Violation(
+            "spec.model_id", f'there is no model "{new.spec.model_id}"; `neo model list` shows them'
+        )
+        return
+    base = whole_model(row, world)
+    if base is None or row.state != ModelState.READY or base.state != ModelState.READY:
+        yield Violation("spec.model_id", f"{row.name} is {row.state}, not READY; wait, or mend it first")
+        return
+    status = ModelStatus.FromString(base.status)
+    if not status.has_chat_template:
+        yield Violation(
+            "spec.model_id",
+            f"{base.name} has no chat template to put conversations into its words; use a chat model",
+        )
+    limit, asked = status.context_length, new.spec.hyperparameters
+    if limit and asked.context_length > limit:
+        yield Violation(
+            "spec.hyperparameters.context_length", f"the model was made for {limit:,} tokens at most"
+        )
+    if shape is not None:
+        yield from _memory_violations(asked, status, shape)
+
+
+def _memory_violations(asked: Any, status: Any, shape: Preset) -> Iterable[Violation]:
+    found = fit_on(asked, status, shape)
+    if not found.fits:
+        yield Violation("spec.preset", f"it does not fit: {found.sentence}; take something larger")
+
+
+def _file_violations(new: Any, world: World) -> Iterable[Violation]:
+    files = world.extras.get(FILES)
+    if files is None:
+        raise contract.bad_state(
+            new.metadata.id,
+            "This cloud keeps no files: its gateway does not run, so there is nothing to train on.",
+        )
+    for name in ("training_file", "validation_file"):
+        file_id = getattr(new.spec, name)
+        try:
+            found = files.path(new.metadata.parent_id, file_id) if file_id else None
+        except LookupError:
+            found = None
+        if file_id and found is None:
+            yield Violation(
+                f"spec.{name}", f'there is no file "{file_id}" in this project; POST /v1/files uploads one'
+            )
+
+
+def _same_tenant(model: Resource, new: Any, world: World) -> bool:
+    project, other = world.get(new.metadata.parent_id), world.get(model.parent_id)
+    return bool(project and other and project.parent_id == other.parent_id)

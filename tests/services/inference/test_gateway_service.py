@@ -1,0 +1,307 @@
+"""What the gateway process is told, and that nobody else is: AIS-03, AIS-05, AIS-08, IAM-02.
+
+A real control plane and store around a fake engine of pods; calls carry the key from the state folder.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from neocloud.core import contract
+from neocloud.gateway_key import gateway_key_file
+from neocloud.services.inference.api.admission import KEY_HEADER
+from tests.services.inference.cloud import (
+    INFERENCE,
+    POD_SHAPE,
+    FakeCloud,
+    fake_cloud,
+    write_adapter,
+    write_model,
+)
+
+SERVICE = f"{INFERENCE}.GatewayService"
+METHODS = ("Admit", "ListRoutes", "ReportTraffic")
+WAIT_SECONDS = 20
+
+
+@pytest_asyncio.fixture
+async def cloud(tmp_path: Path) -> AsyncIterator[FakeCloud]:
+    async with fake_cloud(tmp_path / "home") as running:
+        yield running
+
+
+async def call(cloud: FakeCloud, path: str, request: Mapping[str, Any], **headers: str) -> Any:
+    rpc = contract.method(path)
+    stub = cloud.channel.unary_unary(
+        f"/{path}",
+        request_serializer=rpc.input.SerializeToString,
+        response_deserializer=rpc.output.FromString,
+    )
+    metadata = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return await stub(contract.from_dict(rpc.input, request), metadata=metadata, timeout=WAIT_SECONDS + 10)
+
+
+async def ask(cloud: FakeCloud, verb: str, **request: Any) -> Any:
+    """As the gateway."""
+    key = gateway_key_file(cloud.home).read_text().strip()
+    return await call(cloud, f"{SERVICE}/{verb}", request, **{KEY_HEADER: key})
+
+
+async def as_operator(cloud: FakeCloud, path: str, **request: Any) -> Any:
+    return await call(cloud, path, request, authorization=f"Bearer {cloud.token}")
+
+
+async def serve(cloud: FakeCloud, name: str = "bank", **spec: Any) -> tuple[str, str]:
+    """Ids of a model and of its deployment."""
+    folder = write_model(cloud.models / name)
+    model_id = await cloud.create("Model", name, {"source": {"folder": str(folder)}, "license": "Apache-2.0"})
+    await cloud.until(model_id, "READY")
+    wish = {"model_id": model_id, **POD_SHAPE, **spec}
+    return model_id, await cloud.create("Deployment", name.replace(".", "-"), wish)
+
+
+async def static_key(cloud: FakeCloud, account_id: str) -> tuple[str, str]:
+    """The id of a key of AI Studio, and its token."""
+    issued = await as_operator(
+        cloud,
+        "nebius.iam.v1.StaticKeyService/Issue",
+        metadata={"parent_id": cloud.project_id, "name": "studio"},
+        spec={"account": {"service_account": {"id": account_id}}, "service": "AI_STUDIO"},
+    )
+    return issued.operation.resource_id, issued.token
+
+
+# Who may ask
+
+
+async def test_the_key_is_in_the_state_folder_for_its_owner_alone(cloud: FakeCloud) -> None:
+    file = gateway_key_file(cloud.home)
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert len(file.read_text()) >= 32
+
+
+@pytest.mark.parametrize("verb", METHODS)
+@pytest.mark.parametrize("kind", ["nothing", "an admin's token", "a wrong key", "an empty key"])
+async def test_nobody_but_the_gateway_may_ask(cloud: FakeCloud, verb: str, kind: str) -> None:
+    headers = {
+        "nothing": {},
+        "an admin's token": {"authorization": f"Bearer {cloud.token}"},
+        "a wrong key": {KEY_HEADER: "x" * 43},
+        "an empty key": {KEY_HEADER: ""},
+    }[kind]
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await call(cloud, f"{SERVICE}/{verb}", {}, **headers)
+    assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+# Admit
+
+
+async def test_an_access_token_says_who_calls_and_what_they_may_do_where(cloud: FakeCloud) -> None:
+    answer = await ask(cloud, "Admit", token=cloud.token)
+    assert (answer.subject_name, answer.tenant_id) == ("operator", cloud.running.first.tenant_id)
+    assert answer.home_project_id == cloud.project_id
+    (grant,) = answer.grants
+    assert (grant.project_id, grant.project_name) == (cloud.project_id, "default-eu-north1")
+    assert {"inference.deployments.invoke", "inference.models.list", "tuning.fineTuningJobs.create"} <= {
+        *grant.permissions
+    }
+
+
+async def test_a_static_key_may_do_what_its_account_may_until_it_is_revoked(cloud: FakeCloud) -> None:
+    account = await as_operator(
+        cloud,
+        "nebius.iam.v1.ServiceAccountService/Create",
+        metadata={"parent_id": cloud.project_id, "name": "app"},
+        spec={},
+    )
+    key_id, token = await static_key(cloud, account.resource_id)
+    nothing_yet = await ask(cloud, "Admit", token=token)
+    assert (nothing_yet.subject_id, list(nothing_yet.grants)) == (account.resource_id, [])
+    assert nothing_yet.home_project_id == cloud.project_id
+
+    group = await as_operator(
+        cloud,
+        "nebius.iam.v1.GroupService/Create",
+        metadata={"parent_id": cloud.running.first.tenant_id, "name": "apps"},
+        spec={},
+    )
+    await as_operator(
+        cloud,
+        "nebius.iam.v1.AccessPermitService/Create",
+        metadata={"parent_id": group.resource_id},
+        spec={"resource_id": cloud.project_id, "role": "inference.user"},
+    )
+    await as_operator(
+        cloud,
+        "nebius.iam.v1.GroupMembershipService/Create",
+        metadata={"parent_id": group.resource_id},
+        spec={"member_id": account.resource_id},
+    )
+    (grant,) = (await ask(cloud, "Admit", token=token)).grants
+    assert "inference.deployments.invoke" in grant.permissions
+    assert "tuning.fineTuningJobs.create" not in grant.permissions
+
+    await as_operator(cloud, "nebius.iam.v1.StaticKeyService/Delete", id=key_id)
+    await until_refused(cloud, token)
+
+
+async def until_refused(cloud: FakeCloud, token: str) -> None:
+    """What is revoked is believed for a second at most."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            try:
+                await ask(cloud, "Admit", token=token)
+            except grpc.aio.AioRpcError as refusal:
+                assert refusal.code() is grpc.StatusCode.UNAUTHENTICATED
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("token", ["", "garbage", "ncsk_statickey-e00nothing_0000"])
+async def test_a_token_that_is_nobodys_is_told_apart_from_a_wrong_key(cloud: FakeCloud, token: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await ask(cloud, "Admit", token=token)
+    assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert not token or token not in str(refusal.value.details())
+
+
+# ListRoutes
+
+
+async def test_a_route_has_all_that_a_request_needs(cloud: FakeCloud) -> None:
+    model_id, deployment_id = await serve(
+        cloud, scaling={"min_replicas": 1}, price={"input": "0.5", "output": "1"}
+    )
+    await cloud.until(deployment_id, "READY")
+    (route,) = (await ask(cloud, "ListRoutes")).routes
+    assert (route.deployment_id, route.project_id) == (deployment_id, cloud.project_id)
+    assert route.tenant_id == cloud.running.first.tenant_id
+    (model,) = route.models
+    assert (model.name, model.engine_name, model.model_id) == ("bank", "bank", model_id)
+    assert (model.project_id, model.license) == (cloud.project_id, "Apache-2.0")
+    (replica,) = route.replicas
+    assert replica.is_ready and replica.address.endswith(":8000")
+    assert len(route.engine_key) >= 32 and route.context_length == 2048
+    assert (route.limits.tokens_per_minute, route.limits.requests_per_minute) == (200_000, 0)
+    assert (route.price.input, route.price.cached_input, route.price.output) == ("0.5", "", "1")
+
+
+async def test_prices_and_limits_that_the_spec_leaves_open_are_the_price_lists(cloud: FakeCloud) -> None:
+    """AIS-05, AIS-08."""
+    await serve(cloud, "llama-3.1-405b")
+    _, fast = await serve(cloud, "llama-3.1-8b", flavour="FAST", limits={"tokens_per_minute": 7})
+    routes = {route.models[0].name: route for route in (await ask(cloud, "ListRoutes")).routes}
+    large, small = routes["llama-3.1-405b"], routes["llama-3.1-8b-fast"]
+    assert (large.price.input, large.price.output, large.limits.tokens_per_minute) == (
+        "1.00",
+        "3.00",
+        100_000,
+    )
+    assert (small.price.input, small.price.output, small.limits.tokens_per_minute) == ("0.03", "0.09", 7)
+    assert (small.deployment_id, small.models[0].engine_name) == (fast, "llama-3.1-8b-fast")
+
+
+async def test_adapters_follow_their_model_and_say_where_they_are_loaded(cloud: FakeCloud) -> None:
+    model_id, deployment_id = await serve(cloud, scaling={"min_replicas": 1}, max_adapters=2)
+    await cloud.until(deployment_id, "READY")
+    folder = write_adapter(cloud.models / "support")
+    spec = {"source": {"folder": str(folder)}, "base_model_id": model_id}
+    adapter_id = await cloud.create("Model", "support", spec)
+    await cloud.when(deployment_id, lambda each: "support" in each.status.replicas[0].adapters)
+    (route,) = (await ask(cloud, "ListRoutes")).routes
+    assert [each.name for each in route.models] == ["bank", "support"]
+    assert (route.models[1].model_id, route.models[1].parent_name) == (adapter_id, "bank")
+    assert list(route.replicas[0].adapters) == ["support"]
+
+
+async def test_who_waits_for_routes_is_told_of_a_change_and_not_before(cloud: FakeCloud) -> None:
+    first = await ask(cloud, "ListRoutes")
+    assert first.version and not first.routes
+    at_once = await ask(cloud, "ListRoutes", version=first.version, wait_seconds=0)
+    assert at_once.version == first.version
+    waiting = asyncio.create_task(ask(cloud, "ListRoutes", version=first.version, wait_seconds=WAIT_SECONDS))
+    budget_id = await cloud.create("Budget", "november", {"monthly_limit": "250.00"})
+    told = await waiting
+    assert told.version != first.version
+    assert [(each.project_id, each.monthly_limit) for each in told.budgets] == [(cloud.project_id, "250.00")]
+
+    waiting = asyncio.create_task(ask(cloud, "ListRoutes", version=told.version, wait_seconds=WAIT_SECONDS))
+    await cloud.ask("BudgetService/Delete", {"id": budget_id})
+    assert not (await waiting).budgets
+
+
+async def test_who_waits_is_told_when_a_replica_is_ready(cloud: FakeCloud) -> None:
+    """A state is written by a reconciler, past every request."""
+    _, deployment_id = await serve(cloud, scaling={"min_replicas": 1})
+    version = ""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            answer = await ask(cloud, "ListRoutes", version=version, wait_seconds=WAIT_SECONDS)
+            assert answer.version != version
+            version = answer.version
+            if any(replica.is_ready for route in answer.routes for replica in route.replicas):
+                return
+
+
+async def test_a_wait_ends_without_news(cloud: FakeCloud) -> None:
+    first = await ask(cloud, "ListRoutes")
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    again = await ask(cloud, "ListRoutes", version=first.version, wait_seconds=1)
+    assert again.version == first.version
+    assert loop.time() - begin >= 0.9
+
+
+# ReportTraffic, Wake
+
+
+async def test_a_request_wakes_a_deployment_that_sleeps(cloud: FakeCloud) -> None:
+    _, deployment_id = await serve(cloud, scaling={"max_replicas": 1, "idle_seconds": 60})
+    await cloud.until(deployment_id, "ASLEEP")
+    assert not cloud.pods(deployment_id)
+    await ask(cloud, "ReportTraffic", items=[{"deployment_id": deployment_id, "waiting": 1}])
+    await cloud.until(deployment_id, "READY")
+    assert cloud.pods(deployment_id) == ["replica-0"]
+
+
+async def test_more_requests_than_one_replica_takes_bring_another(cloud: FakeCloud) -> None:
+    _, deployment_id = await serve(cloud, scaling={"min_replicas": 1, "max_replicas": 3}, max_concurrency=2)
+    await cloud.until(deployment_id, "READY")
+    await ask(cloud, "ReportTraffic", items=[{"deployment_id": deployment_id, "in_flight": 3}])
+    await cloud.when(deployment_id, lambda each: len(each.status.replicas) == 2, "READY")
+
+
+async def test_waking_by_name_starts_it_too(cloud: FakeCloud) -> None:
+    _, deployment_id = await serve(cloud, scaling={"max_replicas": 1})
+    await cloud.until(deployment_id, "ASLEEP")
+    await cloud.ask("DeploymentService/Wake", {"id": deployment_id})
+    await cloud.until(deployment_id, "READY")
+
+
+async def test_traffic_of_what_is_no_deployment_wakes_nothing(cloud: FakeCloud) -> None:
+    items = [{"deployment_id": cloud.project_id, "waiting": 1}, {"deployment_id": "x", "waiting": 1}]
+    await ask(cloud, "ReportTraffic", items=items)
+
+
+# Budgets
+
+
+async def test_a_budget_shows_what_is_spent(cloud: FakeCloud) -> None:
+    budget_id = await cloud.create("Budget", "november", {"monthly_limit": "250"})
+    budget = await cloud.ask("BudgetService/Get", {"id": budget_id})
+    assert (budget.spec.monthly_limit, budget.status.spent) == ("250", "0")
+    listed = await cloud.ask("BudgetService/List", {"parent_id": cloud.project_id})
+    assert [each.status.spent for each in listed.items] == ["0"]
+
+
+@pytest.mark.parametrize("limit", ["", "-1", "1e3", "lots", "1.1234567"])
+async def test_a_limit_is_an_amount_of_money(cloud: FakeCloud, limit: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await cloud.create("Budget", "november", {"monthly_limit": limit})
+    assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT

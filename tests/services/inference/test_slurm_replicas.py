@@ -1,0 +1,302 @@
+"""Replicas as jobs of a cluster, with a scripted Slurm: which job is which replica, what becomes of each."""
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.slurm_job import SCRIPT
+from neocloud.services.inference.reconcile.slurm_replicas import SlurmPlacement
+from neocloud.services.inference.resources import Deployment, Model, ModelFolders
+from neocloud.services.inference.rules.memory import Plan
+from neocloud.services.slurm.resources import (
+    SHOWN_PATH,
+    BatchJob,
+    ClusterSpec,
+    ClusterUnreachable,
+    JobRefused,
+    NewJob,
+    shown_folder,
+)
+from tests.services.inference.cloud import write_adapter, write_model
+
+DEPLOYMENT, CLUSTER, KEY = "inferencedeployment-e00one", "slurmcluster-e00lab", b"secret-of-the-engines"
+STARTED = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+class ScriptedJobs:
+    """A BatchJobs whose jobs do what the test says."""
+
+    def __init__(self) -> None:
+        self.all: list[BatchJob] = []
+        self.submitted: list[NewJob] = []
+        self.cancelled: list[int] = []
+        self.refusal: Exception | None = None
+
+    async def submit(self, cluster_id: str, job: NewJob) -> int:
+        self._answer()
+        self.submitted.append(job)
+        self.all.append(BatchJob(len(self.all) + 1, job.name, "PENDING", False, reason="Resources"))
+        return len(self.all)
+
+    async def jobs(self, cluster_id: str) -> list[BatchJob]:
+        self._answer()
+        return list(self.all)
+
+    async def cancel(self, cluster_id: str, job_id: int) -> None:
+        self.cancelled.append(job_id)
+
+    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
+        return f"{lines} lines of {path}"
+
+    def becomes(self, job_id: int, state: str, **changes: Any) -> None:
+        has_ended = state not in ("PENDING", "RUNNING", "COMPLETING")
+        self.all[job_id - 1] = replace(self.all[job_id - 1], state=state, has_ended=has_ended, **changes)
+
+    def runs(self, job_id: int, address: str = "10.89.3.4") -> None:
+        self.becomes(job_id, "RUNNING", node="worker-0", address=address, started_at=STARTED)
+
+    def _answer(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+class PlainContext:
+    """As much of a Context as a placement asks."""
+
+    def __init__(self, subnet_id: str = "", *, has_cluster: bool = True) -> None:
+        spec = ClusterSpec(subnet_id=subnet_id).SerializeToString()
+        self._cluster = SimpleNamespace(name="lab", spec=spec, deleted_at=None) if has_cluster else None
+
+    async def get(self, resource_id: str) -> Any:
+        return self._cluster
+
+    async def claim(self, space: str, candidates: Any) -> str:
+        assert space == f"inference.ports/{CLUSTER}"
+        return list(candidates)[3]
+
+
+@pytest.fixture
+def jobs() -> ScriptedJobs:
+    return ScriptedJobs()
+
+
+@pytest.fixture
+def well() -> set[str]:
+    """Addresses whose engines say that they are well."""
+    return set()
+
+
+@pytest.fixture
+def placement(jobs: ScriptedJobs, well: set[str], tmp_path: Path) -> SlurmPlacement:
+    async def probe(address: str) -> bool:
+        return address in well
+
+    store: Any = SimpleNamespace(read=None)
+    return SlurmPlacement(jobs, store, ModelFolders(tmp_path / "models"), tmp_path, probe)
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> Scope:
+    deployment, model = Deployment(), Model()
+    deployment.metadata.id = DEPLOYMENT
+    deployment.spec.slurm_cluster_id = CLUSTER
+    deployment.spec.max_adapters = 2
+    resources = deployment.spec.slurm_resources
+    resources.cpus, resources.memory_gibibytes, resources.partition = 2, 4, "main"
+    model.metadata.name = "bank; rm -rf /"  # a name that no rule would let through, to see where it goes
+    model.spec.source.folder = str(write_model(tmp_path / "weights"))
+    plan = Plan(True, "enough", 2048, 16)
+    context: Any = PlainContext()
+    return Scope(context, deployment, model, plan=plan, wanted=2, engine_key=KEY)
+
+
+async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_arguments(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
+) -> None:
+    await placement.start(scope, ["replica-0", "replica-1"])
+    first, second = jobs.submitted
+    assert first.script == SCRIPT
+    assert {"--partition=main", "--cpus-per-task=2", "--mem=4G", "--constraint=models", "--requeue"} <= {
+        *first.options
+    }
+    there = f"{SHOWN_PATH}/{DEPLOYMENT}"
+    port = str(20_000 + 3 * 64)
+    assert list(first.arguments[:5]) == [f"{there}/key", port, "vllm", "serve", f"{there}/model"]
+    assert "bank; rm -rf /" in first.arguments and "rm -rf" not in first.script + first.name
+    assert second.arguments[1] == str(int(port) + 1)
+    assert first.environment["OMP_NUM_THREADS"] == "2"
+    everything = str(jobs.submitted)
+    assert KEY.decode() not in everything
+    here = shown_folder(tmp_path, CLUSTER) / DEPLOYMENT
+    assert ((here / "key").read_bytes(), (here / "key").stat().st_mode & 0o777) == (KEY, 0o400)
+    weights = here / "model" / "model.safetensors"
+    assert os.path.samefile(weights, tmp_path / "weights" / "model.safetensors")  # no second copy
+
+
+async def test_a_job_is_a_replica_from_the_queue_to_its_end(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope, well: set[str]
+) -> None:
+    await placement.start(scope, ["replica-0"])
+    (waiting,) = await placement.look(scope)
+    assert (waiting.is_running, waiting.job_id, waiting.message) == (False, 1, "job 1 is PENDING (Resources)")
+    jobs.runs(1)
+    (loading,) = await placement.look(scope)
+    address = "10.89.3.4:20192"
+    assert (loading.is_running, loading.is_healthy, loading.address) == (True, False, address)
+    well.add(address)
+    (ready,) = await placement.look(scope)
+    assert ready.is_healthy and ready.started_at == STARTED and not ready.is_outdated
+    await placement.start(scope, ["replica-0"])
+    assert len(jobs.submitted) == 1  # it is there
+
+
+async def test_a_requeued_job_is_the_same_replica_elsewhere(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+) -> None:
+    await placement.start(scope, ["replica-0"])
+    jobs.runs(1)
+    jobs.becomes(1, "PENDING", node="", address="", reason="BeginTime")
+    (queued,) = await placement.look(scope)
+    assert (queued.is_running, queued.has_ended, queued.address) == (False, False, "")
+    jobs.runs(1, "10.89.3.5")
+    (again,) = await placement.look(scope)
+    assert again.address == "10.89.3.5:20192" and len(jobs.submitted) == 1
+
+
+async def test_the_end_of_a_job_is_told_once_and_then_it_is_gone(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+) -> None:
+    await placement.start(scope, ["replica-0"])
+    scope.record("replica-0").job_id = 1
+    jobs.becomes(1, "OUT_OF_MEMORY", exit_code=137)
+    (ended,) = await placement.look(scope)
+    assert ended.has_ended and ended.message == "job 1 ended OUT_OF_MEMORY, exit code 137"
+    scope.record("replica-0").next_try_at.FromDatetime(STARTED)  # as the reconciler notes it
+    assert not await placement.look(scope)
+    scope.record("replica-0").ClearField("next_try_at")
+    await placement.start(scope, ["replica-0"])
+    (another,) = await placement.look(scope)
+    assert (another.job_id, another.has_ended) == (2, False)
+
+
+async def test_a_job_that_somebody_cancelled_is_no_failure(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+) -> None:
+    await placement.start(scope, ["replica-0"])
+    scope.record("replica-0").job_id = 1
+    jobs.becomes(1, "CANCELLED")
+    assert not await placement.look(scope)
+
+
+async def test_another_wish_ends_the_job_first_since_both_want_its_port(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+) -> None:
+    await placement.start(scope, ["replica-0"])
+    jobs.runs(1)
+    scope.deployment.spec.slurm_resources.cpus = 4
+    (seen,) = await placement.look(scope)
+    assert seen.is_outdated
+    with pytest.raises(RetryLater):
+        await placement.start(scope, ["replica-0"])
+    assert (jobs.cancelled, len(jobs.submitted)) == ([1], 1)
+    jobs.becomes(1, "CANCELLED")
+    await placement.start(scope, ["replica-0"])
+    assert len(jobs.submitted) == 2
+
+
+async def test_stopping_waits_until_the_jobs_have_ended_and_leaves_others(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
+) -> None:
+    jobs.all.append(BatchJob(1, "training", "RUNNING", False))
+    jobs.all.append(BatchJob(2, f"{DEPLOYMENT}-other.replica-0.x", "RUNNING", False))
+    await placement.start(scope, ["replica-0", "replica-1"])
+    with pytest.raises(RetryLater):
+        await placement.stop(scope, ["replica-1"])
+    assert jobs.cancelled == [4]
+    with pytest.raises(RetryLater):
+        await placement.clear(scope)
+    assert jobs.cancelled == [4, 3, 4]
+    jobs.becomes(3, "CANCELLED")
+    jobs.becomes(4, "CANCELLED")
+    await placement.clear(scope)
+    assert not (shown_folder(tmp_path, CLUSTER) / DEPLOYMENT).exists()
+
+
+async def test_adapters_are_laid_where_jobs_see_them(
+    placement: SlurmPlacement, scope: Scope, tmp_path: Path
+) -> None:
+    write_adapter(ModelFolders(tmp_path / "models").of_deployment(DEPLOYMENT) / "inferencemodel-e00a")
+    path = placement.adapter_path(scope, "inferencemodel-e00a")
+    assert path == f"{SHOWN_PATH}/{DEPLOYMENT}/adapters/inferencemodel-e00a"
+    here = shown_folder(tmp_path, CLUSTER) / DEPLOYMENT / "adapters" / "inferencemodel-e00a"
+    assert (here / "adapter_model.safetensors").is_file()
+
+
+async def test_what_slurm_or_the_cluster_do_not_allow_is_said(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+) -> None:
+    jobs.refusal = ClusterUnreachable("cluster lab is STOPPED, not READY")
+    with pytest.raises(RetryLater, match="STOPPED"):
+        await placement.look(scope)
+    jobs.refusal = JobRefused("Invalid feature specification")
+    with pytest.raises(Failed, match="Scale the cluster down and up"):
+        await placement.look(scope)
+    jobs.refusal = None
+    scope.context = PlainContext(subnet_id="vpcsubnet-e00one")  # type: ignore[assignment]
+    with pytest.raises(Failed, match="subnet"):
+        await placement.start(scope, ["replica-0"])
+
+
+async def test_jobs_go_with_their_cluster(
+    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+) -> None:
+    jobs.refusal = ClusterUnreachable("there is no such cluster")
+    scope.context = PlainContext(has_cluster=False)  # type: ignore[assignment]
+    assert not await placement.look(scope)
+    await placement.stop(scope, ["replica-0"])
+    await placement.clear(scope)
+    with pytest.raises(Failed, match="gone"):
+        await placement.start(scope, ["replica-0"])
+
+
+# The job's script, run by the real shell
+
+
+def script(folder: Path, *words: str) -> subprocess.Popen[str]:
+    (folder / "key").write_text("secret")
+    (folder / "script").write_text(SCRIPT)
+    command = ["bash", str(folder / "script"), str(folder / "key"), "20192", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_the_script_hands_on_key_arguments_and_exit_code(tmp_path: Path) -> None:
+    program = 'echo "$VLLM_API_KEY|$1|$2"; exit 7'
+    with script(tmp_path, "bash", "-c", program, "engine", "a b", "$(echo c)") as running:
+        output, _ = running.communicate(timeout=10)
+    assert (output, running.returncode) == ("secret|a b|$(echo c)\n", 7)
+
+
+def test_the_script_hands_on_the_signal_that_ends_it(tmp_path: Path) -> None:
+    program = "trap 'echo draining; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    with script(tmp_path, "bash", "-c", program) as running:
+        assert running.stdout is not None and running.stdout.readline() == "up\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == "draining\n"
+        assert running.wait(timeout=10) == 0
+        os.killpg(running.pid, signal.SIGKILL)  # the watcher's sleep
+
+
+def test_without_its_key_no_engine_starts(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(SCRIPT)
+    command = ["bash", str(tmp_path / "script"), str(tmp_path / "key"), "20192", "echo", "started"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
