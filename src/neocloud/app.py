@@ -5,7 +5,7 @@
 Runs in the foreground until SIGTERM or SIGINT. Workloads go on when it stops; `--stop-workloads` and
 `--destroy-workloads` (what `neo down` and `neo destroy` call) end them.
 
-A new service is one line in SERVICES; what bricks hand to each other is one line in `extras`.
+A new service is one name in BRICKS; what bricks hand to each other is one line in `extras`.
 """
 
 import asyncio
@@ -16,45 +16,47 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from neocloud import emulator, home, running
+from neocloud import emulator, ending, home, running
 from neocloud.container_images import follow_images, load_images
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.service import Service
-from neocloud.core.stopping import record_stop
-from neocloud.core.store import Store, StoreError, load_or_make_key, open_store
+from neocloud.core.store import Store, StoreError, watched_by
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
+from neocloud.gateway.accounts import ledger_reader
+from neocloud.gateway.objects.file_store import FileStore
+from neocloud.gateway_process import GatewayProcess
 from neocloud.running import ControlPlane, Parts
 from neocloud.server import ServerError
-from neocloud.services import audit, billing, compute, iam, quotas, slurm, vpc
+from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
 from neocloud.settings import Settings, parse_arguments
 
 log = logging.getLogger("neocloud")
 
-SERVICES: tuple[Service, ...] = (
-    iam.SERVICE,
-    compute.SERVICE,
-    vpc.SERVICE,
-    slurm.SERVICE,
-    billing.SERVICE,
-    quotas.SERVICE,
-    audit.SERVICE,
-)
+BRICKS = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
+SERVICES: tuple[Service, ...] = tuple(brick.SERVICE for brick in BRICKS)
 
 
 def extras(settings: Settings) -> dict[str, Any]:
     """What bricks find in `Dependencies.extras`."""
+    prices, tokens = billing.load_price_list(settings.price_file), ledger_reader(settings.home)
     return {
         billing.METERS: tuple(meter for service in SERVICES for meter in service.meters),
-        billing.PRICES: billing.load_price_list(settings.price_file),
+        billing.PRICES: prices,
+        billing.TOKEN_PRICES: billing.token_prices(prices),
+        billing.USAGE_SOURCES: (tokens,),
+        inference.MONTHLY_SPENDING: tokens.monthly_spending,
+        tuning.FILES: FileStore(settings.home),
+        ai.IMAGES: ai.known_images(settings),
         quotas.QUOTAS: quotas.load_quotas(settings.quota_file),
+        slurm.BATCH_JOBS: slurm.batch_jobs,
     }
 
 
 def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, Any]) -> Parts:
     """All of them around this engine; `more` goes over the usual extras."""
-    found = {**extras(settings), **more}
-    ledger = quotas.ledger(SERVICES, found[quotas.QUOTAS])
+    found = {**extras(settings), **inference.extras(clock, settings), **more}
+    ledger, routes = quotas.ledger(SERVICES, found[quotas.QUOTAS]), found[inference.ROUTE_CHANGES]
 
     async def bootstrap(store: Store) -> iam.Bootstrap:
         await ledger.recount(store)
@@ -77,7 +79,8 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         extras=found,
         extras_of=lambda store: iam.extras(store, clock, host=settings.host),
-        watch=ledger.watch,
+        watch=watched_by(ledger.watch, routes.watch),
+        after_pass=routes.after_pass,
     )
 
 
@@ -98,7 +101,10 @@ async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
         def follow(store: Store) -> Coroutine[Any, Any, None]:
             return follow_images(settings.home, engine, lambda: compute.seed_images(store, settings, clock))
 
-        yield replace(parts(settings, engine, clock, {}), beside=follow)
+        def gateway(api: str) -> GatewayProcess:
+            return GatewayProcess.of(settings.home, settings.gateway_port, api)
+
+        yield replace(parts(settings, engine, clock, {}), beside=follow, gateway=gateway)
     finally:
         await engine.close()
 
@@ -111,18 +117,9 @@ async def on_emulator(settings: Settings) -> AsyncIterator[Parts]:
 
 
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:
-    """Stop all pods, or remove every trace of them. The server must not run."""
-    with home.locked(settings):
-        if not settings.emulator:
-            engine = PodmanEngine(settings.home)
-            try:
-                await (engine.destroy() if destroy else engine.shutdown())
-            finally:
-                await engine.close()
-        if not destroy:
-            store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
-            await record_stop(store, [kind for service in SERVICES for kind in service.kinds])
-            await store.close()
+    engine = None if settings.emulator else PodmanEngine(settings.home)
+    kinds = [kind for service in SERVICES for kind in service.kinds]
+    await ending.end_workloads(settings, engine, kinds, destroy=destroy)
 
 
 def main() -> int:

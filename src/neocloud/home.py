@@ -52,12 +52,13 @@ def announce(
     project_id: str,
     tls: str = "",
     redirector: str = "",
+    gateway: str = "",
 ) -> None:
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}
     _write(settings.credentials_file, {**credentials, "endpoint": grpc, **ids}, mode=0o600)
     ready = {"pid": os.getpid(), "version": __version__, "tenant_id": tenant_id, "project_id": project_id}
-    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector}
+    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector, "gateway": gateway}
     _write(settings.server_file, {**ready, **addresses}, mode=0o644)
 
 

@@ -40,6 +40,18 @@ class FirstTenant(Protocol):
     def credentials(self) -> Mapping[str, Any]: ...
 
 
+class Companion(Protocol):
+    """Another process that belongs to a control plane."""
+
+    async def start(self) -> str:
+        """Its address."""
+        ...
+
+    async def watch(self) -> None:
+        """For ever: start it again when it ends."""
+        ...
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a control plane is made of."""
@@ -63,6 +75,10 @@ class Parts:
     """Stands around every call."""
     reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
     """Stands around every reconciler."""
+    gateway: Callable[[str], "Companion"] | None = None
+    """The process beside this one, by the address where this one listens; None: there is none."""
+    after_pass: Callable[[str], None] = lambda kind: None
+    """Told the kind of each resource that a reconciler has looked at."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,8 @@ class ControlPlane:
     store: Store
     worker: Worker
     first: FirstTenant
+    gateway: str = ""
+    """Where the gateway listens; "" when there is none."""
 
 
 @asynccontextmanager
@@ -98,6 +116,7 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             ],
             kinds=[kind for service in parts.services for kind in service.kinds],
             new_id=contract.new_id,
+            after_pass=parts.after_pass,
         )
         server = ApiServer(
             services=parts.services,
@@ -114,12 +133,16 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         )
         await server.start()
         stack.push_async_callback(server.stop)
+        gateway = parts.gateway(server.addresses.grpc) if parts.gateway else None
+        gateway_address = await gateway.start() if gateway else ""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             watching = [tasks.create_task(_watch(engine, worker))]
             if parts.beside is not None:
                 watching.append(tasks.create_task(parts.beside(store)))
-            yield ControlPlane(server, store, worker, first)
+            if gateway is not None:
+                watching.append(tasks.create_task(gateway.watch()))
+            yield ControlPlane(server, store, worker, first, gateway_address)
             for task in watching:
                 task.cancel()
             await worker.stop()
@@ -137,6 +160,7 @@ async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -
                     http=addresses.http,
                     tls=addresses.tls,
                     redirector=addresses.redirector,
+                    gateway=running.gateway,
                     credentials=first.credentials,
                     tenant_id=first.tenant_id,
                     project_id=first.project_id,

@@ -11,6 +11,7 @@ DEFAULT_GRPC_PORT = 7370
 DEFAULT_HTTP_PORT = 7371
 DEFAULT_TLS_PORT = 7372
 DEFAULT_REDIRECTOR_PORT = 7373
+DEFAULT_GATEWAY_PORT = 8900
 DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 PUBLISHED_DOMAIN = "api.nebius.cloud"
@@ -28,6 +29,8 @@ class Settings:
     tls_port: int | None = None
     """gRPC over TLS, with the cloud's own certificate authority; None: off."""
     redirector_port: int = DEFAULT_REDIRECTOR_PORT
+    gateway_port: int = DEFAULT_GATEWAY_PORT
+    """Where the OpenAI-compatible gateway listens, on loopback; 0: any free port. The emulator has none."""
     domain: str = DEFAULT_DOMAIN
     """Clients look for the API at names under it, such as `compute.<domain>`."""
     database_url: str = ""
@@ -45,6 +48,8 @@ class Settings:
     starting_seconds: float | None = None
     """How long a machine is shown as STARTING at least: clients that look every few seconds wait to see it.
     None means 6, and none in the emulator."""
+    model_folders: tuple[Path, ...] = ()
+    """Folders that are opened for models beside `<home>/models`: every project may serve what is in them."""
     emulator: bool = False
     """Nothing real runs: the API on a fake engine, for clients' tests."""
     emulator_gpus: str = ""
@@ -111,6 +116,9 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument(
         "--redirector-port", type=int, default=DEFAULT_REDIRECTOR_PORT, help="0 means any free port"
     )
+    parser.add_argument(
+        "--gateway-port", type=int, default=DEFAULT_GATEWAY_PORT, help="0 means any free port"
+    )
     parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
     parser.add_argument("--database-url", default="", help="postgresql://... (default: SQLite in the home)")
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
@@ -124,11 +132,28 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument(
         "--starting-seconds", type=float, help="how long a machine is shown as STARTING at least (default: 6)"
     )
+    parser.add_argument(
+        "--model-folder",
+        dest="model_folders",
+        action="append",
+        type=model_folder,
+        default=[],
+        help="open this folder for models, for every project (may be repeated)",
+    )
     parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")
     parser.add_argument("--emulator-gpus", default="", help='what the emulated machine has: "8xH100,2xL40S"')
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
+    values["model_folders"] = tuple(values["model_folders"])
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
+
+
+def model_folder(text: str) -> Path:
+    """With all links followed, as folders of models are compared."""
+    folder = Path(text).expanduser().resolve()
+    if folder == Path("/"):
+        raise ValueError("the whole machine cannot be opened for models")
+    return folder
 
 
 def ipv4_range(text: str) -> str:

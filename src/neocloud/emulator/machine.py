@@ -18,8 +18,11 @@ from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.gpu_models import gpu_type
 from neocloud.services.compute.resources import platforms
+from neocloud.services.inference.reconcile.engine_client import ENGINE_CLIENT
+from neocloud.services.inference.reconcile.reader import MODEL_READER
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
 from neocloud.settings import Settings
+from neocloud.testing.inference import PretendedEngines, PretendedModels
 from neocloud.testing.machines import FakeMachines
 from neocloud.testing.slurm import FakeSlurm
 
@@ -54,7 +57,11 @@ class EmulatedMachine:
 
     @property
     def extras(self) -> Mapping[str, Any]:
-        return {SLURM_FACTORY: self.slurm.connect}
+        return {
+            SLURM_FACTORY: self.slurm.connect,
+            MODEL_READER: PretendedModels(),
+            ENGINE_CLIENT: PretendedEngines(reads_files=False),
+        }
 
     def keep(self) -> None:
         """Write the world to its file when it has changed."""

@@ -1,0 +1,180 @@
+"""The OpenAI-compatible API of a cloud: where it is, and calls with the profile's own token.
+
+A token goes only to the gateway of its own cloud. For any other address the caller brings a key of that one.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from neocloud.client.connection import connect
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.client.tokens import StaticToken, TokenSource
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+WAIT_HEADER = "x-neocloud-wait"
+"""How long a request is held until a sleeping model has woken, in seconds."""
+WAIT_SECONDS = 300
+TIMEOUT = httpx.Timeout(600, connect=10)
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+}
+
+
+@dataclass
+class Gateway:
+    """One connection, to be used by several threads at a time."""
+
+    base_url: str
+    """With the version: http://127.0.0.1:8900/v1"""
+    tokens: TokenSource
+    http: httpx.Client
+
+    def get(self, path: str) -> Any:
+        return self._checked("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The answer as JSON. Raises ClientError with the gateway's words."""
+        return self._checked("POST", path, body)
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+        """The chunks of a streamed answer, as they come."""
+        with self._sent("POST", path, {**body, "stream": True}) as response:
+            for line in response.iter_lines():
+                data = line.removeprefix("data: ")
+                if data == line or data == "[DONE]":
+                    continue
+                chunk = _parsed(data, self.base_url)
+                if isinstance(chunk, dict) and "error" in chunk:
+                    raise _refusal(response, chunk)
+                yield chunk
+
+    def close(self) -> None:
+        """Also ends what is under way in other threads."""
+        self.http.close()
+
+    def __enter__(self) -> "Gateway":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _checked(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        with self._sent(method, path, body) as response:
+            response.read()
+            return _parsed(response.text, self.base_url)
+
+    @contextmanager
+    def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[httpx.Response]:
+        """An answer that is no refusal; one 401 is answered with a new token."""
+        for attempt in (1, 2):
+            headers = {"authorization": f"Bearer {self.tokens.token()}", WAIT_HEADER: str(WAIT_SECONDS)}
+            url = f"{self.base_url}/{path.lstrip('/')}"
+            try:
+                with self.http.stream(method, url, json=body, headers=headers) as response:
+                    if response.status_code == 401 and attempt == 1:
+                        self.tokens.forget()
+                        continue
+                    if response.is_error:
+                        response.read()
+                        raise _refusal(response, _error_body(response.text))
+                    yield response
+                    return
+            except httpx.HTTPError as error:
+                why = str(error) or type(error).__name__
+                raise ClientError(
+                    "UNAVAILABLE",
+                    f"The gateway at {self.base_url} does not answer: {why}",
+                    "See whether it runs with `neo status`",
+                ) from error
+
+
+def open_gateway(profile: Profile, url: str = "") -> Gateway:
+    """The gateway of the profile's cloud; or any OpenAI-compatible API, with the key in OPENAI_API_KEY."""
+    if url:
+        return open_api(url)
+    return Gateway(f"{gateway_address(profile)}/v1", connect(profile).tokens, _http())
+
+
+def open_api(url: str) -> Gateway:
+    """Any OpenAI-compatible API, with the key in OPENAI_API_KEY."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not key:
+        raise ClientError(
+            "UNAUTHENTICATED",
+            f"There is no key for {url}: a profile's token goes to its own cloud only",
+            f"Put the key of that API into the environment as {KEY_VARIABLE}",
+        )
+    return Gateway(url.rstrip("/"), StaticToken(key), _http())
+
+
+def _http() -> httpx.Client:
+    return httpx.Client(timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=256))
+
+
+def gateway_address(profile: Profile) -> str:
+    """Where the gateway of the profile's cloud listens: a cloud on this machine says so in its folder."""
+    if not profile.home:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"Profile {profile.name!r} is of a cloud on another machine, whose gateway is not known here",
+            f"Say where it is (https://HOST/v1), with a key of it in {KEY_VARIABLE}",
+        )
+    try:
+        address = json.loads((Path(profile.home) / "server.json").read_text()).get("gateway", "")
+    except (OSError, ValueError) as error:
+        raise ClientError(
+            "UNAVAILABLE", f"The cloud in {profile.home} is not running", "Start it with `neo up`"
+        ) from error
+    if not address:
+        raise ClientError(
+            "UNAVAILABLE",
+            f"The cloud in {profile.home} has no gateway: it is an emulator, where no model answers and no"
+            " file is taken",
+            "Do this with a real cloud: `neo up` without --emulator, with a home of its own",
+        )
+    return address if "://" in address else f"http://{address}"
+
+
+def _parsed(text: str, base_url: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ClientError(
+            "INTERNAL",
+            f"{base_url} answered what is no JSON: {text[:200]!r}",
+            "Is it an OpenAI-compatible API?",
+        ) from error
+
+
+def _error_body(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
+
+
+def _refusal(response: httpx.Response, body: Any) -> ClientError:
+    error = body.get("error") if isinstance(body, dict) else None
+    said = error.get("message") if isinstance(error, dict) else error
+    retry = response.headers.get("retry-after")
+    code = _CODES.get(response.status_code, "UNAVAILABLE")
+    return ClientError(
+        code,
+        str(said or f"The API answered {response.status_code} {response.reason_phrase}"),
+        f"Try again in {retry} s" if retry else "",
+    )

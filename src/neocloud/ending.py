@@ -1,0 +1,42 @@
+"""Ends what a cloud runs, once its server has ended: its pods are stopped, or every trace of them goes."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from neocloud import home
+from neocloud.core.clock import SystemClock
+from neocloud.core.service import Kind
+from neocloud.core.stopping import record_stop
+from neocloud.core.store import load_or_make_key, open_store
+from neocloud.gateway_process import stop_gateway
+from neocloud.settings import Settings
+
+
+class EndingEngine(Protocol):
+    """As much of an engine as ends workloads."""
+
+    async def shutdown(self) -> None: ...
+
+    async def destroy(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def end_workloads(
+    settings: Settings, engine: EndingEngine | None, kinds: Sequence[Kind], *, destroy: bool
+) -> None:
+    """Stop all pods, or remove every trace of them; without an engine nothing real runs.
+
+    Raises HomeInUse while the server runs.
+    """
+    with home.locked(settings):
+        if engine is not None:
+            await stop_gateway(settings.home)
+            try:
+                await (engine.destroy() if destroy else engine.shutdown())
+            finally:
+                await engine.close()
+        if not destroy:
+            store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
+            await record_stop(store, kinds)
+            await store.close()

@@ -1,0 +1,120 @@
+"""What projects may spend on tokens in a month (UTC): reserved before a request is sent on, settled after.
+
+What is reserved is the worst that the request may cost, so calls in parallel cannot overrun a budget
+together. The input is an estimate until the engine has counted it: a project may go beyond its budget by what
+estimates were too low, and no request is let through from there on.
+
+What has no price cannot be held against a budget: a project with a budget may not call it.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from neocloud.gateway.accounts.base import Opening
+from neocloud.gateway.accounts.prices import Price, to_dollars
+from neocloud.gateway.errors import OpenAiError
+
+
+class Purse:
+    """One project's money, in 1e-14 dollars."""
+
+    __slots__ = ("limit", "project_id", "reserved", "spent")
+
+    def __init__(self, project_id: str) -> None:
+        self.project_id = project_id
+        self.limit: int | None = None
+        self.reserved = 0
+        self.spent: dict[str, int] = {}
+        """By month."""
+
+
+class Budgets:
+    """Also keeps account of projects without a budget, which may get one while they spend."""
+
+    def __init__(self, spent: Mapping[tuple[str, str], int]) -> None:
+        """`spent`: by project and month, from the ledger."""
+        self._purses: dict[str, Purse] = {}
+        self._calendar = Calendar()
+        for (project_id, month), amount in spent.items():
+            self.purse(project_id).spent[month] = amount
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """These are all the budgets there are, by project."""
+        for project_id in limits:
+            self.purse(project_id)
+        for purse in self._purses.values():
+            purse.limit = limits.get(purse.project_id)
+
+    def purse(self, project_id: str) -> Purse:
+        purse = self._purses.get(project_id)
+        if purse is None:
+            purse = self._purses[project_id] = Purse(project_id)
+        return purse
+
+    def reserve(self, purse: Purse, opening: Opening, price: Price | None, at_ms: int) -> int:
+        """How much is reserved now. Raises OpenAiError 429 when it is more than is left."""
+        if price is None:
+            if purse.limit is not None:
+                raise _unpriced(opening)
+            return 0
+        cost = price.most(opening.input_tokens, opening.max_output_tokens)
+        if purse.limit is not None and cost:
+            left = purse.limit - purse.spent.get(self._calendar.month(at_ms), 0) - purse.reserved
+            if cost > left:
+                raise _exhausted(purse, opening, cost, left)
+        purse.reserved += cost
+        return cost
+
+    def settle(self, purse: Purse, reserved: int, cost: int, at_ms: int) -> None:
+        purse.reserved -= reserved
+        if cost:
+            month = self._calendar.month(at_ms)
+            purse.spent[month] = purse.spent.get(month, 0) + cost
+
+
+class Calendar:
+    """Months of moments given in milliseconds; fast when they are of one month, as they are."""
+
+    def __init__(self) -> None:
+        self._from = self._until = 0
+        self._month = ""
+
+    def month(self, at_ms: int) -> str:
+        if not self._from <= at_ms < self._until:
+            day = datetime.fromtimestamp(at_ms / 1000, UTC)
+            self._from = _start(day.year, day.month)
+            self._until = _start(day.year + day.month // 12, day.month % 12 + 1)
+            self._month = f"{day:%Y-%m}"
+        return self._month
+
+
+def _start(year: int, month: int) -> int:
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp()) * 1000
+
+
+def _unpriced(opening: Opening) -> OpenAiError:
+    return _refusal(
+        f"{opening.model_name} has no price, and the project {opening.project_id} has a budget, which"
+        ' cannot be kept for it. Set the price in its deployment\'s spec ("0" where it is free), or remove'
+        " its budget."
+    )
+
+
+def _exhausted(purse: Purse, opening: Opening, cost: int, left: int) -> OpenAiError:
+    limit, rest = to_dollars(purse.limit or 0), to_dollars(max(0, left))
+    return _refusal(
+        f"The project {opening.project_id} may spend ${limit} this month (UTC), ${rest} are left, and this"
+        f" request may cost ${to_dollars(cost)}. Lower max_tokens, wait for requests that are under way, or"
+        " raise the budget."
+    )
+
+
+def _refusal(message: str) -> OpenAiError:
+    """OpenAI's clients try a 429 again unless they are told not to."""
+    return OpenAiError(
+        429,
+        message,
+        type="insufficient_quota",
+        code="insufficient_quota",
+        headers={"x-should-retry": "false"},
+    )

@@ -1,0 +1,149 @@
+"""What the ledger writes, as SQL over whole batches.
+
+Each statement handles all rows of a batch in one step, so the thread that writes asks for Python's lock once
+for a batch and not once for a row: the hot path hardly notices it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from neocloud.gateway.accounts.base import TokenUsage
+from neocloud.gateway.accounts.prices import Price
+from neocloud.gateway.accounts.schema import HOUR_MS, NO_PRICE
+
+INTERRUPTED = "interrupted"
+_GROUP = "project_id, input_price, cached_input_price, output_price"
+
+
+class Reservation(NamedTuple):
+    """A request that is about to be sent on; the first columns of `requests`, in their order."""
+
+    request_id: str
+    tenant_id: str
+    project_id: str
+    subject_id: str
+    deployment_id: str
+    model_name: str
+    input_price: int
+    cached_input_price: int
+    output_price: int
+    estimated_input: int
+    max_output: int
+    started_at: int
+
+
+class Closing(NamedTuple):
+    request_id: str
+    ended_at: int
+    input: int
+    cached_input: int
+    output: int
+    outcome: str
+    is_estimated: int
+
+
+def insert(connection: sqlite3.Connection, rows: Sequence[Reservation]) -> None:
+    """A request that is there already stays as it is: it is never charged twice."""
+    columns, values = _columns(Reservation._fields)
+    connection.execute(
+        f"INSERT INTO requests ({columns}) SELECT {values} FROM json_each(?) WHERE true"
+        " ON CONFLICT (request_id) DO NOTHING",
+        (json.dumps(rows),),
+    )
+    last = {row.deployment_id: row.started_at for row in sorted(rows, key=lambda row: row.started_at)}
+    connection.executemany(
+        "INSERT INTO last_requests VALUES (?, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
+        last.items(),
+    )
+
+
+def close(connection: sqlite3.Connection, rows: Sequence[Closing]) -> None:
+    """Only what is open: of two closings of a request the first one counts."""
+    first = {row.request_id: row for row in reversed(rows)}
+    content = json.dumps(list(first.values()))
+    columns, values = _columns(Closing._fields, alias=True)
+    given = f"(SELECT {values} FROM json_each(?)) AS c"
+    sums = connection.execute(
+        f"SELECT {_GROUP}, {_month('c.ended_at')}, sum(c.input), sum(c.cached_input), sum(c.output)"
+        f" FROM {given} JOIN requests AS r ON r.request_id = c.request_id"
+        " WHERE r.ended_at IS NULL GROUP BY 1, 2, 3, 4, 5",
+        (content,),
+    ).fetchall()
+    _add_spent(connection, sums)
+    assignments = ", ".join(f"{column} = c.{column}" for column in Closing._fields[1:])
+    connection.execute(
+        f"UPDATE requests SET {assignments} FROM {given}"
+        " WHERE requests.request_id = c.request_id AND requests.ended_at IS NULL",
+        (content,),
+    )
+
+
+def settle_interrupted(connection: sqlite3.Connection, now: int) -> int:
+    """Close what a killed gateway left open, with what was estimated of it; says how many."""
+    ended_at = "max(started_at, :now)"
+    sums = connection.execute(
+        f"SELECT {_GROUP}, {_month(ended_at)}, sum(estimated_input), 0, 0"
+        " FROM requests WHERE ended_at IS NULL GROUP BY 1, 2, 3, 4, 5",
+        {"now": now},
+    ).fetchall()
+    _add_spent(connection, sums)
+    return connection.execute(
+        f"UPDATE requests SET ended_at = {ended_at}, input = estimated_input, cached_input = 0, output = 0,"
+        " outcome = :outcome, is_estimated = 1 WHERE ended_at IS NULL",
+        {"now": now, "outcome": INTERRUPTED},
+    ).rowcount
+
+
+def condense_hour(connection: sqlite3.Connection, before: int) -> bool:
+    """Make sums of the oldest hour's rows that ended before then; False when there are none."""
+    (oldest,) = connection.execute("SELECT min(ended_at) FROM requests WHERE ended_at IS NOT NULL").fetchone()
+    if oldest is None or oldest >= before:
+        return False
+    hour = oldest // HOUR_MS * HOUR_MS
+    window = {"hour": hour, "end": min(hour + HOUR_MS, before)}
+    where = "WHERE ended_at >= :hour AND ended_at < :end"
+    sums = ("requests", "estimated_requests", "input", "cached_input", "output")
+    connection.execute(
+        "INSERT INTO hours SELECT :hour, tenant_id, project_id, subject_id, deployment_id, model_name,"
+        " input_price, cached_input_price, output_price, count(*), sum(is_estimated), sum(input),"
+        " sum(cached_input), sum(output)"
+        f" FROM requests {where} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9"
+        f" ON CONFLICT DO UPDATE SET {', '.join(f'{each} = {each} + excluded.{each}' for each in sums)}",
+        window,
+    )
+    connection.execute(f"DELETE FROM requests {where}", window)
+    return True
+
+
+def spent(connection: sqlite3.Connection) -> Mapping[tuple[str, str], int]:
+    """In 1e-14 dollars, by project and month."""
+    rows = connection.execute("SELECT project_id, month, amount FROM spent")
+    return {(project_id, month): int(amount) for project_id, month, amount in rows}
+
+
+def _add_spent(connection: sqlite3.Connection, sums: Iterable[Sequence[Any]]) -> None:
+    """In Python, since such sums outgrow SQLite's whole numbers."""
+    added: dict[tuple[str, str], int] = {}
+    for project_id, *price, month, tokens, cached, output in sums:
+        if price[0] != NO_PRICE and (cost := Price(*price).cost(TokenUsage(tokens, cached, output))):
+            added[project_id, month] = added.get((project_id, month), 0) + cost
+    for (project_id, month), amount in added.items():
+        found = connection.execute(
+            "SELECT amount FROM spent WHERE project_id = ? AND month = ?", (project_id, month)
+        ).fetchone()
+        total = amount + (int(found[0]) if found else 0)
+        connection.execute("INSERT OR REPLACE INTO spent VALUES (?, ?, ?)", (project_id, month, str(total)))
+
+
+def _columns(names: Sequence[str], *, alias: bool = False) -> tuple[str, str]:
+    values = (
+        f"json_extract(value, '$[{index}]')" + (f" AS {name}" if alias else "")
+        for index, name in enumerate(names)
+    )
+    return ", ".join(names), ", ".join(values)
+
+
+def _month(moment: str) -> str:
+    return f"strftime('%Y-%m', {moment} / 1000, 'unixepoch')"

@@ -1,0 +1,149 @@
+"""Requests and tokens a minute, of each tenant and model: token buckets that fill all the time.
+
+What a request may take at most is set aside when it opens and corrected when it closes. Time is monotonic, so
+a wall clock that is moved changes nothing.
+"""
+
+import math
+from collections.abc import Sequence
+
+from neocloud.core.clock import Clock
+from neocloud.gateway.accounts.base import Opening
+from neocloud.gateway.errors import OpenAiError
+
+Headers = Sequence[tuple[bytes, bytes]]
+MINUTE = 60
+_SPANS = [b"%ds" % s if s < MINUTE else b"%dm%ds" % divmod(s, MINUTE) for s in range(60 * MINUTE)]
+
+
+class Bucket:
+    """What one tenant may still take of one model."""
+
+    __slots__ = ("_filled_at", "_limit_headers", "requests", "requests_limit", "tokens", "tokens_limit")
+
+    def __init__(self, requests_limit: int, tokens_limit: int, now: float) -> None:
+        self.requests, self.tokens = float(requests_limit), float(tokens_limit)
+        self.requests_limit, self.tokens_limit = requests_limit, tokens_limit
+        self._filled_at = now
+        self._limit_headers = (b"%d" % requests_limit, b"%d" % tokens_limit)
+
+    def fill(self, now: float) -> None:
+        minutes = (now - self._filled_at) / MINUTE
+        self._filled_at = now
+        requests, tokens = self.requests_limit, self.tokens_limit
+        self.requests = min(requests, self.requests + minutes * requests)
+        self.tokens = min(tokens, self.tokens + minutes * tokens)
+
+    def change(self, requests_limit: int, tokens_limit: int) -> None:
+        """The limits are others now. What was taken stays taken."""
+        self.requests += requests_limit - self.requests_limit
+        self.tokens += tokens_limit - self.tokens_limit
+        self.requests_limit, self.tokens_limit = requests_limit, tokens_limit
+        self._limit_headers = (b"%d" % requests_limit, b"%d" % tokens_limit)
+
+    @property
+    def is_full(self) -> bool:
+        return self.requests >= self.requests_limit and self.tokens >= self.tokens_limit
+
+    def headers(self) -> Headers:
+        found: list[tuple[bytes, bytes]] = []
+        if limit := self.requests_limit:
+            found += (
+                (b"x-ratelimit-limit-requests", self._limit_headers[0]),
+                (b"x-ratelimit-remaining-requests", b"%d" % max(0.0, self.requests)),
+                (b"x-ratelimit-reset-requests", _span((limit - self.requests) * MINUTE / limit)),
+            )
+        if limit := self.tokens_limit:
+            found += (
+                (b"x-ratelimit-limit-tokens", self._limit_headers[1]),
+                (b"x-ratelimit-remaining-tokens", b"%d" % max(0.0, self.tokens)),
+                (b"x-ratelimit-reset-tokens", _span((limit - self.tokens) * MINUTE / limit)),
+            )
+        return found
+
+
+class Limits:
+    """The buckets of all tenants and models. A limit of 0 is none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+
+    def take(self, opening: Opening, requests_limit: int, tokens_limit: int) -> tuple[Bucket, int]:
+        """Sets aside; gives the bucket and how many tokens are set aside in it. Raises OpenAiError 429."""
+        key, now = (opening.tenant_id, opening.model_name), self._now()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(requests_limit, tokens_limit, now)
+        else:
+            bucket.fill(now)
+            if bucket.requests_limit != requests_limit or bucket.tokens_limit != tokens_limit:
+                bucket.change(requests_limit, tokens_limit)
+        if requests_limit and bucket.requests < 1:
+            raise _refusal(opening, bucket, "requests", 1)
+        tokens = 0
+        if tokens_limit:
+            # A request for more than a whole minute's tokens waits for a full bucket, not for ever.
+            tokens = min(opening.input_tokens + opening.max_output_tokens, tokens_limit)
+            if opening.input_tokens > tokens_limit:
+                raise _too_large(opening, bucket)
+            if tokens > bucket.tokens:
+                raise _refusal(opening, bucket, "tokens", tokens)
+            bucket.tokens -= tokens
+        bucket.requests -= 1 if requests_limit else 0
+        return bucket, tokens
+
+    def correct(self, bucket: Bucket, set_aside: int, used: int) -> None:
+        """Used more than was set aside: the bucket may fall below nought, and fills from there."""
+        if bucket.tokens_limit:
+            bucket.fill(self._now())
+            bucket.tokens = min(float(bucket.tokens_limit), bucket.tokens + set_aside - used)
+
+    def give_back(self, bucket: Bucket, set_aside: int) -> None:
+        """The request came to nothing."""
+        bucket.requests = min(float(bucket.requests_limit), bucket.requests + 1)
+        self.correct(bucket, set_aside, 0)
+
+    def forget_idle(self) -> None:
+        """Full buckets are as good as none; so there are no more of them than tenants are active."""
+        now = self._now()
+        for key, bucket in list(self._buckets.items()):
+            bucket.fill(now)
+            if bucket.is_full:
+                del self._buckets[key]
+
+
+def _refusal(opening: Opening, bucket: Bucket, kind: str, needed: int) -> OpenAiError:
+    is_requests = kind == "requests"
+    limit = bucket.requests_limit if is_requests else bucket.tokens_limit
+    level = bucket.requests if is_requests else bucket.tokens
+    seconds = max(1, math.ceil((needed - level) * MINUTE / limit))
+    hint = "" if is_requests else ", or lower max_tokens"
+    return _rate_limited(
+        f"Your limit of {opening.model_name} is {limit:,} {kind} a minute. This request sets aside"
+        f" {needed:,}, and {max(0, int(level)):,} are left. Try again in {seconds} s{hint}.",
+        kind,
+        {"Retry-After": str(seconds), **_text(bucket.headers())},
+    )
+
+
+def _too_large(opening: Opening, bucket: Bucket) -> OpenAiError:
+    return _rate_limited(
+        f"The input has about {opening.input_tokens:,} tokens, and your limit of {opening.model_name} is"
+        f" {bucket.tokens_limit:,} tokens a minute: it never fits. Send less, or ask for a higher limit.",
+        "tokens",
+        {"x-should-retry": "false", **_text(bucket.headers())},
+    )
+
+
+def _rate_limited(message: str, kind: str, headers: dict[str, str]) -> OpenAiError:
+    return OpenAiError(429, message, type=kind, code="rate_limit_exceeded", param="model", headers=headers)
+
+
+def _text(headers: Headers) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in headers}
+
+
+def _span(seconds: float) -> bytes:
+    """As OpenAI writes it: "1s", "6m0s"."""
+    return _SPANS[min(math.ceil(seconds), len(_SPANS) - 1)] if seconds > 0 else b"0s"

@@ -1,0 +1,158 @@
+"""The gateway as an ASGI application: which path is whose, and errors in one shape.
+
+Requests to models go straight to the proxy. Everything else is rare and goes through Starlette.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
+
+from neocloud.gateway import asked
+from neocloud.gateway.admission import Admission
+from neocloud.gateway.callers import INVOKE
+from neocloud.gateway.errors import OpenAiError, bad_request
+from neocloud.gateway.exchange import Exchange, Stopped
+from neocloud.gateway.http import (
+    ClientLeft,
+    HttpSink,
+    Receive,
+    Scope,
+    Send,
+    new_request_id,
+    read_body,
+    watch_client,
+)
+from neocloud.gateway.proxy import Proxy
+from neocloud.gateway.settings import GatewaySettings
+
+logger = logging.getLogger(__name__)
+
+MOST_WAIT_SECONDS = 300.0
+
+
+class GatewayApp:
+    def __init__(
+        self, admission: Admission, proxy: Proxy, settings: GatewaySettings, routes: Sequence[BaseRoute]
+    ) -> None:
+        self._admission = admission
+        self._proxy = proxy
+        self._settings = settings
+        self._rest = Starlette(
+            routes=list(routes),
+            exception_handlers={HTTPException: _http_error, OpenAiError: _openai_error, Exception: _broken},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._rest(scope, receive, send)
+        elif scope["path"] in asked.INPUT_FIELD and scope["method"] == "POST":
+            await self._answer_model_request(scope, receive, send)
+        else:
+            scope.setdefault("state", {})["request_id"] = new_request_id()
+            await self._rest(scope, receive, _with_request_id(scope, send))
+
+    async def _answer_model_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = new_request_id()
+        sink = HttpSink(send, request_id)
+        watching: asyncio.Task[None] | None = None
+        try:
+            exchange = await self._exchange(scope, receive, request_id)
+            watching = asyncio.create_task(watch_client(receive, lambda: exchange.stop("client_left")))
+            await self._proxy.answer(exchange, sink)
+        except OpenAiError as error:
+            await sink.error(error)
+        except (ClientLeft, Stopped):
+            pass  # nobody is there to be told
+        except Exception:
+            logger.exception("Request %s broke the gateway", request_id)
+            if sink.has_started:
+                raise
+            await sink.error(_internal())
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    async def _exchange(self, scope: Scope, receive: Receive, request_id: str) -> Exchange:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        caller = await self._admission.caller(headers.get(b"authorization", b"").decode("latin-1"))
+        project_id = caller.project(headers.get(b"openai-project", b"").decode("latin-1"), INVOKE)
+        raw = await read_body(headers, receive, self._settings.max_body_bytes)
+        return Exchange(
+            request_id=request_id,
+            caller=caller,
+            project_id=project_id,
+            asked=asked.parse(scope["path"], raw),
+            wait_seconds=_wait_seconds(headers.get(b"x-neocloud-wait", b"")),
+        )
+
+
+def _wait_seconds(header: bytes) -> float:
+    if not header:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_WAIT_SECONDS:
+        raise bad_request(
+            f"x-neocloud-wait must be a number of seconds up to {MOST_WAIT_SECONDS:.0f}.",
+            param="x-neocloud-wait",
+        )
+    return seconds
+
+
+def _with_request_id(scope: Scope, send: Send) -> Send:
+    header = (b"x-request-id", scope["state"]["request_id"].encode())
+
+    async def send_with_id(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            if not any(name == header[0] for name, _ in headers):  # the page's answers have one already
+                headers.append(header)
+            message["headers"] = headers
+        await send(message)
+
+    return send_with_id
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    """What Starlette itself refuses: a path or a method that is not there."""
+    if error.status_code == 405 or (error.status_code == 404 and request.url.path in asked.INPUT_FIELD):
+        allowed = (error.headers or {}).get("Allow", "POST")
+        refused = OpenAiError(
+            405,
+            f"{request.url.path} does not take {request.method}; it takes {allowed}.",
+            code="method_not_allowed",
+            headers={"Allow": allowed},
+        )
+    elif error.status_code == 404:
+        refused = OpenAiError(
+            404, f"There is nothing at {request.method} {request.url.path}.", code="unknown_url"
+        )
+    else:
+        refused = OpenAiError(error.status_code, str(error.detail))
+    return await _openai_error(request, refused)
+
+
+async def _openai_error(request: Request, error: Any) -> Response:
+    return JSONResponse(error.body(), error.status, headers=dict(error.headers))
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return await _openai_error(request, _internal())
+
+
+def _internal() -> OpenAiError:
+    return OpenAiError(
+        500,
+        "The gateway failed at this request; its log says where. Say the x-request-id to the operator.",
+        type="server_error",
+        code="internal_error",
+    )

@@ -1,0 +1,243 @@
+"""What a request to a model asks for: the few fields that the gateway reads, and their checks.
+
+Everything else in a body is the engine's business and goes through untouched. All work here is bounded by the
+size of the body, which is limited before it is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from neocloud.gateway.errors import OpenAiError, bad_request
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
+RESPONSES = "/v1/responses"
+
+INPUT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
+OUTPUT_FIELDS = {
+    CHAT: ("max_completion_tokens", "max_tokens"),
+    COMPLETIONS: ("max_tokens",),
+    EMBEDDINGS: (),
+    RESPONSES: ("max_output_tokens",),
+}
+BYTES_PER_TOKEN = 4
+LONGEST_TOKEN = 16
+"""Bytes. With more than this for each token of the context, a prompt is too long whatever the tokenizer."""
+IMAGE_TOKENS = 1024
+MAX_CHOICES = 128
+PREFIX_LENGTH = 1024
+COMPLETIONS_DEFAULT_TOKENS = 16
+"""What OpenAI and vLLM take for /v1/completions without max_tokens."""
+
+
+@dataclass(slots=True)
+class Asked:
+    path: str
+    body: dict[str, Any]
+    model: str
+    is_stream: bool
+    shows_usage: bool
+    """The client asked for the usage event itself."""
+    choices: int
+    max_output_tokens: int | None
+    """Of one choice, as asked."""
+    input_bytes: int
+    images: int
+    prefix: str
+    """Of the input: requests that share it are better off on one replica."""
+
+    @property
+    def input_tokens(self) -> int:
+        return self.input_bytes // BYTES_PER_TOKEN + 1 + self.images * IMAGE_TOKENS
+
+    def check_task(self, *, embeds: bool) -> None:
+        """Refuses what the model's engines do not do, whether or not one runs."""
+        if embeds == (self.path == EMBEDDINGS):
+            return
+        does = "is served for embeddings: POST /v1/embeddings" if embeds else "makes no embeddings"
+        more = "" if embeds else "; serve a model for them with `neo deploy MODEL --task embed`"
+        raise bad_request(
+            f"The model {self.model!r} {does}{more}.", param="model", code="model_not_for_this_endpoint"
+        )
+
+    def check_length(self, context_length: int) -> None:
+        """Refuses what cannot fit by any count; the engine, which counts exactly, refuses the rest."""
+        if not context_length:
+            return
+        if self.input_bytes > context_length * LONGEST_TOKEN:
+            raise bad_request(
+                f"This model's maximum context length is {context_length} tokens, and your input of"
+                f" {self.input_bytes} bytes is longer. Shorten it.",
+                param=INPUT_FIELD[self.path],
+                code="context_length_exceeded",
+            )
+        if self.max_output_tokens is not None and self.max_output_tokens > context_length:
+            name = next(name for name in OUTPUT_FIELDS[self.path] if self.body.get(name) is not None)
+            raise bad_request(
+                f"{name} is too large: {self.max_output_tokens}. This model's maximum context length is"
+                f" {context_length} tokens, for input and output together.",
+                param=name,
+                code="invalid_value",
+            )
+
+    def most_output_tokens(self, context_length: int) -> int:
+        """What the request may cost at worst."""
+        if self.path == EMBEDDINGS:
+            return 0
+        each = self.max_output_tokens
+        if each is None:
+            room = max(context_length - self.input_tokens, 1) if context_length else 4096
+            each = COMPLETIONS_DEFAULT_TOKENS if self.path == COMPLETIONS else room
+        return each * self.choices
+
+    def for_engine(self, engine_name: str) -> bytes:
+        """The body as the engine gets it: its own name of the model, and usage always asked for."""
+        self.body["model"] = engine_name
+        if self.is_stream and self.path in (CHAT, COMPLETIONS):
+            options = self.body.get("stream_options") or {}
+            self.body["stream_options"] = {**options, "include_usage": True}
+        return orjson.dumps(self.body)
+
+
+def parse(path: str, raw: bytes) -> Asked:
+    """Raises OpenAiError 400 saying which field, or which character."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(
+            f"The body is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno},"
+            f" character {error.pos}).",
+            code="invalid_json",
+        ) from None
+    if not isinstance(body, dict):
+        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    return read(path, body)
+
+
+def read(path: str, body: dict[str, Any]) -> Asked:
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise bad_request("You must say a model: {'model': NAME}. GET /v1/models lists them.", param="model")
+    is_stream = _boolean(body, "stream")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise _wrong_type("stream_options", "an object")
+    if options is not None and not is_stream:
+        raise bad_request("stream_options is only allowed when stream is true.", param="stream_options")
+    size, images, prefix = _measure(path, body)
+    return Asked(
+        path=path,
+        body=body,
+        model=model,
+        is_stream=is_stream,
+        shows_usage=bool(options and options.get("include_usage")),
+        choices=max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body)),
+        max_output_tokens=_output_limit(path, body),
+        input_bytes=size,
+        images=images,
+        prefix=prefix,
+    )
+
+
+def _best_of(path: str, body: Mapping[str, Any]) -> int:
+    """Of /v1/completions: so many are computed, n of them are told."""
+    return (_whole(body, "best_of", MAX_CHOICES) or 1) if path == COMPLETIONS else 1
+
+
+def _output_limit(path: str, body: Mapping[str, Any]) -> int | None:
+    limits = [_whole(body, name, None) for name in OUTPUT_FIELDS[path]]
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _boolean(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _wrong_type(name, "true or false")
+    return bool(value)
+
+
+def _whole(body: Mapping[str, Any], name: str, most: int | None) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong_type(name, "a whole number")
+    if value < 1 or (most is not None and value > most):
+        allowed = "at least 1" if most is None else f"between 1 and {most}"
+        raise bad_request(f"{name} must be {allowed}, not {value}.", param=name, code="invalid_value")
+    return value
+
+
+def _wrong_type(name: str, wanted: str) -> OpenAiError:
+    return bad_request(f"{name} must be {wanted}.", param=name, code="invalid_type")
+
+
+def _measure(path: str, body: Mapping[str, Any]) -> tuple[int, int, str]:
+    """(bytes of text, images, prefix) of the input; tools and the like count by their text."""
+    name = INPUT_FIELD[path]
+    value = body.get(name)
+    if value is None and path == COMPLETIONS and body.get("prompt_embeds"):
+        return len(str(body["prompt_embeds"])) // 8, 0, ""
+    if value is None or value == []:
+        if name in body or path != RESPONSES:
+            raise bad_request(f"{name} is missing or empty.", param=name, code="missing_required_parameter")
+        return 0, 0, ""
+    if isinstance(value, str) and path != CHAT:
+        return _length(value), 0, value[:PREFIX_LENGTH]
+    if not isinstance(value, list):
+        raise _wrong_type(name, "a list" if path == CHAT else "text or a list")
+    size, images = _measure_items(value, is_chat=path == CHAT)
+    extra = body.get("tools")
+    if isinstance(extra, list):
+        size += len(orjson.dumps(extra))
+    if path == RESPONSES and isinstance(body.get("instructions"), str):
+        size += _length(body["instructions"])
+    return size, images, repr(value[:2])[:PREFIX_LENGTH]
+
+
+def _measure_items(items: list[Any], *, is_chat: bool) -> tuple[int, int]:
+    size = images = 0
+    for place, item in enumerate(items):
+        if isinstance(item, dict):
+            content = item.get("content")
+            if isinstance(content, str):
+                size += _length(content) + BYTES_PER_TOKEN  # the template's words around it
+            elif isinstance(content, list):
+                more, pictures = _measure_parts(content)
+                size, images = size + more, images + pictures
+            calls = item.get("tool_calls")
+            if isinstance(calls, list):
+                size += len(orjson.dumps(calls))
+        elif is_chat:
+            raise bad_request(
+                f"messages[{place}] must be an object with a role.", param="messages", code="invalid_type"
+            )
+        elif isinstance(item, str):
+            size += _length(item)
+        elif isinstance(item, int):
+            size += BYTES_PER_TOKEN  # a token's number
+        elif isinstance(item, list):
+            size += BYTES_PER_TOKEN * len(item)
+        else:
+            raise bad_request(f"Item {place} of the input is neither text nor tokens.", code="invalid_type")
+    return size, images
+
+
+def _measure_parts(parts: list[Any]) -> tuple[int, int]:
+    size = images = 0
+    for part in parts:
+        if isinstance(part, dict):
+            text = part.get("text")
+            if isinstance(text, str):
+                size += _length(text)
+            else:
+                images += 1
+    return size, images
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

@@ -1,0 +1,217 @@
+"""Runs open batches beside live traffic, from their rows and folders alone: a restart goes on where it was.
+
+Of each batch it keeps `<home>/gateway/batches/<id>/`: the input as it was when the batch was made, and the
+results. The folder goes when the batch is over.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+from neocloud.core.clock import Clock
+from neocloud.gateway.objects.batch_places import Places
+from neocloud.gateway.objects.batch_results import Lines, Results, split
+from neocloud.gateway.objects.batch_run import BatchRun, unanswered
+from neocloud.gateway.objects.batches import Batch, BatchRows
+from neocloud.gateway.objects.borders import Sender
+from neocloud.gateway.objects.checking import CheckFailed, check
+from neocloud.gateway.objects.file_store import FileStore, StoredFile, new_file_id
+from neocloud.gateway.objects.settings import ObjectSettings
+
+log = logging.getLogger("neocloud.gateway.objects")
+TRY_AGAIN_SECONDS = 30.0
+
+
+class BatchRunner:
+    def __init__(
+        self,
+        home: Path,
+        rows: BatchRows,
+        files: FileStore,
+        sender: Sender,
+        settings: ObjectSettings,
+        clock: Clock,
+    ) -> None:
+        self._root = home / "gateway" / "batches"
+        self._rows = rows
+        self._files = files
+        self._sender = sender
+        self._settings = settings
+        self._clock = clock
+        self._places = Places(settings.batch_concurrency, sender.live_requests)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: dict[str, asyncio.Event] = {}
+
+    async def start(self) -> None:
+        batches = await asyncio.to_thread(self._rows.open)
+        await asyncio.to_thread(self._sweep, {batch.id for batch in batches})
+        for batch in batches:
+            self.begin(batch.id)
+
+    async def stop(self) -> None:
+        """Keeps what was answered; lines being answered are asked again at the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def take(self, batch_id: str, file: StoredFile) -> None:
+        """The input, as it is now: deleting the file later changes nothing. Blocks."""
+        folder = self._root / batch_id
+        folder.mkdir(mode=0o700, parents=True)
+        os.link(self._files.location(file), folder / "input.jsonl")
+
+    def give_back(self, batch_id: str) -> None:
+        """What `take` made. Blocks."""
+        shutil.rmtree(self._root / batch_id, ignore_errors=True)
+
+    def begin(self, batch_id: str) -> None:
+        self._cancelled[batch_id] = asyncio.Event()
+        task = self._tasks[batch_id] = asyncio.create_task(self._care(batch_id), name=batch_id)
+        task.add_done_callback(
+            lambda _: (self._tasks.pop(batch_id, None), self._cancelled.pop(batch_id, None))
+        )
+
+    def cancel(self, batch_id: str) -> None:
+        """Ends it soon; its row says "cancelling" already."""
+        if event := self._cancelled.get(batch_id):
+            event.set()
+
+    async def _care(self, batch_id: str) -> None:
+        """Until it is over, whatever the disk does in between."""
+        while True:
+            try:
+                await self._advance(batch_id)
+                return
+            except (OSError, sqlite3.Error, CheckFailed) as error:
+                log.error("batch %s: %s; trying again in %.0f s", batch_id, error, TRY_AGAIN_SECONDS)
+            except Exception as error:
+                log.exception("batch %s", batch_id)  # a worker loop's border: one batch must not end silently
+                await asyncio.to_thread(self._fail, batch_id, type(error).__name__)
+                return
+            await self._clock.sleep(TRY_AGAIN_SECONDS)
+
+    async def _advance(self, batch_id: str) -> None:
+        batch = await asyncio.to_thread(self._rows.find, batch_id)
+        if batch is None:
+            return
+        folder = self._root / batch_id
+        if batch.state == "validating":
+            batch = await self._validate(batch, folder / "input.jsonl")
+        if batch.state == "in_progress":
+            await self._run(batch, folder)
+        if batch.is_open or batch.state == "failed":
+            await asyncio.to_thread(self._finish, batch_id, folder)
+
+    async def _validate(self, batch: Batch, path: Path) -> Batch:
+        findings = await check(
+            "batch",
+            path,
+            endpoint=batch.endpoint,
+            max_lines=self._settings.max_batch_lines,
+            max_line_bytes=self._settings.max_batch_line_bytes,
+        )
+
+        def change(batch: Batch) -> None:
+            batch.model, batch.total = findings.facts.get("model", ""), findings.lines
+            batch.errors = [error.as_openai() for error in findings.errors]
+            if batch.state == "validating":
+                batch.enter("failed" if findings.errors else "in_progress", self._now())
+
+        return await asyncio.to_thread(self._rows.change, batch.id, change)
+
+    async def _run(self, batch: Batch, folder: Path) -> None:
+        """Until all is answered, or it is cancelled or out of time."""
+
+        async def save(results: Results) -> None:
+            def change(batch: Batch) -> None:
+                batch.completed, batch.failed = results.completed, results.failed
+
+            await asyncio.to_thread(self._rows.change, batch.id, change)
+
+        workers = self._settings.batch_concurrency
+        run = BatchRun(batch, folder, self._sender, self._places, self._clock, workers, save)
+        work = asyncio.create_task(run.run())
+        ends = [
+            asyncio.create_task(self._cancelled[batch.id].wait()),
+            asyncio.create_task(self._clock.sleep(batch.expires_at - self._now())),
+        ]
+        try:
+            await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, *ends):
+                task.cancel()
+            await asyncio.wait([work, *ends])
+        if not work.cancelled() and (error := work.exception()):
+            raise error
+
+    def _finish(self, batch_id: str, folder: Path) -> None:
+        """Makes files of what there is, and names the end. Each step may be repeated."""
+        batch = self._rows.change(batch_id, self._prepare_files)
+        if batch.state != "failed":
+            is_expired = batch.state == "finalizing" and self._note_expired(batch, folder)
+            results = Results(folder)
+            results.close()
+            output, errors = split(folder)
+            names = ((output, batch.output_file_id, "output"), (errors, batch.error_file_id, "error"))
+            made = {
+                word: self._files.add(
+                    batch.project_id, path, "batch_output", f"{batch.id}_{word}.jsonl", file_id
+                )
+                for path, file_id, word in names
+                if path.stat().st_size
+            }
+
+            def change(batch: Batch) -> None:
+                batch.output_file_id, batch.error_file_id = made.get("output", ""), made.get("error", "")
+                batch.completed, batch.failed = results.completed, results.failed
+                finished = "expired" if is_expired else "completed"
+                batch.enter("cancelled" if batch.state == "cancelling" else finished, self._now())
+
+            self._rows.change(batch_id, change)
+        self.give_back(batch_id)
+
+    def _prepare_files(self, batch: Batch) -> None:
+        """Their ids are written down before the files are made, so that none is made twice."""
+        if batch.state == "failed":
+            return
+        batch.output_file_id = batch.output_file_id or new_file_id()
+        batch.error_file_id = batch.error_file_id or new_file_id()
+        if batch.state == "in_progress":
+            batch.enter("finalizing", self._now())
+
+    def _note_expired(self, batch: Batch, folder: Path) -> bool:
+        """Whether lines were left over; they become errors."""
+        results = Results(folder)
+        try:
+            lines = Lines(folder / "input.jsonl", results)
+            was_expired = "finalizing" in batch.times and batch.times["finalizing"] >= batch.expires_at
+            message = "This request was not answered before the batch's window was over."
+            while block := lines.read_block():
+                was_expired = True
+                results.append(unanswered(line, "batch_expired", message) for line in block)
+            return was_expired
+        finally:
+            results.close()
+
+    def _fail(self, batch_id: str, reason: str) -> None:
+        def change(batch: Batch) -> None:
+            message = (
+                f"The gateway could not go on ({reason}); the operator's log says more. Make the batch again."
+            )
+            batch.errors = [{"line": None, "code": "internal_error", "message": message, "param": None}]
+            batch.enter("failed", self._now())
+
+        self._rows.change(batch_id, change)
+        self.give_back(batch_id)
+
+    def _sweep(self, open_ids: set[str]) -> None:
+        for folder in self._root.glob("*"):
+            if folder.name not in open_ids:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp())

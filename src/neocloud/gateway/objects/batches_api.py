@@ -1,0 +1,123 @@
+"""/v1/batches: make, list, look at, cancel."""
+
+import asyncio
+from typing import Any
+
+from starlette.routing import Route
+
+from neocloud.core.clock import Clock
+from neocloud.gateway.callers import INVOKE
+from neocloud.gateway.errors import OpenAiError, bad_request, forbidden
+from neocloud.gateway.objects.answering import Asked, metadata, only_known, route, text
+from neocloud.gateway.objects.batch_runner import BatchRunner
+from neocloud.gateway.objects.batches import (
+    ENDPOINTS,
+    Batch,
+    BatchRows,
+    as_openai,
+    kept_caller,
+    new_batch_id,
+)
+from neocloud.gateway.objects.borders import Callers
+from neocloud.gateway.objects.file_store import FileStore
+from neocloud.gateway.objects.pages import listed, page
+from neocloud.gateway.objects.settings import ObjectSettings
+from neocloud.gateway.objects.uploads import disk_trouble
+
+PERMISSION = "inference.batches"
+KNOWN = {"input_file_id", "endpoint", "completion_window", "metadata"}
+
+
+class BatchesApi:
+    def __init__(
+        self, rows: BatchRows, files: FileStore, runner: BatchRunner, settings: ObjectSettings, clock: Clock
+    ) -> None:
+        self._rows = rows
+        self._files = files
+        self._runner = runner
+        self._settings = settings
+        self._clock = clock
+
+    def routes(self, callers: Callers) -> list[Route]:
+        return [
+            route("POST", "/v1/batches", self.create, callers),
+            route("GET", "/v1/batches", self.list, callers),
+            route("GET", "/v1/batches/{batch_id}", self.get, callers),
+            route("POST", "/v1/batches/{batch_id}/cancel", self.cancel, callers),
+        ]
+
+    async def create(self, asked: Asked) -> dict[str, Any]:
+        body = await asked.body()
+        project_id = asked.project(f"{PERMISSION}.create")
+        if not asked.caller.may(INVOKE, project_id):
+            raise forbidden(f"You lack the permission {INVOKE} in the project {project_id}.")
+        only_known(body, KNOWN)
+        batch = self._new(asked, body, project_id)
+        file = await asyncio.to_thread(self._files.find, batch.input_file_id)
+        if file is None or file.project_id != project_id:
+            message = f"There is no file {batch.input_file_id!r} in the project {project_id}."
+            raise bad_request(message, param="input_file_id")
+        if file.purpose != "batch":
+            message = f'The file was uploaded for {file.purpose!r}; upload it with the purpose "batch".'
+            raise bad_request(message, param="input_file_id")
+        try:
+            await asyncio.to_thread(self._runner.take, batch.id, file)
+            await asyncio.to_thread(self._rows.add, batch, self._settings.max_open_batches)
+        except (OpenAiError, OSError) as error:
+            await asyncio.to_thread(self._runner.give_back, batch.id)
+            raise disk_trouble(error) if isinstance(error, OSError) else error from error
+        self._runner.begin(batch.id)
+        return as_openai(batch)
+
+    async def list(self, asked: Asked) -> dict[str, Any]:
+        project_id = asked.project(f"{PERMISSION}.list")
+        wanted = page(asked.request.query_params, limit=20, most=100)
+        batches, has_more = await asyncio.to_thread(self._rows.page, project_id, wanted)
+        return listed([as_openai(batch) for batch in batches], has_more=has_more)
+
+    async def get(self, asked: Asked) -> dict[str, Any]:
+        return as_openai(await self._batch(asked, "get"))
+
+    async def cancel(self, asked: Asked) -> dict[str, Any]:
+        batch = await self._batch(asked, "cancel")
+
+        def change(batch: Batch) -> None:
+            if batch.state in ("validating", "in_progress"):
+                batch.enter("cancelling", self._now())
+            elif batch.state not in ("cancelling", "cancelled"):
+                message = f"The batch is {batch.state}; only one that is not finished can be cancelled."
+                raise OpenAiError(409, message, code="batch_not_cancellable")
+
+        batch = await asyncio.to_thread(self._rows.change, batch.id, change)
+        self._runner.cancel(batch.id)
+        return as_openai(batch)
+
+    async def _batch(self, asked: Asked, verb: str) -> Batch:
+        batch_id = asked.request.path_params["batch_id"]
+        batch = await asyncio.to_thread(self._rows.find, batch_id)
+        if batch is None or not asked.sees(f"{PERMISSION}.{verb}", batch.project_id):
+            message = f"There is no batch {batch_id!r} that you may use."
+            raise OpenAiError(404, message, code="batch_not_found", param="batch_id")
+        return batch
+
+    def _new(self, asked: Asked, body: dict[str, Any], project_id: str) -> Batch:
+        endpoint = text(body, "endpoint", required=True)
+        if endpoint not in ENDPOINTS:
+            message = f"endpoint is {endpoint!r}; it may be {', '.join(ENDPOINTS)}."
+            raise bad_request(message, param="endpoint")
+        if text(body, "completion_window", required=True) != "24h":
+            raise bad_request('completion_window may be "24h" only.', param="completion_window")
+        now = self._now()
+        return Batch(
+            id=new_batch_id(),
+            project_id=project_id,
+            endpoint=endpoint,
+            input_file_id=text(body, "input_file_id", required=True),
+            created_at=now,
+            expires_at=now + self._settings.batch_window_seconds,
+            caller=kept_caller(asked.caller),
+            metadata=metadata(body),
+        )
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp())

@@ -1,0 +1,98 @@
+"""Calls of the control plane's API with a caller's own token: it decides, as if the caller had asked it."""
+
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from neocloud.core import contract
+from neocloud.gateway.errors import OpenAiError, forbidden, not_authenticated
+
+CALL_SECONDS = 30.0
+OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # the API is on this machine
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+DETAILS = "grpc-status-details-bin"
+Code = grpc.StatusCode
+
+
+class Calls(Protocol):
+    async def call(self, authorization: str, path: str, request: dict[str, Any]) -> Any:
+        """`path` is "package.Service/Method"; the request in the contract's JSON form. Raises OpenAiError."""
+        ...
+
+
+class GrpcCalls:
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel: grpc.aio.Channel | None = None
+
+    async def call(self, authorization: str, path: str, request: dict[str, Any]) -> Any:
+        if self._channel is None:  # made in the loop that uses it
+            self._channel = grpc.aio.insecure_channel(self._address, options=OPTIONS)
+        try:
+            rpc = contract.method(path)
+            unary = self._channel.unary_unary(
+                f"/{rpc.path}",
+                request_serializer=rpc.input.SerializeToString,
+                response_deserializer=rpc.output.FromString,
+            )
+            message = contract.from_dict(rpc.input, request)
+            return await unary(message, metadata=(("authorization", authorization),), timeout=CALL_SECONDS)
+        except contract.ApiError as error:
+            raise OpenAiError(400, error.message) from error
+        except grpc.aio.AioRpcError as error:
+            raise as_openai(error) from error
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def as_openai(error: grpc.aio.AioRpcError) -> OpenAiError:
+    code, message = error.code(), error.details() or "The control plane refused without saying why."
+    param = None
+    trailers: Any = error.trailing_metadata() or ()
+    details = next((value for key, value in trailers if key == DETAILS), None)
+    if details is not None:
+        known = contract.from_status(details)
+        message, param = known.message or message, _param(known.details)
+    if code is Code.UNAUTHENTICATED:
+        return not_authenticated(message)
+    if code is Code.PERMISSION_DENIED:
+        return forbidden(message)
+    if code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+        return OpenAiError(
+            503,
+            "The control plane does not answer now. Models that are served go on; try this again.",
+            type="service_unavailable_error",
+            code="control_plane_unavailable",
+            headers={"Retry-After": "5"},
+        )
+    if code is Code.RESOURCE_EXHAUSTED:
+        return OpenAiError(429, message, type="insufficient_quota", code="insufficient_quota")
+    if code in STATUS:
+        status, name = STATUS[code]
+        return OpenAiError(status, message, code=name, param=param)
+    return OpenAiError(500, message, type="server_error", code="internal_error")
+
+
+STATUS = {
+    Code.INVALID_ARGUMENT: (400, "invalid_value"),
+    Code.OUT_OF_RANGE: (400, "invalid_value"),
+    Code.FAILED_PRECONDITION: (409, "wrong_state"),
+    Code.NOT_FOUND: (404, "not_found"),
+    Code.ALREADY_EXISTS: (409, "already_exists"),
+    Code.ABORTED: (409, "conflict"),
+    Code.UNIMPLEMENTED: (501, "not_served"),
+}
+
+
+def _param(details: Any) -> str | None:
+    """The first wrong field, as OpenAI's clients know it: `spec.hyperparameters.n_epochs` is `n_epochs`."""
+    for detail in details:
+        if detail.WhichOneof("details") == "bad_request":
+            for violation in detail.bad_request.violations:
+                return violation.field.rpartition(".")[2]
+    return None

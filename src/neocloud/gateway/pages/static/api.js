@@ -1,0 +1,59 @@
+// The gateway, as the page may speak to it. The session is a cookie that scripts cannot read.
+import { events } from "./stream.js";
+
+export class Refused extends Error {
+  constructor(status, message, code = "", retryAfter = 0) {
+    super(message);
+    Object.assign(this, { status, code, retryAfter });
+  }
+}
+
+async function send(path, { method = "GET", fields, project, signal } = {}) {
+  const headers = {};
+  if (fields) headers["Content-Type"] = "application/json";
+  if (project) headers["OpenAI-Project"] = project;
+  let response;
+  try {
+    const body = fields && JSON.stringify(fields);
+    response = await fetch(`/chat${path}`, { method, headers, body, signal, cache: "no-store" });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Refused(0, "The gateway does not answer. `neo status` says whether the cloud runs.");
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+async function refusal(response) {
+  const retryAfter = Number(response.headers.get("retry-after")) || 0;
+  let error = {};
+  try {
+    error = (await response.json()).error ?? {};
+  } catch {
+    // A refusal that is no JSON: its status says enough.
+  }
+  return new Refused(response.status, error.message ?? `The gateway answered ${response.status}.`, error.code, retryAfter);
+}
+
+export const signIn = async (fields) => (await send("/session", { method: "POST", fields })).json();
+export const who = async () => (await send("/session")).json();
+export const signOut = () => send("/session", { method: "DELETE" });
+export const models = async (signal) => (await (await send("/v1/models", { signal })).json()).data;
+
+// The chunks of a streamed answer, as they come.
+export async function* chat(body, { project, signal }) {
+  const fields = { ...body, stream: true, stream_options: { include_usage: true } };
+  const response = await send("/v1/chat/completions", { method: "POST", fields, project, signal });
+  try {
+    for await (const data of events(response.body)) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Refused(502, chunk.error.message, chunk.error.code);
+      yield chunk;
+    }
+  } catch (error) {
+    if (signal?.aborted || error instanceof Refused) throw error;
+    throw new Refused(502, "The connection to the gateway broke off.", "connection_lost");
+  }
+  throw new Refused(502, "The answer broke off before its end.", "connection_lost");
+}

@@ -1,0 +1,46 @@
+"""What an operator may choose about a running gateway. Built once in __main__.py and passed on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_PORT = 8900
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    home: Path
+    """The cloud's state folder; the gateway owns `gateway/` in it."""
+    api: str
+    """Address of the control plane's gRPC API: "127.0.0.1:7370"."""
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    max_body_bytes: int = 32 * 1024 * 1024
+    silence_seconds: float = 600.0
+    """An engine that says nothing for so long, within an answer or before it, is given up."""
+    write_seconds: float = 60.0
+    """A client that takes nothing of what is sent for so long is left."""
+    drain_seconds: float = 30.0
+    """How long answers under way may take when the gateway is told to stop."""
+    admit_seconds: float = 10.0
+    """How long the control plane's word on a token is taken without asking again."""
+    admit_away_seconds: float = 300.0
+    """And how long while the control plane cannot be asked."""
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "gateway"
+
+    @property
+    def key_file(self) -> Path:
+        """What the gateway shows to the control plane."""
+        return self.folder / "key"
+
+    @property
+    def callers_file(self) -> Path:
+        """Who was known last, for the same."""
+        return self.folder / "callers.json"
+
+    @property
+    def routes_file(self) -> Path:
+        """The last routes heard of: a gateway that starts while the control plane is away serves them."""
+        return self.folder / "routes.json"

@@ -1,0 +1,46 @@
+"""The key by which the control plane knows its gateway: a file that both read, made by the control plane.
+
+Whoever can read it can ask who any token is, so it is readable by its owner alone.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+KEY_BYTES = 32
+
+
+def gateway_folder(home: Path) -> Path:
+    """What the gateway owns."""
+    return home / "gateway"
+
+
+def gateway_key_file(home: Path) -> Path:
+    return gateway_folder(home) / "key"
+
+
+def load_or_make_gateway_key(home: Path) -> str:
+    """The key in the home folder; a new one when there is none. Text without spaces, as headers carry it."""
+    path = gateway_key_file(home)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        _make(path)
+    key = path.read_text().strip()
+    if path.stat().st_mode & 0o077 or len(key) < KEY_BYTES:
+        raise OSError(f"The gateway's key {path} is damaged or open to others. Remove it; a new one is made.")
+    return key
+
+
+def _make(path: Path) -> None:
+    """Whole or not at all."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):  # somebody else was faster: theirs counts
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,283 @@
+"""A gateway as a process of its own, with a control plane and engines of a test behind it.
+
+with gateway_process(home) as gateway:
+    gateway.route("bank", replicas=[engine.address])
+    httpx.post(f"{gateway.url}/v1/chat/completions", headers=gateway.headers, ...)
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+
+from neocloud.core import contract
+from neocloud.gateway.control_plane import SERVICE
+from neocloud.testing.mock_engine import Behaviour
+
+PACKAGE = SERVICE.rpartition(".")[0]
+PERMISSIONS = [
+    "inference.deployments.invoke",
+    "inference.models.list",
+    *(f"inference.files.{verb}" for verb in ("create", "get", "list", "delete")),
+    *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
+    *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
+]
+START_SECONDS = 30.0
+
+
+class FakeControlPlane:
+    """GatewayService in this process: callers by token, routes as a test sets them, traffic as it is told."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.version = 1
+        self.routes: list[Any] = []
+        self.budgets: list[Any] = []
+        self.callers: dict[str, Any] = {}
+        self.admits = 0
+        self.traffic: list[Any] = []
+        """Reports, oldest first."""
+
+    def add_caller(
+        self, token: str, *, tenant: str, projects: Sequence[str], permissions: Sequence[str] = PERMISSIONS
+    ) -> None:
+        grants = [{"project_id": project, "permissions": list(permissions)} for project in projects]
+        self.callers[token] = _message(
+            "AdmitResponse",
+            {
+                "subject_id": f"subject-{token}",
+                "tenant_id": tenant,
+                "home_project_id": projects[0],
+                "grants": grants,
+            },
+        )
+
+    def set_routes(
+        self, routes: Sequence[Mapping[str, Any]], budgets: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        with self._changed:
+            self.routes = [dict(route) for route in routes]
+            self.budgets = [dict(budget) for budget in budgets]
+            self.version += 1
+            self._changed.notify_all()
+
+    def add_to(self, server: grpc.Server) -> None:
+        handlers = {"Admit": self._admit, "ListRoutes": self._list_routes, "ReportTraffic": self._report}
+        methods = {}
+        for name, handler in handlers.items():
+            rpc = contract.method(f"{SERVICE}/{name}")
+            methods[name] = grpc.unary_unary_rpc_method_handler(
+                handler, rpc.input.FromString, rpc.output.SerializeToString
+            )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+
+    def _admit(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.admits += 1
+        caller = self.callers.get(request.token)
+        if caller is None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such token")
+        return caller
+
+    def _list_routes(self, request: Any, context: grpc.ServicerContext) -> Any:
+        with self._changed:
+            if request.version == str(self.version):
+                self._changed.wait(min(request.wait_seconds, 1))
+            content = {"version": str(self.version), "routes": self.routes, "budgets": self.budgets}
+            return _message("ListRoutesResponse", content)
+
+    def _report(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.traffic.append(contract.to_dict(request))
+        return _message("ReportTrafficResponse", {})
+
+    def reported(self, deployment_id: str, name: str) -> list[int]:
+        """All values of a field that were reported."""
+        items = [item for report in self.traffic for item in report.get("items", [])]
+        return [int(item.get(name, 0)) for item in items if item["deployment_id"] == deployment_id]
+
+
+def _message(name: str, content: dict[str, Any]) -> Any:
+    return contract.from_dict(contract.message(f"{PACKAGE}.{name}"), content)
+
+
+def route(
+    name: str = "bank",
+    *,
+    replicas: Sequence[str] = (),
+    tenant: str = "tenant-a",
+    project: str = "project-a",
+    adapters: Mapping[str, Sequence[str]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """One deployment of the model `name`. `adapters`: addresses that have loaded it, by an adapter's name."""
+    adapters = adapters or {}
+    models = [{"name": name, "engine_name": more.pop("engine_name", name), "project_id": project}]
+    models += [
+        {"name": adapter, "engine_name": adapter, "project_id": project, "parent_name": name}
+        for adapter in adapters
+    ]
+    ready = [
+        {
+            "name": f"{name}-{number}",
+            "address": address,
+            "is_ready": True,
+            "adapters": [adapter for adapter, places in adapters.items() if address in places],
+        }
+        for number, address in enumerate(replicas)
+    ]
+    return {
+        "deployment_id": f"deployment-{name}",
+        "tenant_id": tenant,
+        "project_id": project,
+        "state": "READY" if ready else "ASLEEP",
+        "models": models,
+        "replicas": ready,
+        "context_length": 8192,
+        "limits": {"tokens_per_minute": 10**12},
+        "price": {"input": "1", "output": "2"},
+        **more,
+    }
+
+
+@dataclass
+class EngineProcess:
+    address: str
+    process: "subprocess.Popen[str]"
+
+    def tell(self, **behaviour: Any) -> dict[str, Any]:
+        return httpx.post(f"http://{self.address}/mock", json=behaviour).json()
+
+    def counts(self) -> dict[str, Any]:
+        return httpx.get(f"http://{self.address}/mock").json()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def engine_process(behaviour: Behaviour | None = None, *, port: int = 0) -> Iterator[EngineProcess]:
+    """A mock engine as a process, so that it can be killed."""
+    arguments = [sys.executable, "-m", "neocloud.testing.mock_engine", "--port", str(port)]
+    for name, value in vars(behaviour or Behaviour()).items():
+        arguments += [f"--{name.replace('_', '-')}", str(value)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield EngineProcess(process.stdout.readline().strip(), process)
+        finally:
+            process.kill()
+
+
+@dataclass
+class GatewayProcess:
+    home: Path
+    url: str
+    control_plane: FakeControlPlane
+    token: str
+    process: "subprocess.Popen[bytes]"
+    arguments: list[str]
+    stop_control_plane: Callable[[], object]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def set_routes(self, *routes: Mapping[str, Any], budgets: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Returns when the gateway serves by them."""
+        self.control_plane.set_routes(routes, budgets)
+        file = self.home / "gateway" / "routes.json"
+        version = str(self.control_plane.version)
+        wait_for(lambda: file.exists() and json.loads(file.read_text()).get("version") == version)
+
+    def start(self) -> None:
+        """Anew, after it ended."""
+        self.process = _start(self.arguments, self.url, self.home)
+
+
+def wait_for(condition: Any, seconds: float = START_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def gateway_process(
+    home: Path, *options: str, token: str = "key-a", control_plane: FakeControlPlane | None = None
+) -> Iterator[GatewayProcess]:
+    """Knows one caller, of tenant-a and project-a, and no routes yet."""
+    control_plane = control_plane or FakeControlPlane()
+    control_plane.add_caller(token, tenant="tenant-a", projects=["project-a"])
+    server = grpc.server(futures.ThreadPoolExecutor(8))
+    control_plane.add_to(server)
+    api = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    (home / "gateway").mkdir(parents=True, exist_ok=True)
+    (home / "gateway" / "key").write_text("test-key")
+    port = free_port()
+    arguments = [
+        sys.executable,
+        "-m",
+        "neocloud.gateway",
+        "--home",
+        str(home),
+        "--api",
+        api,
+        "--port",
+        str(port),
+    ]
+    arguments += options
+    url = f"http://127.0.0.1:{port}"
+    gateway = GatewayProcess(
+        home,
+        url,
+        control_plane,
+        token,
+        _start(arguments, url, home),
+        arguments,
+        lambda: server.stop(0).wait(),
+    )
+    try:
+        yield gateway
+    finally:
+        gateway.process.terminate()
+        try:
+            gateway.process.wait(10)
+        except subprocess.TimeoutExpired:
+            gateway.process.kill()
+            gateway.process.wait()
+        server.stop(0)
+
+
+def _start(arguments: list[str], url: str, home: Path) -> "subprocess.Popen[bytes]":
+    with open(home / "gateway.log", "ab") as log:
+        process = subprocess.Popen(arguments, stdout=log, stderr=log, env={**os.environ})
+
+    def answers() -> bool:
+        assert process.poll() is None, (home / "gateway.log").read_text()
+        try:
+            return httpx.get(f"{url}/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_for(answers)
+    return process
+
+
+def free_port() -> int:
+    """Free a moment ago."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]

@@ -1,0 +1,74 @@
+"""Models and engines that are not there: for tests, and for the emulator, which serves the API with nothing
+real.
+
+`PretendedModels` says of any folder that it holds a small model; `PretendedEngines` keeps which adapters
+each address has loaded, as an engine would until it restarts.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from neocloud.services.inference.reconcile.engine_client import EngineRefused, EngineSilent
+from neocloud.services.inference.resources import ModelStatus
+
+
+class PretendedModels:
+    """A ModelReader that reads nothing."""
+
+    reads_files = False
+
+    async def read(self, folder: Path, base_folder: Path | None) -> Any:
+        facts = ModelStatus(
+            architecture="EmulatedForCausalLM",
+            context_length=32768,
+            parameters=600_000_000,
+            size_bytes=1_200_000_000,
+            dtype="bfloat16",
+            kv_bytes_per_token=16384,
+            adapter_bytes_per_rank=500_000,
+            digest="0" * 64,
+            has_chat_template=True,
+        )
+        if base_folder is not None:
+            facts.lora_rank, facts.parameters, facts.size_bytes = 16, 4_000_000, 8_000_000
+            facts.target_modules.extend(["k_proj", "o_proj", "q_proj", "v_proj"])
+            facts.kv_bytes_per_token = facts.adapter_bytes_per_rank = 0
+        return facts
+
+
+class PretendedEngines:
+    """An EngineClient that talks to nobody."""
+
+    def __init__(self, *, reads_files: bool = True) -> None:
+        self.reads_files = reads_files
+        self.loaded: defaultdict[str, set[str]] = defaultdict(set)
+        """Names of adapters by address."""
+        self.warmed: list[tuple[str, str]] = []
+        """(address, name) of every first answer that was asked for."""
+        self.silent: set[str] = set()
+        """Addresses that do not answer."""
+        self.refused: set[str] = set()
+        """Names of adapters that no engine takes."""
+
+    async def names(self, address: str, key: str) -> frozenset[str]:
+        self._require(address)
+        return frozenset(self.loaded[address])
+
+    async def load(self, address: str, key: str, name: str, path: str) -> None:
+        self._require(address)
+        if name in self.refused:
+            raise EngineRefused("no such file")
+        self.loaded[address].add(name)
+
+    async def unload(self, address: str, key: str, name: str) -> None:
+        self._require(address)
+        self.loaded[address].discard(name)
+
+    async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
+        self._require(address)
+        self.warmed.append((address, name))
+
+    def _require(self, address: str) -> None:
+        if address in self.silent:
+            raise EngineSilent(f"{address} does not answer")

@@ -1,0 +1,396 @@
+"""An engine that speaks vLLM's shape and computes nothing: to test and measure what stands before it.
+
+    python -m neocloud.testing.mock_engine --port 8001 --tokens 64 --token-seconds 0.01
+
+What it answers is as regular as an engine's and cheap to make, so that a measurement sees the gateway and not
+this. How it fails is chosen by POST /mock {"fault": ...}, while it runs; GET /mock says what it did.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import httptools
+import uvloop
+
+FAULTS = {
+    "": "none",
+    "die": "the connection breaks after `after` chunks of a stream, or before the answer's last bytes",
+    "drop": "the connection breaks before the answer's headers",
+    "hang": "never answers",
+    "stall": "falls silent after `after` chunks of a stream",
+    "error": "500",
+    "busy": "503",
+    "stream-error": "an error as an event of the stream after `after` chunks, as vLLM tells it",
+}
+
+TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+@dataclass
+class Behaviour:
+    """How it answers. What a request says of max_tokens goes before `tokens`."""
+
+    tokens: int = 64
+    token_seconds: float = 0.0
+    """Between two tokens; 0: all at once."""
+    first_seconds: float = 0.0
+    cached: int = 0
+    """So many of the prompt's tokens are said to come from the cache."""
+    fault: str = ""
+    after: int = 3
+    key: str = ""
+    """The bearer token that it asks for."""
+    pad: int = 0
+    """Bytes added to each chunk's text."""
+
+
+@dataclass
+class Counts:
+    """What it did since it started."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    """Left by the other side before they were finished."""
+    in_flight: int = 0
+    adapters: dict[str, int] = field(default_factory=dict)
+    """Requests by the model's engine name."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """Headers and body of the last request."""
+
+
+class Engine:
+    def __init__(self, behaviour: Behaviour | None = None) -> None:
+        self.behaviour = behaviour or Behaviour()
+        self.counts = Counts()
+        self.connections: set[Connection] = set()
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
+
+    def drop_all(self) -> None:
+        """As a killed process does."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One client's; requests on it one after the other."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.answering: asyncio.Task[None] | None = None
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.engine.connections.add(self)
+        self.parser = httptools.HttpRequestParser(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.engine.connections.discard(self)
+        self.can_write.set()
+        if self.answering and not self.answering.done():
+            self.answering.cancel()
+
+    def pause_writing(self) -> None:
+        self.can_write.clear()
+
+    def resume_writing(self) -> None:
+        self.can_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:  # another protocol, such as HTTP/2
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers: dict[str, str] = {}
+        self.body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        method = self.parser.get_method().decode()
+        path = self.url.decode().partition("?")[0]
+        if path == "/mock":
+            self._control(method)
+        elif method == "GET":
+            self._look(path)
+        else:
+            self._compute(path)
+
+    def _control(self, method: str) -> None:
+        if method == "POST":
+            for name, value in json.loads(self.body).items():
+                setattr(self.engine.behaviour, name, value)
+        self._send(200, {**asdict(self.engine.counts), "behaviour": asdict(self.engine.behaviour)})
+
+    def _look(self, path: str) -> None:
+        if path == "/health":
+            self._send(503 if self.engine.behaviour.fault == "busy" else 200, {})
+        elif path == "/v1/models":
+            self._send(
+                200, {"object": "list", "data": [{"id": "mock", "object": "model", "max_model_len": 8192}]}
+            )
+        else:
+            self._send(404, _error(404, "not found"))
+
+    def _compute(self, path: str) -> None:
+        behaviour, counts = self.engine.behaviour, self.engine.counts
+        if behaviour.key and self.headers.get("authorization") != f"Bearer {behaviour.key}":
+            self._send(401, {"error": "Unauthorized"})
+            return
+        counts.requests += 1
+        try:
+            body = json.loads(self.body)
+        except ValueError as error:
+            self._send(400, _error(400, str(error)))
+            return
+        counts.last = {"path": path, "headers": self.headers, "body": body}
+        model = str(body.get("model"))
+        counts.adapters[model] = counts.adapters.get(model, 0) + 1
+        if behaviour.fault == "drop":
+            self.transport.abort()
+        elif behaviour.fault in ("error", "busy"):
+            status = 500 if behaviour.fault == "error" else 503
+            self._send(status, _error(status, "EngineCore encountered an issue"))
+        elif behaviour.fault != "hang":
+            self._answer(path, body)
+
+    def _answer(self, path: str, body: dict[str, Any]) -> None:
+        answer = Answer(self.engine, path, body)
+        if body.get("stream"):
+            self.answering = asyncio.ensure_future(self._run(self._stream(answer)))
+        elif answer.seconds or self.engine.behaviour.fault:
+            self.answering = asyncio.ensure_future(self._run(self._whole(answer)))
+        else:
+            self.engine.counts.finished += 1
+            answer.count(answer.tokens)
+            self._send(200, answer.whole())
+
+    async def _run(self, answering: Any) -> None:
+        counts = self.engine.counts
+        counts.in_flight += 1
+        try:
+            await answering
+            counts.finished += 1
+        except asyncio.CancelledError:
+            counts.cancelled += 1
+        finally:
+            counts.in_flight -= 1
+
+    async def _whole(self, answer: "Answer") -> None:
+        await asyncio.sleep(answer.seconds)
+        answer.count(answer.tokens)
+        if self.engine.behaviour.fault == "die":
+            self._write_head(200, b"application/json", 10_000)
+            self.transport.abort()
+            raise asyncio.CancelledError
+        self._send(200, answer.whole())
+
+    async def _stream(self, answer: "Answer") -> None:
+        behaviour = self.engine.behaviour
+        await asyncio.sleep(behaviour.first_seconds)
+        self._write_head(200, b"text/event-stream; charset=utf-8", None)
+        if answer.is_chat:
+            self._write_chunk(answer.role_event())
+        for number, event in enumerate(answer.events()):
+            if behaviour.fault and number == behaviour.after:
+                await self._fail_in_stream(behaviour.fault)
+                return
+            await self.can_write.wait()
+            self._write_chunk(event)
+            answer.count(1 if number < answer.tokens else 0)
+            if behaviour.token_seconds and number < answer.tokens:
+                await asyncio.sleep(behaviour.token_seconds)
+        self.transport.write(b"0\r\n\r\n")
+
+    async def _fail_in_stream(self, fault: str) -> None:
+        if fault == "die":
+            self.transport.abort()
+            raise asyncio.CancelledError
+        if fault == "stall":
+            await asyncio.Event().wait()
+        if fault == "stream-error":
+            self._write_chunk(b"data: " + json.dumps(_error(500, "EngineCore died")).encode() + b"\n\n")
+            self._write_chunk(b"data: [DONE]\n\n")
+            self.transport.write(b"0\r\n\r\n")
+
+    def _write_chunk(self, event: bytes) -> None:
+        self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def _write_head(self, status: int, kind: bytes, length: int | None) -> None:
+        size = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
+        self.transport.write(b"HTTP/1.1 %d OK\r\ncontent-type: %b\r\n%b\r\n\r\n" % (status, kind, size))
+
+    def _send(self, status: int, content: Any) -> None:
+        data = json.dumps(content, separators=(",", ":")).encode()
+        head = b"HTTP/1.1 %d OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        self.transport.write(head % (status, len(data)) + data)
+
+
+class Answer:
+    """What is said to one request, in vLLM's shape for its path."""
+
+    def __init__(self, engine: Engine, path: str, body: dict[str, Any]) -> None:
+        self.engine = engine
+        self.path = path
+        self.body = body
+        behaviour = engine.behaviour
+        limits = [body.get(name) for name in TOKEN_LIMITS]
+        asked = next((limit for limit in limits if limit), behaviour.tokens)
+        self.is_chat = path == "/v1/chat/completions"
+        self.is_embedding = path == "/v1/embeddings"
+        self.tokens = 0 if self.is_embedding else min(asked, behaviour.tokens)
+        self.seconds = behaviour.first_seconds + self.tokens * behaviour.token_seconds
+        self.text = " word" + "x" * behaviour.pad
+        self.prompt_tokens = self._words()
+        engine.counts.prompt_tokens += self.prompt_tokens
+        self.id = f"chatcmpl-{engine.counts.requests}"
+        self.created = int(time.time())
+
+    def _words(self) -> int:
+        """One token a word, whatever is asked in."""
+        asked = self.body.get("messages") or self.body.get("prompt") or self.body.get("input") or ""
+        if isinstance(asked, list):
+            return sum(
+                len(str(item.get("content", "")).split()) if isinstance(item, dict) else 1 for item in asked
+            )
+        return len(str(asked).split())
+
+    def count(self, tokens: int) -> None:
+        self.engine.counts.completion_tokens += tokens
+
+    def usage(self) -> dict[str, Any]:
+        cached = min(self.engine.behaviour.cached, self.prompt_tokens)
+        if self.path == "/v1/responses":
+            return {
+                "input_tokens": self.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": self.tokens,
+                "total_tokens": self.prompt_tokens + self.tokens,
+            }
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + self.tokens,
+            "completion_tokens": self.tokens,
+            "prompt_tokens_details": {"cached_tokens": cached} if cached else None,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        text, model = self.text * self.tokens, self.body.get("model")
+        if self.is_embedding:
+            data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25, 0.125]}]
+            return {"object": "list", "data": data, "model": model, "usage": self.usage()}
+        if self.path == "/v1/responses":
+            return self._response("completed", text)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "logprobs": None}
+        if self.path == "/v1/completions":
+            choice["text"] = text
+        else:
+            choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
+        kind = "text_completion" if self.path == "/v1/completions" else "chat.completion"
+        head = {"id": self.id, "object": kind, "created": self.created, "model": model}
+        return {**head, "choices": [choice], "usage": self.usage()}
+
+    def _response(self, status: str, text: str) -> dict[str, Any]:
+        message = {
+            "type": "message",
+            "id": "msg_1",
+            "status": status,
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": text, "annotations": []}],
+        }
+        head = {"id": self.id, "object": "response", "created_at": self.created, "status": status}
+        return {**head, "model": self.body.get("model"), "output": [message], "usage": self.usage()}
+
+    def role_event(self) -> bytes:
+        """A chat's stream begins with one without text."""
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return _event({**self._chunk_head(), "choices": [choice]})
+
+    def _chunk_head(self) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.body.get("model")}
+
+    def events(self) -> Any:
+        """Of a stream, each as its bytes."""
+        if self.path == "/v1/responses":
+            yield from self._response_events()
+            return
+        options = self.body.get("stream_options") or {}
+        head = self._chunk_head()
+        said: Any = {"delta": {"content": self.text}} if self.is_chat else {"text": self.text}
+        middle = {**head, "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": None}]}
+        event = _event(middle)
+        for _ in range(self.tokens - 1):
+            yield event
+        yield _event({**middle, "choices": [{**middle["choices"][0], "finish_reason": "stop"}]})
+        if options.get("include_usage"):
+            yield _event({**head, "choices": [], "usage": self.usage()})
+        yield b"data: [DONE]\n\n"
+
+    def _response_events(self) -> Any:
+        for number in range(self.tokens):
+            delta = {"type": "response.output_text.delta", "delta": self.text, "sequence_number": number}
+            yield b"event: response.output_text.delta\n" + _event(delta)
+        done = {
+            "type": "response.completed",
+            "response": self._response("completed", self.text * self.tokens),
+        }
+        yield b"event: response.completed\n" + _event(done)
+
+
+def _event(content: Any) -> bytes:
+    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _error(status: int, message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "InternalServerError", "param": None, "code": status}}
+
+
+async def serve(host: str, port: int, behaviour: Behaviour) -> None:
+    """Until SIGTERM. Prints its address, since the port may be any free one."""
+    server = await Engine(behaviour).listen(host, port)
+    bound_host, bound_port = server.sockets[0].getsockname()[:2]
+    print(f"{bound_host}:{bound_port}", flush=True)  # noqa: T201
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 means any free port")
+    for name, default in asdict(Behaviour()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    values = vars(parser.parse_args())
+    host, port = values.pop("host"), values.pop("port")
+    uvloop.run(serve(host, port, Behaviour(**values)))
+
+
+if __name__ == "__main__":
+    main()

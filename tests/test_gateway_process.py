@@ -1,0 +1,136 @@
+"""The gateway's process under a control plane: it dies and comes back, outlives it, and is found again.
+
+A stand-in takes the gateway's place: an HTTP server that says who it is. All about its process is real.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from neocloud.gateway_process import GatewayProcess, stop_gateway
+
+DEADLINE_SECONDS = 15.0
+
+STAND_IN = """
+import os, signal, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(os.getpid()).encode())
+    def log_message(self, *words):
+        print("asked", flush=True)
+
+def end(*_):
+    open(sys.argv[2], "a").write("drained")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, end)
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def stand_in(home: Path, port: int = 0, *more: str) -> GatewayProcess:
+    said = str(home / "said")
+    return GatewayProcess(
+        home, port, lambda chosen: [sys.executable, "-c", STAND_IN, str(chosen), said, *more]
+    )
+
+
+@asynccontextmanager
+async def watched(process: GatewayProcess) -> AsyncIterator[str]:
+    """As a control plane does, for as long as it runs."""
+    address = await process.start()
+    watching = asyncio.create_task(process.watch())
+    try:
+        yield address
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def pid_at(address: str) -> int:
+    """0 while nothing answers."""
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return int((await client.get(f"http://{address}/")).text)
+    except httpx.HTTPError:
+        return 0
+
+
+async def eventually(condition: Callable[[int], bool], address: str) -> int:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition(pid := await pid_at(address)):
+            await asyncio.sleep(0.02)
+    return pid
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Path]:
+    yield tmp_path
+    await stop_gateway(tmp_path)
+
+
+async def test_one_that_is_killed_answers_again_on_the_same_port(home: Path) -> None:
+    async with watched(stand_in(home)) as address:
+        first = await pid_at(address)
+        os.kill(first, signal.SIGKILL)
+        assert await eventually(lambda pid: pid not in (0, first), address)
+        assert (home / "log" / "gateway.log").exists()
+
+
+async def test_it_outlives_the_control_plane_and_the_next_one_adopts_it(home: Path) -> None:
+    async with watched(stand_in(home)) as address:
+        first = await pid_at(address)
+    assert await pid_at(address) == first
+    async with watched(stand_in(home)) as again:
+        assert (again, await pid_at(again)) == (address, first)
+        os.kill(first, signal.SIGKILL)  # no child of this control plane, and watched all the same
+        assert await eventually(lambda pid: pid not in (0, first), again)
+
+
+async def test_one_of_another_start_is_ended_and_another_takes_its_place(home: Path) -> None:
+    async with watched(stand_in(home)) as address:
+        first = await pid_at(address)
+    async with watched(stand_in(home, 0, "--api=elsewhere")) as again:
+        assert again == address
+        assert await pid_at(again) not in (0, first)
+    assert (home / "said").read_text() == "drained"
+
+
+async def test_the_end_of_the_cloud_ends_it_and_lets_it_drain(home: Path) -> None:
+    async with watched(stand_in(home)) as address:
+        pass
+    await stop_gateway(home)
+    assert await pid_at(address) == 0
+    assert (home / "said").read_text() == "drained"
+    await stop_gateway(home)  # may be repeated
+
+
+async def test_another_process_with_its_number_is_left_alone(home: Path) -> None:
+    async with watched(stand_in(home)):
+        record = home / "gateway" / "process.json"
+        text = record.read_text()
+        await stop_gateway(home)
+    # The record of a process that has ended, and whose number is ours now.
+    pid = text.split('"pid": ')[1].split(",")[0]
+    record.write_text(text.replace(f'"pid": {pid}', f'"pid": {os.getpid()}'))
+    await stop_gateway(home)
+
+
+async def test_a_port_that_is_taken_is_said(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="--gateway-port"):
+            await stand_in(home, taken.getsockname()[1]).start()
