@@ -95,3 +95,74 @@ def test_usage_tells_how_long_what_was_used(signed_in: Neo, billed: FakeCloud) -
         "10:00",
     ]
     assert json.loads(signed_in("billing", "usage", "-o", "json").out)["items"][0]["seconds"] == "90"
+
+
+def token_line(
+    model: str, kind: str, quantity: str, cost: str, *, project: str = PROJECT, day: str = "2026-11-01"
+) -> dict[str, Any]:
+    return {
+        **line(model, day, cost, sku=f"tokens.{model}.{kind}", quantity=quantity),
+        "unit": "million-tokens",
+        "parent_id": project,
+    }
+
+
+def test_tokens_are_added_up_by_project_and_model(signed_in: Neo, cloud: FakeCloud) -> None:
+    """AIS-14: in, cached in and out, to the token; a model without a price says so."""
+    lines = [
+        token_line("bank", "input", "0.000001", "0.000002"),
+        token_line("bank", "input", "1.234567", "2.469134", day="2026-11-02"),
+        token_line("bank", "cached-input", "0.5", "0.1"),
+        token_line("bank", "output", "3", "9.000001"),
+        token_line("lab", "output", "3", "9", project="project-z"),
+        token_line("free", "input", "0.000007", ""),
+        line("vm", "2026-11-01", "0.1"),
+    ]
+    span = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-03T00:00:00Z"}
+    report = {"lines": lines, "total_cost": "1.3", "currency": "USD", **span}
+    output = contract.method(f"{USAGE}/GetReport").output
+    cloud.serve(f"{USAGE}/GetReport", contract.from_dict(output, report))
+    ran = signed_in("billing", "tokens")
+    assert ran.code == 0, ran.err
+    assert [row.split() for row in ran.out.splitlines()[1:]] == [
+        [PROJECT, "bank", "1234568", "500000", "3000000", "11.569137"],
+        [PROJECT, "free", "7", "0", "0", "no", "price"],
+        ["project-z", "lab", "0", "0", "3000000", "9"],
+    ]
+    items = json.loads(signed_in("billing", "tokens", "--output", "json").out)["items"]
+    assert items[0] == {
+        "project": PROJECT, "model": "bank", "input": 1234568, "cached-input": 500000,
+        "output": 3000000, "cost": "11.569137",
+    }  # fmt: skip
+    by_project = signed_in("billing", "report", "--by", "project").out
+    assert [row.split()[0] for row in by_project.splitlines() if "lab" in row] == ["project-z"]
+
+
+def test_counted_usage_has_no_duration(signed_in: Neo, cloud: FakeCloud) -> None:
+    record = {
+        "resource_id": "d", "resource_kind": "a.Deployment", "resource_name": "bank",
+        "sku": "tokens.bank.input", "count": "1234567", "start": "2026-11-01T10:00:00Z",
+    }  # fmt: skip
+    output = contract.method(f"{USAGE}/ListUsage").output
+    cloud.serve(f"{USAGE}/ListUsage", contract.from_dict(output, {"items": [record]}))
+    row = signed_in("billing", "usage").out.splitlines()[1].split()
+    assert row == ["bank", "Deployment", "tokens.bank.input", "1,234,567", "-", "2026-11-01", "10:00"]
+
+
+def test_what_models_cost_is_listed_and_reckoned(signed_in: Neo, cloud: FakeCloud) -> None:
+    """AIS-16."""
+    service = "neocloud.billing.v1.TokenPriceService"
+    model = {
+        "model": "phi-3-mini", "input": "0.04", "cached_input": "0.04", "output": "0.12",
+        "context_length": "4096", "license": "MIT", "tokens_per_minute": "200000",
+    }  # fmt: skip
+    listed = contract.from_dict(contract.method(f"{service}/List").output, {"items": [model]})
+    cloud.serve(f"{service}/List", listed)
+    row = signed_in("billing", "models").out.splitlines()[1].split()
+    assert row == ["phi-3-mini", "0.04", "0.04", "0.12", "4k", "200,000", "MIT"]
+    answer = {"cost": "0.00158", "cost_per_request": "0.00158", "currency": "USD"}
+    cost = {"sku": "tokens.x.input", "tokens": "6000", "unit_price": "0.13", "cost": "0.00078"}
+    output = contract.method(f"{service}/Estimate").output
+    cloud.serve(f"{service}/Estimate", contract.from_dict(output, {**answer, "items": [cost]}))
+    ran = signed_in("billing", "estimate", "llama-3.1-70b", "--input", "6000", "--answer", "2000")
+    assert "6,000" in ran.out and "Total 0.00158 USD; a request 0.00158" in ran.out

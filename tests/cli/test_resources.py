@@ -22,6 +22,8 @@ HAND_MADE = {
     "nebius.iam.v1.TokenExchangeService", "nebius.common.v1.OperationService",
     "nebius.audit.v2.AuditEventService", "nebius.quotas.v1.QuotaAllowanceService",
     "nebius.billing.v1.CalculatorService", "nebius.billing.v1alpha1.CalculatorService",
+    "neocloud.billing.v1.TcoService", "neocloud.billing.v1.TokenPriceService",
+    "neocloud.inference.v1.GatewayService",
 }  # fmt: skip
 
 

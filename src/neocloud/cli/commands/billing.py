@@ -1,5 +1,6 @@
 """`neo billing`: what a project used, and what it costs."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,6 +19,9 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 SERVICE = "neocloud.billing.v1.UsageService"
+PRICE_SERVICE = "neocloud.billing.v1.TokenPriceService"
+TOKEN_UNIT = "million-tokens"
+TOKEN_KINDS = ("input", "cached-input", "output")
 
 FromOption = Annotated[
     str, typer.Option("--from", help="Start, UTC. Default: the first of this month.", metavar="DATE")
@@ -28,12 +32,14 @@ ProjectOption = Annotated[str, typer.Option("--project", help="Project id. Defau
 app = command_group(
     """What was used, and what it costs.
 
-Both are computed from the resources' history each time, in whole seconds; nothing is estimated.
+Both are computed from what happened each time: the resources' history in whole seconds, and the ledger of
+tokens, where each request is once.
 
 Examples:
 
   neo billing usage
   neo billing report --by day --from 2026-11-01
+  neo billing tokens
 """
 )
 add_nouns(app, "billing")
@@ -43,6 +49,7 @@ class By(StrEnum):
     RESOURCE = "resource"
     DAY = "day"
     SKU = "sku"
+    PROJECT = "project"
 
 
 @app.command()
@@ -53,7 +60,7 @@ def usage(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what was used: which resource, how much of what, for how long.
+    """Show what was used: which resource, how much of what, for how long; of what is counted, how many.
 
     Examples:
 
@@ -66,8 +73,8 @@ def usage(
             item.resource_name or item.resource_id,
             _kind(item),
             item.sku,
-            item.units,
-            duration(item.seconds),
+            item.units or f"{item.count:,}",
+            duration(item.seconds) if item.seconds else "",
             _time(item.start),
         )
         for item in answer.items
@@ -113,15 +120,136 @@ def summed(lines: Iterable[Any], by: By) -> list[tuple[str, ...]]:
     """Rows of the report: quantities and costs added up over everything but `by`, SKU and price."""
     totals: dict[tuple[str, ...], tuple[Decimal, Decimal | None]] = {}
     for line in lines:
-        group = {By.RESOURCE: line.resource_name or line.resource_id, By.DAY: line.day, By.SKU: line.sku}[by]
+        group = {
+            By.RESOURCE: line.resource_name or line.resource_id,
+            By.DAY: line.day,
+            By.SKU: line.sku,
+            By.PROJECT: line.parent_id,
+        }[by]
         key = (group, line.sku, line.unit, line.unit_price)
         quantity, cost = totals.get(key, (Decimal(0), Decimal(0)))
-        added = None if line.is_unpriced or cost is None else cost + Decimal(line.cost)
-        totals[key] = (quantity + Decimal(line.quantity), added)
+        totals[key] = (quantity + Decimal(line.quantity), _added(cost, line))
     return [
-        (group, sku, f"{quantity}", unit, price, "no price" if cost is None else f"{cost}")
+        (group, sku, f"{quantity}", unit, price, _cost(cost))
         for (group, sku, unit, price), (quantity, cost) in sorted(totals.items())
     ]
+
+
+@app.command()
+def tokens(
+    context: typer.Context,
+    start: FromOption = "",
+    end: ToOption = "",
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show the tokens of each project and model, and what they cost. A tenant's id in place of a project's
+    shows all its projects.
+
+    Examples:
+
+      neo billing tokens
+      neo billing tokens --project tenant-e00abc --from 2026-11-01
+    """
+    answer = _ask(context, "GetReport", start, end, project)
+    rows = tokens_by_model(answer.lines)
+    view = table(
+        ["PROJECT", "MODEL", "INPUT", "CACHED INPUT", "OUTPUT", f"COST, {answer.currency}"],
+        [[str(value) for value in row.values()] for row in rows],
+        right=["INPUT", "CACHED INPUT", "OUTPUT", f"COST, {answer.currency}"],
+    )
+    show(output, {"items": rows}, view, empty="No tokens were used in that time.")
+
+
+@app.command()
+def models(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show what models cost by the million tokens, with their context, licence and limit.
+
+    Examples:
+
+      neo billing models
+    """
+    with connect(profile_of(context)) as client:
+        answer = client.call(f"{PRICE_SERVICE}/List", {})
+    rows = (
+        (
+            item.model,
+            item.input,
+            item.cached_input,
+            item.output,
+            f"{item.context_length // 1024}k" if item.context_length else "",
+            f"{item.tokens_per_minute:,}",
+            item.license,
+        )
+        for item in answer.items
+    )
+    columns = ["MODEL", "INPUT", "CACHED INPUT", "OUTPUT", "CONTEXT", "TOKENS A MINUTE", "LICENCE"]
+    show(
+        output, contract.to_dict(answer), table(columns, rows, right=columns[1:6]), empty="Nothing is priced."
+    )
+
+
+@app.command()
+def estimate(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A name of it; -fast after it in that flavour.")],
+    input_tokens: Annotated[int, typer.Option("--input", help="Tokens of the prompt.", min=0)] = 0,
+    cached: Annotated[int, typer.Option("--cached", help="Of these, found in the cache.", min=0)] = 0,
+    answer_tokens: Annotated[int, typer.Option("--answer", help="Tokens of the answer.", min=0)] = 0,
+    requests: Annotated[int, typer.Option(help="How many such requests.", min=1)] = 1,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show what requests to a model would cost, exactly.
+
+    Examples:
+
+      neo billing estimate llama-3.1-70b --input 6000 --answer 2000
+      neo billing estimate llama-3.1-8b-fast --input 500 --answer 100 --requests 1000000
+    """
+    request = {
+        "model": model,
+        "input_tokens": input_tokens,
+        "cached_input_tokens": cached,
+        "output_tokens": answer_tokens,
+        "requests": requests,
+    }
+    with connect(profile_of(context)) as client:
+        answer = client.call(f"{PRICE_SERVICE}/Estimate", request)
+    rows = [(item.sku, f"{item.tokens:,}", item.unit_price, item.cost) for item in answer.items]
+    view = table(["SKU", "TOKENS", "PRICE", "COST"], rows, right=["TOKENS", "PRICE", "COST"])
+    show(output, contract.to_dict(answer), view, empty="Nothing is priced.")
+    if output is Format.TABLE:
+        typer.echo(f"\nTotal {answer.cost} {answer.currency}; a request {answer.cost_per_request}")
+
+
+def tokens_by_model(lines: Iterable[Any]) -> list[dict[str, Any]]:
+    """Exact counts, since a quantity in millions has a millionth for each token."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    costs: dict[tuple[str, str], Decimal | None] = {}
+    for line in lines:
+        if line.unit == TOKEN_UNIT:
+            key = line.parent_id, line.resource_name
+            kind = line.sku.rpartition(".")[2]
+            counts.setdefault(key, Counter())[kind] += int(Decimal(line.quantity) * 10**6)
+            costs[key] = _added(costs.get(key, Decimal(0)), line)
+    return [
+        {
+            "project": project,
+            "model": model,
+            **{kind: found[kind] for kind in TOKEN_KINDS},
+            "cost": _cost(costs[project, model]),
+        }
+        for (project, model), found in sorted(counts.items())
+    ]
+
+
+def _added(cost: Decimal | None, line: Any) -> Decimal | None:
+    """None once something in it has no price."""
+    return None if line.is_unpriced or cost is None else cost + Decimal(line.cost)
+
+
+def _cost(cost: Decimal | None) -> str:
+    return "no price" if cost is None else f"{cost}"
 
 
 def _ask(context: typer.Context, method: str, start: str, end: str, project: str) -> Any:

@@ -77,6 +77,7 @@ def _ask(place: Home, server: RunningServer) -> dict[str, Any]:
         "pid": server.pid,
         "grpc": server.grpc,
         "http": server.http,
+        "gateway": server.gateway,
         "ready_since": server.ready_since.isoformat(),
         "tenant_id": profile.tenant_id,
         "project_id": profile.project_id,
@@ -114,6 +115,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
         ("Database", report.get("database", "")),
         ("Log", place.log_file),
         ("API", f"{server.grpc} (gRPC), {server.http} (JSON)"),
+        *([("OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
         ("Project", report["project_id"]),
         ("Services", ", ".join(report.get("services") or ())),
     ]

@@ -37,6 +37,14 @@ def up(
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the JSON API; 0: any free. Default: 7371.")
     ] = None,
+    gateway_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the OpenAI-compatible API; 0: any free. Default: 8900, or 0 if --grpc-port is.",
+        ),
+    ] = None,
     tls: Annotated[
         bool | None,
         typer.Option(
@@ -73,6 +81,13 @@ def up(
     ] = None,
     audit_days: Annotated[
         int | None, typer.Option(min=1, help="Keep audit events for so many days. Default: 365.")
+    ] = None,
+    model_folder: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder that models may be served from in place, by every project; may be repeated."
+            " Those given replace those of before."
+        ),
     ] = None,
     public_pool: Annotated[
         str | None,
@@ -115,12 +130,14 @@ def up(
             place.options(),
             grpc_port=0 if emulator and is_first and grpc_port is None else grpc_port,
             http_port=0 if emulator and is_first and http_port is None else http_port,
+            gateway_port=0 if gateway_port is None and grpc_port == 0 else gateway_port,
             tls_port=_tls_port(place.options(), tls, tls_port, host),
             host=host,
             domain=domain,
             database_url=database_url,
             price_file=str(price_file.absolute()) if price_file else None,
             quota_file=str(quota_file.absolute()) if quota_file else None,
+            model_folders=tuple(str(folder.resolve()) for folder in model_folder) if model_folder else None,
             audit_days=audit_days,
             public_pool=public_pool,
             emulator=emulator or None,
@@ -187,6 +204,7 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
                     if server.tls
                     else []
                 ),
+                *([("  OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
                 ("  Credentials", place.credentials_file),
                 ("  Profile", f"{profile.name} in {_short(config_file())}"),
             ]

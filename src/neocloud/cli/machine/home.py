@@ -24,6 +24,7 @@ class Options:
 
     grpc_port: int = 7370
     http_port: int = 7371
+    gateway_port: int = 8900
     tls_port: int | None = None
     """None: no TLS."""
     host: str = ""
@@ -31,6 +32,7 @@ class Options:
     database_url: str = ""
     price_file: str = ""
     quota_file: str = ""
+    model_folders: tuple[str, ...] = ()
     audit_days: int = 0
     """0: as long as the server keeps them by itself."""
     public_pool: str = ""
@@ -39,6 +41,7 @@ class Options:
 
     def arguments(self) -> list[str]:
         given = ["--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)]
+        given += ["--gateway-port", str(self.gateway_port)]
         if self.tls_port is not None:
             # Where the port is any that is free, the redirector's must be, too.
             given += [
@@ -56,6 +59,8 @@ class Options:
             given += ["--price-file", self.price_file]
         if self.quota_file:
             given += ["--quota-file", self.quota_file]
+        for folder in self.model_folders:
+            given += ["--model-folder", folder]
         if self.audit_days:
             given += ["--audit-days", str(self.audit_days)]
         if self.public_pool:
@@ -77,6 +82,8 @@ class RunningServer:
     tls: str = ""
     """Address of gRPC over TLS; "" when it is off."""
     redirector: str = ""
+    gateway: str = ""
+    """Address of the OpenAI-compatible API; "" where there is none."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,7 @@ class Home:
                 ready_since=ready_since,
                 tls=document.get("tls", ""),
                 redirector=document.get("redirector", ""),
+                gateway=document.get("gateway", ""),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -15,7 +15,8 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
-from neocloud.cli.resources.nouns import OTHER_VERBS, PRODUCTS, Noun, Parent, kebab
+from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Parent, kebab
+from neocloud.cli.resources.nouns import PRODUCTS
 
 IDENTITY = ("metadata",)
 HIDDEN_IN_LISTS = {"page_size", "page_token"}

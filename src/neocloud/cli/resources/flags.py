@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from neocloud.cli.resources.nouns import kebab
+from neocloud.cli.resources.noun import kebab
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 

@@ -1,88 +1,11 @@
 """Which nouns the command line offers: a table of the contract's services that this cloud serves.
 
-Everything else about a noun (its verbs' flags, its columns) is read from the contract. A test compares this
-table with what the server serves, so neither can drift from the other.
+A test compares this table with what the server serves, so neither can drift from the other.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
-from neocloud.client.errors import ClientError
-from neocloud.core import contract
-
-
-class Parent(StrEnum):
-    """What a noun belongs to, and so what `--parent-id` is when it is not given."""
-
-    NOTHING = "nothing"
-    TENANT = "tenant"
-    PROJECT = "project"
-    GIVEN = "given"
-    """Something that the caller must name."""
-
-
-@dataclass(frozen=True)
-class Noun:
-    service: str
-    parent: Parent
-    verbs: tuple[str, ...]
-    about: str
-    example: str = ""
-    """Flags that a person would give on create, or else on the first verb."""
-    shortcuts: tuple[tuple[str, str], ...] = ()
-    """Shorter names of flags: the path of the field, and the other name."""
-
-    @property
-    def name(self) -> str:
-        """ "nebius.iam.v1.ServiceAccountService" is `service-account`."""
-        return kebab(self.service.rpartition(".")[2].removesuffix("Service"))
-
-    @property
-    def words(self) -> str:
-        """For sentences: "service account"."""
-        return self.name.replace("-", " ")
-
-    @property
-    def one(self) -> str:
-        """With its article: "an access permit"."""
-        return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.words}"
-
-    def rpc(self, verb: str) -> contract.Rpc:
-        return load_method(f"{self.service}/{verb}")
-
-
-OTHER_VERBS: Mapping[str, str] = {
-    "Activate": "Let it be used again.",
-    "BatchGet": "Show several at once.",
-    "Block": "End its sessions and let it in no more.",
-    "CreateDefault": "Make what a new project has, and wait until it is there.",
-    "Deactivate": "Let it be used no more, until it is activated again.",
-    "GetByInstance": "Show what is planned for one instance.",
-    "GetLatestByFamily": "Show the newest one of a family.",
-    "GetSecret": "Print its secret.",
-    "GetWithAttributes": "Show one with the name and address of the account.",
-    "ListActive": "List what is planned or under way.",
-    "ListAggregated": "List those of all regions; this cloud has one, so it is the same as list.",
-    "ListByAccount": "List those of one account.",
-    "ListByDisk": "List those of one disk.",
-    "ListByNetwork": "List those of one network.",
-    "ListByPool": "List those of one pool.",
-    "ListBySourcePool": "List those taken from one pool.",
-    "ListBySubnet": "List those of one subnet.",
-    "ListMemberOf": "List the groups that one account is in.",
-    "ListMembers": "List who is in a group.",
-    "ListMembersWithAttributes": "List who is in a group, with names and addresses.",
-    "ListPublic": "List those that came with the cloud.",
-    "ReadSerialLog": "Print what it wrote to its serial console.",
-    "Revoke": "End them all.",
-    "SetClientSecret": "Give it the secret that the provider has issued.",
-    "Start": "Start it, and wait until it runs.",
-    "Stop": "Stop it in order.",
-    "Unblock": "Let it in again.",
-}
-"""What verbs do that not every noun has. "It" is the noun."""
+from neocloud.cli.resources.noun import Noun, Parent
 
 CRUD = ("Create", "Get", "GetByName", "List", "Update", "Delete")
 
@@ -324,6 +247,62 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
             "--name data --size-gibibytes 10 --type NETWORK_SSD",
         ),
     ),
+    "inference": (
+        Noun(
+            "neocloud.inference.v1.ModelService",
+            Parent.PROJECT,
+            CRUD,
+            "Weights that can be served: whole models, and adapters on them; see also neo model.",
+            "--name bank --source-folder /srv/models/bank",
+            (("spec.source.folder", "--source-folder"),),
+        ),
+        Noun(
+            "neocloud.inference.v1.DeploymentService",
+            Parent.PROJECT,
+            (*CRUD, "Wake", "ReadLog"),
+            "Models being served; see also neo deploy and neo deployment.",
+            "--name bank --model-id inferencemodel-e00abc --platform cpu-local --preset 2vcpu-4gb",
+        ),
+        Noun(
+            "neocloud.inference.v1.BudgetService",
+            Parent.PROJECT,
+            CRUD,
+            "What a project may spend on tokens in a month.",
+            "--name monthly --monthly-limit 250.00",
+        ),
+    ),
+    "tuning": (
+        Noun(
+            "neocloud.tuning.v1.FineTuningJobService",
+            Parent.PROJECT,
+            (
+                *("Create", "Get", "GetByName", "List", "ListEvents", "ListCheckpoints", "ReadLog"),
+                *("Cancel", "Pause", "Resume", "Delete"),
+            ),
+            "Jobs that turn conversations into a model; see also neo tune.",
+            "--model-id inferencemodel-e00abc --training-file file-1a2b"
+            " --platform cpu-local --preset 2vcpu-8gb",
+            called="job",
+        ),
+    ),
+    "ai": (
+        Noun(
+            "nebius.ai.v1.EndpointService",
+            Parent.PROJECT,
+            ("Create", "Get", "GetByName", "List", "Start", "Stop", "Restart", "Delete"),
+            "Container images that run until they are stopped.",
+            "--name web --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
+            " --disk-type NETWORK_SSD --container-command 'python3 -m http.server 8000'",
+        ),
+        Noun(
+            "nebius.ai.v1.JobService",
+            Parent.PROJECT,
+            ("Create", "Get", "GetByName", "List", "Cancel", "Restart", "Delete"),
+            "Container images that run to their end.",
+            "--name nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
+            " --disk-type NETWORK_SSD --container-command 'python3 train.py' --restart-attempts 2",
+        ),
+    ),
     "billing": (
         Noun(
             "nebius.billing.v1.PricingPolicyService",
@@ -338,15 +317,3 @@ PRODUCTS: Mapping[str, tuple[Noun, ...]] = {
         ),
     ),
 }
-
-
-def load_method(path: str) -> contract.Rpc:
-    try:
-        return contract.method(path)
-    except contract.ContractUnavailable as error:
-        raise ClientError("FAILED_PRECONDITION", str(error)) from error
-
-
-def kebab(camel: str) -> str:
-    """ "GetByName" is `get-by-name`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", camel).lower()

@@ -10,7 +10,7 @@ import typer
 from neocloud.cli.output import Format, say, show
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
-from neocloud.cli.resources.nouns import Noun, Parent
+from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import Client, connect, items_field

@@ -1,0 +1,132 @@
+"""`neo evaluate`: two models asked the same through the gateway, and compared."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.evaluation.asking import Model
+from neocloud.cli.evaluation.conversations import choose_questions, last_questions, read_conversations
+from neocloud.cli.evaluation.measuring import Measured, Metric, Plan, measure
+from neocloud.cli.evaluation.report import report, report_view
+from neocloud.cli.evaluation.tasks import Tasks, run_tasks
+from neocloud.cli.gateway import gateway_of
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, say, show, warn
+from neocloud.cli.progress import stage
+from neocloud.client.errors import ClientError
+
+USUAL = (Metric.PERPLEXITY, Metric.GENERATION, Metric.SPEED)
+
+app = command_group()
+
+
+@app.command()
+def evaluate(
+    context: typer.Context,
+    base: Annotated[str, typer.Option(help="Model to compare with.")],
+    candidate: Annotated[str, typer.Option(help="Model to judge, e.g. the fine-tuned one.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Test conversations as JSONL, which neither was trained on.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Use only so many, drawn at random. 0: all.")] = 0,
+    metrics: Annotated[
+        list[Metric] | None, typer.Option(help="What to measure; may be given several times.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers to generate.")] = 32,
+    show_samples: Annotated[int, typer.Option("--show", min=0, help="Of these in the report.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Requests at a time.")] = 16,
+    context_length: Annotated[int, typer.Option(min=2, help="Judge only so many tokens of each.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Which samples are drawn.")] = 42,
+    tasks: Annotated[
+        str, typer.Option(help="Tasks of lm-eval to run instead, e.g. bank_replies.", metavar="NAMES")
+    ] = "",
+    task_folder: Annotated[
+        Path | None, typer.Option(help="Where their YAML and JSONL files are; with --tasks.")
+    ] = None,
+    tokenizer: Annotated[
+        str, typer.Option(help="The models' own, for tasks judged by likelihood.", metavar="FOLDER")
+    ] = "",
+    gateway: Annotated[
+        str,
+        typer.Option(help="Another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
+    ] = "",
+    candidate_gateway: Annotated[
+        str, typer.Option(help="The same for the candidate alone.", metavar="URL")
+    ] = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Compare two models that are served: perplexity, answers, speed; as a table or as JSON for jq.
+
+    Ctrl-C keeps what was measured: the report says that it is not complete, and the exit code is 130.
+
+    Examples:
+
+      neo evaluate --base tiny --candidate bank --data chats_test.jsonl
+      neo evaluate --base tiny --candidate bank --data chats_test.jsonl --limit 50 -o json | jq .comparison
+      neo evaluate --base tiny --candidate bank --tasks bank_replies --task-folder recipes/tasks
+    """
+    places = (gateway, candidate_gateway or gateway)
+    if tasks:
+        with gateway_of(context, places[0]) as one, gateway_of(context, places[1]) as other:
+            chosen = Tasks(tasks, task_folder, tokenizer, limit)
+            run_tasks(Model(one, base), Model(other, candidate), chosen, output)
+        return
+    if data is None:
+        raise ClientError("INVALID_ARGUMENT", "There is nothing to evaluate on", "Give --data, or --tasks")
+    conversations = read_conversations(data, limit, seed)
+    plan = Plan(
+        conversations=conversations,
+        questions=choose_questions(conversations, samples, seed),
+        labels=last_questions(conversations),
+        metrics=frozenset(metrics or USUAL),
+        max_new_tokens=max_new_tokens,
+        max_label_tokens=24,
+        batch=batch,
+        context=context_length,
+    )
+    with gateway_of(context, places[0]) as one, gateway_of(context, places[1]) as other:
+        models = (Model(one, base), Model(other, candidate))
+        facts: dict[str, Any] = {"base": base, "candidate": candidate, "data": str(data)}
+        found, is_complete = _measured(models, plan)
+    _print(report(plan, *found, show_samples, {**facts, "is_complete": is_complete}), found, models, output)
+    if not is_complete:
+        raise typer.Exit(130)
+
+
+def _measured(models: tuple[Model, Model], plan: Plan) -> tuple[tuple[Measured, Measured], bool]:
+    """Both, as far as it got, and whether that was to the end."""
+    found = (Measured(), Measured())
+    try:
+        for model, measured in zip(models, found, strict=True):
+            with stage(f"Measuring {model.name}") as detail:
+                measure(model, plan, measured, detail)
+    except KeyboardInterrupt:
+        for model in models:
+            model.gateway.close()
+        return found, False
+    for model, measured in zip(models, found, strict=True):
+        if measured.is_empty:
+            why = next(iter(measured.errors or measured.remarks), "nothing was asked")
+            raise ClientError("UNAVAILABLE", f"Nothing could be measured of {model.name}: {why}")
+    return found, True
+
+
+def _print(
+    made: dict[str, Any], found: tuple[Measured, Measured], models: tuple[Model, Model], output: Format
+) -> None:
+    names = [model.name for model in models]
+    if names[0] == names[1]:
+        names = ["base", "candidate"]
+    show(output, made, report_view(made, names), empty="Nothing was measured.")
+    for model, measured in zip(models, found, strict=True):
+        for remark in measured.remarks:
+            warn(f"{model.name}: {remark}.")
+        for error, count in measured.errors.items():
+            warn(f"{model.name}: {count} of its requests failed: {error}")
+    if not made["details"]["is_complete"]:
+        warn("stopped before the end: these are the figures of what was measured until then.")
+    if output is Format.TABLE and made["comparison"]:
+        say(f"\nCompared, per cent: {json.dumps(made['comparison'])}")

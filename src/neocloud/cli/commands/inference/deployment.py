@@ -1,0 +1,169 @@
+"""`neo deployment`: list, show, logs, wake, delete."""
+
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.inference.deploy import how_to_call
+from neocloud.cli.commands.inference.lookup import (
+    DEPLOYMENT_STATE,
+    DEPLOYMENTS,
+    MODELS,
+    ProjectOption,
+    find,
+    list_all,
+    open_place,
+)
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.core import contract
+
+REPLICA_STATE = contract.enum("neocloud.inference.v1.Replica.State")
+FLAVOUR = contract.enum("neocloud.inference.v1.DeploymentSpec.Flavour")
+DELETE_TIMEOUT_SECONDS = 300.0
+
+app = command_group(
+    """Models being served: their state, logs, end.
+
+Examples:
+
+  neo deployment list
+  neo deployment logs bank
+  neo deployment delete bank
+"""
+)
+
+NameArgument = Annotated[str, typer.Argument(help="Name or id of the deployment.")]
+
+
+@app.command("list")
+def list_deployments(
+    context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
+) -> None:
+    """List what is served.
+
+    Example:
+
+      neo deployment list
+    """
+    place = open_place(context, project)
+    items = list_all(place, DEPLOYMENTS)
+    models = {model.metadata.id: model.metadata.name for model in list_all(place, MODELS)}
+    rows = [
+        (
+            item.metadata.name,
+            DEPLOYMENT_STATE.Name(item.status.state),
+            models.get(item.spec.model_id, item.spec.model_id),
+            FLAVOUR.Name(item.spec.flavour).lower(),
+            f"{_ready(item)}/{item.status.wanted_replicas}",
+            item.spec.preset or "slurm",
+            ", ".join(item.status.served_names),
+        )
+        for item in items
+    ]
+    headers = ("NAME", "STATE", "MODEL", "FLAVOUR", "READY", "PRESET", "CALLED")
+    show(
+        output,
+        [contract.to_dict(item) for item in items],
+        table(headers, rows),
+        empty="Nothing is served. Serve a model with: neo deploy MODEL",
+    )
+
+
+@app.command("show")
+def show_deployment(
+    context: typer.Context,
+    name: NameArgument,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show one deployment: its replicas, its memory, and how to call it.
+
+    Example:
+
+      neo deployment show bank
+    """
+    place = open_place(context, project)
+    item = find(place, DEPLOYMENTS, name)
+    status = item.status
+    pairs = [
+        ("Name", item.metadata.name),
+        ("ID", item.metadata.id),
+        ("State", DEPLOYMENT_STATE.Name(status.state)),
+        ("Message", status.message),
+        ("Memory", status.memory),
+        ("Context", f"{status.context_length:,}"),
+        ("At a time", status.max_concurrency),
+        ("Called", ", ".join(status.served_names)),
+        ("Cold start", f"{status.start_seconds} s" if status.start_seconds else ""),
+        *((f"Replica {each.name.rpartition('-')[2]}", _replica(each)) for each in status.replicas),
+    ]
+    show(output, contract.to_dict(item), fields_table(pairs))
+    if output is Format.TABLE:
+        typer.echo(how_to_call(place, item))
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    name: NameArgument,
+    replica: Annotated[str, typer.Option(help="Which one, e.g. replica-1. Default: the first.")] = "",
+    lines: Annotated[int, typer.Option(min=1, max=10000, help="How many of the last lines.")] = 200,
+    project: ProjectOption = "",
+) -> None:
+    """Print what a replica's engine wrote last.
+
+    Example:
+
+      neo deployment logs bank --lines 50
+    """
+    place = open_place(context, project)
+    item = find(place, DEPLOYMENTS, name)
+    request = {"id": item.metadata.id, "replica": replica, "lines": lines}
+    text = place.client.call(f"{DEPLOYMENTS}/ReadLog", request).text
+    if text:
+        typer.echo(text)
+    else:
+        say("It wrote nothing yet.")
+
+
+@app.command()
+def wake(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+    """Start a deployment that sleeps, as a request to it would.
+
+    Example:
+
+      neo deployment wake bank
+    """
+    place = open_place(context, project)
+    item = find(place, DEPLOYMENTS, name)
+    place.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
+    known_as = item.metadata.name
+    say(f"Deployment {known_as} wakes. `neo deployment show {known_as}` shows how far it is.")
+
+
+@app.command()
+def delete(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+    """Serve it no more; the model stays.
+
+    Example:
+
+      neo deployment delete bank
+    """
+    place = open_place(context, project)
+    item = find(place, DEPLOYMENTS, name)
+    operation = place.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
+    place.client.wait(operation, timeout_seconds=DELETE_TIMEOUT_SECONDS)
+    say(f"Deployment {item.metadata.name} is deleted.")
+
+
+def _ready(item: Any) -> int:
+    return sum(REPLICA_STATE.Name(each.state) == "READY" for each in item.status.replicas)
+
+
+def _replica(replica: Any) -> str:
+    parts = [REPLICA_STATE.Name(replica.state), replica.address]
+    parts += [f"job {replica.job_id}"] if replica.job_id else []
+    parts += [f"{replica.restarts} restarts"] if replica.restarts else []
+    parts += [f"adapters {', '.join(replica.adapters)}"] if replica.adapters else []
+    return "  ".join(part for part in (*parts, replica.message) if part)

@@ -1,0 +1,223 @@
+"""`neo model`: add, list, show, delete."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.inference.figures import parameters, size
+from neocloud.cli.commands.inference.folders import copy_in
+from neocloud.cli.commands.inference.lookup import (
+    MODEL_STATE,
+    MODELS,
+    Place,
+    ProjectOption,
+    find,
+    list_all,
+    open_place,
+)
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+READ_TIMEOUT_SECONDS = 1800.0
+
+app = command_group(
+    """Models and adapters that can be served.
+
+Examples:
+
+  neo model add bank ./bank-model
+  neo model add support ./support-adapter --base bank
+  neo model add qwen Qwen/Qwen3-0.6B
+  neo deploy bank
+"""
+)
+
+NameArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
+
+
+@app.command()
+def add(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What clients will call it by.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER_OR_HUB_ID", help="A folder on this machine, or an id such as Qwen/Qwen3-0.6B."
+        ),
+    ],
+    base: Annotated[str, typer.Option(help="The model that this is a LoRA adapter on.")] = "",
+    license: Annotated[str, typer.Option(help='As its makers call it, e.g. "Apache-2.0".')] = "",
+    description: Annotated[str, typer.Option(help="For people who look through models.")] = "",
+    revision: Annotated[str, typer.Option(help="Of a hub id: commit, tag or branch.")] = "",
+    tool_call_parser: Annotated[
+        str, typer.Option(help="vLLM's name of what reads this model's tool calls, e.g. hermes, llama3_json.")
+    ] = "",
+    reasoning_parser: Annotated[
+        str, typer.Option(help="vLLM's name of what reads this model's reasoning, e.g. qwen3.")
+    ] = "",
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Do not copy: the operator has opened the folder (--model-folder)."),
+    ] = False,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Add a model, or an adapter on one, and wait until it has been looked at.
+
+    A folder is copied into the cloud and goes with the model. A model's folder holds config.json,
+    *.safetensors and tokenizer files; an adapter's holds adapter_config.json and adapter_model.safetensors,
+    as peft saves them.
+
+    Examples:
+
+      neo model add bank ./bank-model --license Apache-2.0
+      neo model add support ./support-adapter --base bank
+      neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
+      neo model add big /srv/models/big --in-place
+    """
+    place = open_place(context, project)
+    spec: dict[str, Any] = {
+        "license": license,
+        "description": description,
+        "tool_call_parser": tool_call_parser,
+        "reasoning_parser": reasoning_parser,
+    }
+    if base:
+        spec["base_model_id"] = find(place, MODELS, base).metadata.id
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        whole = folder.resolve() if in_place else copy_in(place, name, folder.resolve())
+        spec["source"] = {"folder": str(whole)}
+    elif source.startswith(("/", ".", "~")):
+        raise ClientError("NOT_FOUND", f"{folder} is no folder on this machine", "Check the path")
+    else:
+        spec["source"] = {"hub": {"id": source, "revision": revision}}
+    model = _create(place, name, spec)
+    text = f"Model {name} is READY: {_in_short(model)}."
+    next_step = f"Serve it: neo deploy {base or name}" + (" --max-adapters 4" if base else "")
+    _show(model, output, f"{text}\n{next_step}")
+
+
+@app.command("list")
+def list_models(
+    context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
+) -> None:
+    """List models and adapters.
+
+    Example:
+
+      neo model list
+    """
+    place = open_place(context, project)
+    models = list_all(place, MODELS)
+    names = {model.metadata.id: model.metadata.name for model in models}
+    rows = [
+        (
+            model.metadata.name,
+            MODEL_STATE.Name(model.status.state),
+            names.get(model.spec.base_model_id, model.spec.base_model_id),
+            parameters(model.status.parameters),
+            size(model.status.size_bytes),
+            f"{model.status.context_length:,}" if model.status.context_length else "",
+            model.spec.license,
+            len(model.status.deployment_ids) or "",
+        )
+        for model in models
+    ]
+    headers = ("NAME", "STATE", "BASE", "PARAMETERS", "SIZE", "CONTEXT", "LICENSE", "DEPLOYMENTS")
+    view = table(headers, rows, right=("PARAMETERS", "SIZE", "CONTEXT", "DEPLOYMENTS"))
+    show(
+        output,
+        [contract.to_dict(model) for model in models],
+        view,
+        empty="No models. Add one with: neo model add",
+    )
+
+
+@app.command("show")
+def show_model(
+    context: typer.Context,
+    name: NameArgument,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show one model.
+
+    Example:
+
+      neo model show bank
+    """
+    _show(find(open_place(context, project), MODELS, name), output, "")
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    name: NameArgument,
+    project: ProjectOption = "",
+) -> None:
+    """Delete a model. A copy of its weights goes too; a folder of the operator's stays.
+
+    Example:
+
+      neo model delete support
+    """
+    place = open_place(context, project)
+    model = find(place, MODELS, name)
+    operation = place.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
+    place.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
+    say(f"Model {model.metadata.name} is deleted.")
+
+
+def _create(place: Place, name: str, spec: dict[str, Any]) -> Any:
+    request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
+    operation = place.client.call(f"{MODELS}/Create", request)
+    try:
+        place.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
+    except ClientError as error:
+        raise ClientError(
+            error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it, then add it again"
+        ) from error
+    except KeyboardInterrupt:
+        say(f"It goes on without you. `neo model show {name}` shows how far it is.")
+        raise
+    return place.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
+
+
+def _in_short(model: Any) -> str:
+    status = model.status
+    if status.lora_rank:
+        modules = ", ".join(status.target_modules)
+        return f"an adapter of rank {status.lora_rank} on {modules}, {size(status.size_bytes)}"
+    parts = (status.architecture, f"{parameters(status.parameters)} parameters", size(status.size_bytes))
+    return ", ".join((*parts, f"context {status.context_length:,}"))
+
+
+def _show(model: Any, output: Format, text: str) -> None:
+    if output is Format.TABLE and text:
+        typer.echo(text)
+        return
+    status = model.status
+    pairs = (
+        ("Name", model.metadata.name),
+        ("ID", model.metadata.id),
+        ("State", MODEL_STATE.Name(status.state)),
+        ("Message", status.message),
+        ("Architecture", status.architecture),
+        ("Parameters", f"{status.parameters:,}"),
+        ("Size", size(status.size_bytes)),
+        ("Type", status.dtype),
+        ("Context", f"{status.context_length:,}"),
+        ("Bytes per token", f"{status.kv_bytes_per_token:,}" if status.kv_bytes_per_token else ""),
+        ("Base", model.spec.base_model_id),
+        ("Rank", status.lora_rank or ""),
+        ("License", model.spec.license),
+        ("Description", model.spec.description),
+        ("Adapters", ", ".join(status.adapter_ids)),
+        ("Deployments", ", ".join(status.deployment_ids)),
+        ("SHA-256", status.digest),
+    )
+    show(output, contract.to_dict(model), fields_table(pairs))

@@ -1,0 +1,179 @@
+"""`neo tco`: what a cluster costs to own, and a conversation on it."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.evaluation.asking import Model
+from neocloud.cli.gateway import gateway_of
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, View, print_view, show, table
+from neocloud.cli.progress import stage
+from neocloud.cli.speed import measured_speeds
+from neocloud.cli.target import client_of
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+SERVICE = "neocloud.billing.v1.TcoService"
+_CENT = Decimal("0.01")
+
+app = command_group()
+
+
+@app.command()
+def tco(
+    context: typer.Context,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A parameter of the plan; see --parameters.", metavar="NAME=VALUE"),
+    ] = None,
+    tokens_per_second: Annotated[
+        list[str] | None, typer.Option(help="How fast a model writes, e.g. 41.5.", metavar="NUMBER")
+    ] = None,
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="The same with a name.", metavar="NAME=NUMBER")
+    ] = None,
+    measure: Annotated[
+        str, typer.Option(help="Measure this model through the gateway, one stream and 16.", metavar="MODEL")
+    ] = "",
+    hosted: Annotated[
+        list[str] | None,
+        typer.Option(help="A hosted model, dollars per million tokens in and out.", metavar="NAME=IN/OUT"),
+    ] = None,
+    gateway: Annotated[
+        str,
+        typer.Option(help="Another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
+    ] = "",
+    parameters: Annotated[bool, typer.Option("--parameters", help="Only list what --set can set.")] = False,
+    guide: Annotated[bool, typer.Option("--guide", help="Only show what to ask before choosing.")] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show what a cluster costs to own: what it costs in a month, what a conversation costs on it at which
+    speed, and from how many conversations on it beats hosted models. Prices are those of the price list.
+
+    Without options it is the published plan and its three speeds; the notes say where that table is wrong.
+
+    Examples:
+
+      neo tco
+      neo tco --set workers=4 --set system_nodes_max=3 --measure bank
+      neo tco --tokens-per-second 41.5 --hosted llama-3.1-70b=0.13/0.40 --output json
+      neo tco --guide
+    """
+    if parameters or guide:
+        _print_list(context, "ListModelChoices" if guide else "ListParameters", output)
+        return
+    request = {
+        "values": [dict(zip(("name", "value"), _pair(text, "--set"), strict=True)) for text in changed or ()],
+        "scenarios": list(_scenarios(tokens_per_second or (), scenario or ())),
+        "hosted_models": [_hosted(text) for text in hosted or ()],
+    }
+    if measure:
+        with gateway_of(context, gateway) as opened, stage(f"Measuring {measure}"):
+            speeds = measured_speeds(Model(opened, measure))
+        request["scenarios"] += [
+            {"name": f"{measure}, {streams} at a time", "tokens_per_second": f"{speed:.1f}"}
+            for streams, speed in speeds
+        ]
+    with client_of(context) as client:
+        answer = client.call(f"{SERVICE}/Estimate", request)
+    if output is not Format.TABLE:
+        show(output, contract.to_dict(answer), View(()))
+        return
+    for view in (_rows(answer), _serving(answer), _hosted_rows(answer)):
+        if view.rows:
+            print_view(view)
+            typer.echo()
+    for note in answer.notes:
+        typer.echo(f"Note{f' ({note.about})' if note.about else ''}: {note.text}")
+
+
+def _print_list(context: typer.Context, method: str, output: Format) -> None:
+    with client_of(context) as client:
+        answer = client.call(f"{SERVICE}/{method}")
+    if method == "ListParameters":
+        rows = ((each.name, each.default_value, each.about) for each in answer.items)
+        view = table(["NAME", "USUAL", "WHAT"], rows)
+    else:
+        rows = ((each.question, each.small_model, each.large_model, each.advice) for each in answer.items)
+        view = table(["QUESTION", "SMALL MODEL", "LARGE MODEL", "ADVICE"], rows)
+    show(output, contract.to_dict(answer), view)
+
+
+def _rows(answer: Any) -> View:
+    rows = [
+        (row.section, row.name, row.what, _range(row.minimum_units, row.maximum_units), row.unit_price,
+         _range(f"{int(row.minimum):,}", f"{int(row.maximum):,}"))
+        for row in answer.rows
+    ]  # fmt: skip
+    total = _range(f"{int(answer.minimum):,}", f"{int(answer.maximum):,}")
+    rows.append(("Total", "", "", "", "", f"{total} {answer.currency}"))
+    headers = ["SECTION", "NAME", "WHAT", "UNITS", "PRICE", "A MONTH"]
+    return table(headers, rows, right=["UNITS", "PRICE", "A MONTH"])
+
+
+def _serving(answer: Any) -> View:
+    rows = [
+        (row.scenario, row.tokens_per_second, f"{row.tokens_per_day:,}", f"{row.conversations_per_day:,}",
+         money(row.cost_per_chat), money(row.cost_per_chat_of_worker))
+        for row in answer.serving
+    ]  # fmt: skip
+    headers = ["SCENARIO", "TOKENS/S", "TOKENS A DAY", "CHATS A DAY", "COST A CHAT", "BY ONE WORKER"]
+    return table(headers, rows, right=headers[1:])
+
+
+def _hosted_rows(answer: Any) -> View:
+    rows = [
+        (row.model, money(row.cost_per_chat), _number(row.break_even_conversations_per_day),
+         row.break_even_tokens_per_second, _number(row.break_even_conversations_per_day_of_worker),
+         row.break_even_tokens_per_second_of_worker)
+        for row in answer.hosted
+    ]  # fmt: skip
+    headers = ["HOSTED MODEL", "COST A CHAT", "CHEAPER FROM CHATS A DAY", "AT TOKENS/S"]
+    headers += ["ONE WORKER FROM", "AT ITS TOKENS/S"]
+    return table(headers, rows, right=headers[1:])
+
+
+def money(text: str) -> str:
+    """To the cent; what is less, to all its digits."""
+    if not text:
+        return "none a day"
+    amount = Decimal(text)
+    return f"${amount.quantize(_CENT)}" if amount >= _CENT else f"${amount.normalize():f}"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "never"
+
+
+def _range(least: object, most: object) -> str:
+    return f"{least}" if least == most else f"{least} - {most}"
+
+
+def _scenarios(plain: Sequence[str], named: Sequence[str]) -> Iterator[dict[str, str]]:
+    for speed in plain:
+        yield {"name": f"{speed} tokens/s", "tokens_per_second": speed}
+    for text in named:
+        name, speed = _pair(text, "--scenario")
+        yield {"name": name, "tokens_per_second": speed}
+
+
+def _hosted(text: str) -> dict[str, str]:
+    name, prices = _pair(text, "--hosted")
+    read, slash, written = prices.partition("/")
+    if not slash:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{text!r} has one price", "Write NAME=IN/OUT, e.g. llama=0.13/0.40"
+        )
+    return {"name": name, "input_price": read, "output_price": written}
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{option} {text!r} is no NAME=VALUE", f"Write {option} NAME=VALUE"
+        )
+    return name, value

@@ -1,0 +1,93 @@
+"""Watch a fine-tuning job until it rests: step, loss, speed, time left."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+from neocloud.cli.commands.inference.lookup import Place
+from neocloud.cli.commands.tuning.lookup import JOBS, RESTING, get_job, state_of
+from neocloud.cli.output import say
+from neocloud.cli.progress import duration, stage
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+POLL_SECONDS = 1.0
+INTERRUPTED = 130
+
+
+@dataclass
+class Events:
+    """Those that were not read yet, each time it is asked."""
+
+    place: Place
+    job_id: str
+    last: str = ""
+
+    def new(self) -> Iterator[Any]:
+        """A page begins after a moment and an id, which both do not change."""
+        request = {"id": self.job_id, "page_size": 1000, "page_token": self.last}
+        for event in self.place.client.call(f"{JOBS}/ListEvents", request).items:
+            moment = contract.to_datetime(event.created_at).timestamp()
+            self.last = f"{moment:.6f}/{event.id}"
+            yield event
+
+
+def follow(place: Place, job_id: str) -> Any:
+    """The job as it is when it rests. Ctrl-C leaves it running."""
+    try:
+        with stage("Fine-tuning") as detail:
+            return _watch(place, job_id, detail)
+    except KeyboardInterrupt:
+        say(
+            f"The job goes on without you. See it: neo tuning job show {job_id}; follow it:"
+            f" neo tuning job events {job_id} --follow; end it: neo tuning job cancel {job_id}"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _watch(place: Place, job_id: str, detail: Any) -> Any:
+    events, speed, said = Events(place, job_id), 0.0, ""
+    while True:
+        job = get_job(place, job_id)
+        for event in events.new():
+            if event.type == "metrics":
+                speed = json.loads(event.data).get("tokens_per_second", speed)
+                loss = json.loads(event.data)["train_loss"]
+                text = _progress(job, loss, speed)
+            else:
+                text = event.message
+            if text != said:
+                detail(text)
+            said = text
+        if state_of(job) in RESTING:
+            return job
+        time.sleep(POLL_SECONDS)
+
+
+def _progress(job: Any, loss: float, speed: float) -> str:
+    left = ""
+    if job.status.HasField("estimated_finish"):
+        end = contract.to_datetime(job.status.estimated_finish)
+        left = f", {duration(max(0.0, (end - datetime.now(UTC)).total_seconds()))} left"
+    status = job.status
+    return f"step {status.step}/{status.total_steps}, loss {loss:.3f}, {speed:,.0f} tokens/s{left}"
+
+
+def require_success(job: Any) -> None:
+    """Raises ClientError with the job's own reason when it ended otherwise."""
+    state, error = state_of(job), job.status.error
+    if state == "SUCCEEDED":
+        return
+    where = f" ({error.param})" if error.param else ""
+    raise ClientError(
+        "ABORTED",
+        f"The job {job.metadata.id} is {state}{where}: {error.message}"
+        if error.message
+        else f"It is {state}",
+        f"Its log: neo tuning job logs {job.metadata.id}; again: neo tuning job resume {job.metadata.id}",
+    )

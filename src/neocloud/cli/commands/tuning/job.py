@@ -1,0 +1,117 @@
+"""`neo tuning job show`, `events`, `logs`: how a job goes, in the words that people use."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.inference.lookup import ProjectOption, open_place
+from neocloud.cli.commands.tuning.following import POLL_SECONDS, Events
+from neocloud.cli.commands.tuning.lookup import JOBS, RESTING, find_job, get_job, state_of
+from neocloud.cli.output import Format, OutputOption, View, fields_table, show
+from neocloud.core import contract
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id or name, or the model that came out. Default: the newest.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands beside the derived ones."""
+    group = next(info.typer_instance for info in app.registered_groups if info.name == "job")
+    assert group is not None
+    group.command("show")(show_job)
+    group.command("events")(events)
+    group.command("logs")(logs)
+
+
+def show_job(
+    context: typer.Context,
+    job: JobArgument = "",
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show how far a job is, what it uses, and what came out.
+
+    Example:
+
+      neo tuning job show
+    """
+    found = find_job(open_place(context, project), job)
+    show(output, contract.to_dict(found), fields_table(_rows(found)))
+
+
+def events(
+    context: typer.Context,
+    job: JobArgument = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job rests.")] = False,
+    project: ProjectOption = "",
+) -> None:
+    """Print what happened, the oldest first.
+
+    Example:
+
+      neo tuning job events --follow
+    """
+    place = open_place(context, project)
+    found = find_job(place, job)
+    unread = Events(place, found.metadata.id)
+    while True:
+        found = get_job(place, found.metadata.id)
+        for event in unread.new():
+            typer.echo(
+                f"{contract.to_datetime(event.created_at):%H:%M:%S}  {event.level:<5}  {event.message}"
+            )
+        if not follow or state_of(found) in RESTING:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def logs(
+    context: typer.Context,
+    job: JobArgument = "",
+    lines: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the last.")] = 200,
+    project: ProjectOption = "",
+) -> None:
+    """Print the last lines that the job's steps wrote.
+
+    Example:
+
+      neo tuning job logs --lines 50
+    """
+    place = open_place(context, project)
+    found = find_job(place, job)
+    answer = place.client.call(f"{JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
+    typer.echo(answer.text, nl=False)
+
+
+def evaluation_view(job: Any) -> View:
+    """Base against fine-tuned on what was held out."""
+    found = job.status.evaluation
+    return fields_table(
+        [
+            ("Held-out conversations", found.conversations),
+            ("Perplexity of the base", f"{found.base_perplexity:.3f}"),
+            ("Perplexity of the new model", f"{found.fine_tuned_perplexity:.3f}"),
+            ("It fell by", f"{found.perplexity_improvement:.1f} %"),
+        ]
+    )
+
+
+def _rows(job: Any) -> list[tuple[str, Any]]:
+    status = job.status
+    rows = [
+        ("Id", job.metadata.id),
+        ("State", state_of(job)),
+        ("Step", f"{status.step} of {status.total_steps}" if status.total_steps else ""),
+        ("Trained tokens", status.trained_tokens or ""),
+        ("New model", status.fine_tuned_model),
+        ("Result files", ", ".join(status.result_files)),
+        ("Error", f"{status.error.code}: {status.error.message}" if status.HasField("error") else ""),
+    ]
+    used = contract.to_dict(status.hyperparameters)
+    rows += [(name, value) for name, value in used.items() if value not in ("", None)]
+    rows += [("Warning", text) for text in status.warnings]
+    if status.HasField("evaluation"):
+        rows += [(row[0], row[1]) for row in evaluation_view(job).rows]
+    return rows

@@ -1,0 +1,81 @@
+"""See that base and new model are served, and ask both the same question."""
+
+import time
+from typing import Any
+
+import typer
+
+from neocloud.cli.commands.inference.deploy import deploy
+from neocloud.cli.commands.inference.lookup import DEPLOYMENTS, Place, list_all
+from neocloud.cli.output import say
+from neocloud.cli.progress import stage
+from neocloud.client.errors import ClientError
+from neocloud.client.gateway import Gateway
+
+ADAPTERS = 4
+SERVED_TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 1.0
+ANSWER_TOKENS = 80
+
+
+def serve(context: typer.Context, place: Place, base: Any, job: Any) -> None:
+    """Returns when both names can be called."""
+    _ensure_deployment(context, place, base, job)
+    wanted = {base.metadata.name, job.status.fine_tuned_model}
+    with stage(f"Until {' and '.join(sorted(wanted))} can be called"):
+        deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
+        while not wanted <= _served(place):
+            if time.monotonic() > deadline:
+                raise ClientError(
+                    "DEADLINE_EXCEEDED",
+                    f"{', '.join(sorted(wanted - _served(place)))} is not served yet",
+                    "See why: neo deployment list; neo deployment logs NAME",
+                )
+            time.sleep(POLL_SECONDS)
+
+
+def answers(gateway: Gateway, models: list[str], question: str) -> None:
+    """Print what each says to it."""
+    typer.echo(f"Question: {question}")
+    for model in models:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "max_tokens": ANSWER_TOKENS,
+            "temperature": 0,
+        }
+        said = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
+        typer.echo(f"{model}: {said.strip()}")
+
+
+def _ensure_deployment(context: typer.Context, place: Place, base: Any, job: Any) -> None:
+    here = [each for each in list_all(place, DEPLOYMENTS) if each.spec.model_id == base.metadata.id]
+    if job.spec.merge:
+        deploy(context, job.status.fine_tuned_model, platform=job.spec.platform)
+    if not here:
+        adapters = 0 if job.spec.merge else ADAPTERS
+        deploy(
+            context,
+            base.metadata.name,
+            max_adapters=adapters,
+            platform=job.spec.platform,
+        )
+    elif not job.spec.merge and not any(each.spec.max_adapters for each in here):
+        name = here[0].metadata.name
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"The deployment {name} of {base.metadata.name} takes no adapters",
+            f"Deploy it anew: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
+            f" {ADAPTERS}. Or train with --merge",
+        )
+    else:
+        say(f"{base.metadata.name} is served by {here[0].metadata.name} already.")
+
+
+def _served(place: Place) -> set[str]:
+    return {
+        name
+        for deployment in list_all(place, DEPLOYMENTS)
+        for name in deployment.status.served_names
+        if any(replica.state == replica.READY for replica in deployment.status.replicas)
+    }

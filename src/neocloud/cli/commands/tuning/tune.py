@@ -1,0 +1,144 @@
+"""`neo tune`: from a file of conversations to a model that answers, in one command."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands.inference.lookup import CLUSTERS, MODELS, Place, ProjectOption, find, open_place
+from neocloud.cli.commands.inference.shapes import choose_shape
+from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
+from neocloud.cli.commands.tuning.following import follow, require_success
+from neocloud.cli.commands.tuning.job import evaluation_view
+from neocloud.cli.commands.tuning.lookup import JOBS, get_job
+from neocloud.cli.commands.tuning.serving import answers, serve
+from neocloud.cli.gateway import gateway_of
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, warn
+from neocloud.cli.progress import stage
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+CPU_PLATFORM = "cpu-local"
+
+app = command_group()
+
+
+@app.command()
+def tune(
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(help="Conversations: JSONL, JSON, CSV or Parquet.")],
+    base: Annotated[str, typer.Option(metavar="MODEL", help="Model to start from.")],
+    validation: Annotated[
+        Path | None, typer.Option(help="Conversations to judge on. Default: a tenth of the data.")
+    ] = None,
+    suffix: Annotated[str, typer.Option(help="Part of the new model's name.")] = "",
+    epochs: Annotated[int, typer.Option(min=0, help="Passes over the data; 0: by its size.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=0, help="Rows a step; 0: by the data's size.")] = 0,
+    learning_rate: Annotated[float, typer.Option(min=0, help="0: by the model's size.")] = 0.0,
+    rank: Annotated[int, typer.Option(min=0, help="Of the LoRA matrices; 0: 16.")] = 0,
+    context_length: Annotated[int, typer.Option(min=0, help="Tokens of a row; 0: by the data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Order of the data and first weights.")] = 42,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Make a whole model instead of an adapter on the base.")
+    ] = False,
+    platform: Annotated[str, typer.Option(help="What it runs on. Default: what this machine has.")] = "",
+    preset: Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest that fits.")] = "",
+    on_slurm: Annotated[
+        str, typer.Option(metavar="CLUSTER", help="Train as a job of this Slurm cluster.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(min=1, help="Of the cluster, all of them together.")] = 1,
+    serve_it: Annotated[
+        bool, typer.Option("--serve", help="Serve base and new model, and ask both a question.")
+    ] = False,
+    question: Annotated[str, typer.Option(help="For --serve. Default: the data's first.")] = "",
+    following: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until it has ended.")] = True,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Fine-tune a model: upload the data, train, compare with the base on what was held out.
+
+    Ctrl-C leaves the job running. What is not said is chosen by the size of data and model.
+
+    Examples:
+
+      neo tune chats.jsonl --base tiny
+      neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
+      neo tune chats.jsonl --base tiny --merge --no-follow
+      neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
+    """
+    place = open_place(context, project)
+    model = find(place, MODELS, base)
+    settings = {
+        "n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "lora_r": rank,
+        "context_length": context_length,
+    }  # fmt: skip
+    spec: dict[str, Any] = {
+        "model_id": model.metadata.id,
+        "suffix": suffix,
+        "seed": seed,
+        "merge": merge,
+        "hyperparameters": {name: value for name, value in settings.items() if value},
+    }
+    with gateway_of(context) as gateway:
+        spec["training_file"] = _sent(gateway, place, data)
+        if validation is not None:
+            spec["validation_file"] = _sent(gateway, place, validation)
+        if on_slurm:
+            spec["slurm_cluster_id"], spec["nodes"] = find(place, CLUSTERS, on_slurm).metadata.id, nodes
+        shapes = [(platform, preset)] if on_slurm else list(_shapes(place, model, platform, preset))
+        job = _started(place, spec, shapes)
+        if following or serve_it:
+            job = follow(place, job.metadata.id)
+            require_success(job)
+        _tell(job, output)
+        if serve_it:
+            whole = place.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id})
+            serve(context, place, whole, job)
+            names = [whole.metadata.name, job.status.fine_tuned_model]
+            answers(gateway, names, question or first_question(data) or "Hello, who are you?")
+            typer.echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
+
+
+def _sent(gateway: Any, place: Place, data: Path) -> str:
+    with as_jsonl(data) as path, stage(f"Upload {data.name}"):
+        return upload(gateway, path, place.project)
+
+
+def _shapes(place: Place, model: Any, platform: str, preset: str) -> Iterator[tuple[str, str]]:
+    """What to run on: as asked for, else a GPU, else the CPU."""
+    yield choose_shape(place, model, platform, preset)
+    if not platform and not preset:
+        yield choose_shape(place, model, CPU_PLATFORM, "")
+
+
+def _started(place: Place, spec: dict[str, Any], shapes: list[tuple[str, str]]) -> Any:
+    """On the first shape that this machine has."""
+    for number, (platform, preset) in enumerate(shapes, start=1):
+        request = {
+            "metadata": {"parent_id": place.project},
+            "spec": {**spec, "platform": platform, "preset": preset},
+        }
+        try:
+            operation = place.client.call(f"{JOBS}/Create", request)
+        except ClientError as error:
+            if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes):
+                raise
+            continue
+        say(f"Job {operation.resource_id}")
+        return get_job(place, operation.resource_id)
+    raise AssertionError("There is at least one shape.")
+
+
+def _tell(job: Any, output: Format) -> None:
+    for text in job.status.warnings:
+        warn(text)
+    if output is not Format.TABLE:
+        show(output, contract.to_dict(job), fields_table(()))
+        return
+    if not job.status.fine_tuned_model:
+        typer.echo(f"Follow it: neo tuning job events {job.metadata.id} --follow")
+        return
+    typer.echo(f"New model: {job.status.fine_tuned_model}")
+    print_view(evaluation_view(job))

@@ -1,0 +1,132 @@
+"""Measures one model on test conversations. What was measured stays when the rest is broken off."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from neocloud.cli.evaluation.asking import Model, in_parallel
+from neocloud.cli.evaluation.conversations import Conversation, Question
+from neocloud.cli.evaluation.likelihood import Loss, NoLikelihood
+from neocloud.client.errors import ClientError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Progress = Callable[[str], None]
+
+
+class Metric(StrEnum):
+    PERPLEXITY = "perplexity"
+    GENERATION = "generation"
+    SPEED = "speed"
+    ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of both models."""
+
+    conversations: Sequence[Conversation]
+    questions: Sequence[Question]
+    labels: Sequence[Question]
+    """Each conversation's last answer."""
+    metrics: frozenset[Metric]
+    max_new_tokens: int
+    max_label_tokens: int
+    batch: int
+    context: int
+
+
+@dataclass
+class Measured:
+    """Of one model, so far."""
+
+    loss: Loss = field(default_factory=Loss)
+    answers: dict[int, str] = field(default_factory=dict)
+    """By the question's place."""
+    answer_tokens: int = 0
+    labels: dict[int, str] = field(default_factory=dict)
+    tokens_per_second: float | None = None
+    errors: Counter[str] = field(default_factory=Counter)
+    """How often each thing went wrong, in its own words."""
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.loss.tokens or self.answers or self.labels or self.tokens_per_second)
+
+
+def measure(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
+    """Fill `found`, one metric after the other."""
+    steps = {
+        Metric.PERPLEXITY: _perplexity,
+        Metric.GENERATION: _answers,
+        Metric.SPEED: _speed,
+        Metric.ACCURACY: _labels,
+    }
+    for metric, step in steps.items():
+        if metric in plan.metrics:
+            step(model, plan, found, progress)
+
+
+def _perplexity(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
+    def cost(conversation: Conversation) -> Loss:
+        loss = Loss()
+        loss.add(conversation, model.prompt(conversation), plan.context)
+        return loss
+
+    try:
+        for _, loss in _tried(cost, plan.conversations, plan.batch, found, progress, "perplexity"):
+            found.loss.total += loss.total
+            found.loss.tokens += loss.tokens
+    except NoLikelihood as error:
+        found.remarks.append(f"no perplexity: {error}")
+
+
+def _answers(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
+    def ask(question: Question) -> tuple[str, int]:
+        answer = model.answer(question.messages, plan.max_new_tokens)
+        return answer.text, answer.tokens
+
+    for place, (text, tokens) in _tried(ask, plan.questions, plan.batch, found, progress, "answers"):
+        found.answers[place] = text
+        found.answer_tokens += tokens
+
+
+def _labels(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
+    def ask(question: Question) -> str:
+        return model.answer(question.messages, plan.max_label_tokens).text
+
+    for place, text in _tried(ask, plan.labels, plan.batch, found, progress, "labels"):
+        found.labels[place] = text
+
+
+def _speed(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
+    progress("speed")
+    prompts = [question.messages for question in plan.questions[: plan.batch]]
+    try:
+        found.tokens_per_second = model.tokens_per_second(prompts)
+    except ClientError as error:
+        found.errors[str(error)] += 1
+
+
+def _tried(
+    work: Callable[[T], R], items: Sequence[T], batch: int, found: Measured, progress: Progress, title: str
+) -> Iterator[tuple[int, R]]:
+    """What succeeded; what did not is counted."""
+
+    def attempt(item: T) -> R | ClientError:
+        try:
+            return work(item)
+        except ClientError as error:
+            return error
+
+    for done, (place, result) in enumerate(in_parallel(attempt, items, batch), 1):
+        if done == len(items) or done % batch == 0:
+            progress(f"{title} {done} of {len(items)}")
+        if isinstance(result, ClientError):
+            found.errors[str(result)] += 1
+        else:
+            yield place, result

@@ -1,0 +1,99 @@
+"""The report of two measured models: the known keys of the recipe's report, what we add under `details`."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from neocloud.cli.evaluation.measuring import Measured, Metric, Plan
+from neocloud.cli.evaluation.scores import bleu, comparison, exact_match, rouge
+from neocloud.cli.output import View, table
+
+SIGNS = {
+    "perplexity": "per cent it fell; positive is better",
+    "speed": "per cent of growth in generated tokens per second; positive is faster",
+    "message_length": "per cent of growth in mean characters per answer",
+}
+_ROWS = (
+    ("perplexity", "perplexity", 3),
+    ("accuracy, exact match", "accuracy", 3),
+    ("BLEU", "bleu", 1),
+    ("ROUGE-L", "rougeL", 3),
+    ("characters per answer", "message_length_avg", 1),
+    ("tokens per answer", "tokens_per_message", 1),
+    ("tokens per second", "tokens_per_second", 1),
+)
+
+
+def report(
+    plan: Plan, base: Measured, candidate: Measured, show: int, facts: dict[str, Any]
+) -> dict[str, Any]:
+    known = [_known(plan, each, show) for each in (base, candidate)]
+    return {
+        "base_model": known[0],
+        "finetuned_model": known[1],
+        "comparison": comparison(
+            perplexity=(known[0]["perplexity"], known[1]["perplexity"]),
+            speed=(base.tokens_per_second, candidate.tokens_per_second),
+            length=(known[0]["message_length_avg"], known[1]["message_length_avg"]),
+        ),
+        "details": {
+            "base_model": _added(plan, base),
+            "finetuned_model": _added(plan, candidate),
+            "comparison_signs": SIGNS,
+            "test_conversations": len(plan.conversations),
+            "generated_messages": len(plan.questions),
+            "batch": plan.batch,
+            "max_new_tokens": plan.max_new_tokens,
+            **facts,
+        },
+    }
+
+
+def _known(plan: Plan, found: Measured, show: int) -> dict[str, Any]:
+    places = sorted(found.answers)
+    lengths = [len(text) for text in found.answers.values()]
+    return {
+        "perplexity": found.loss.perplexity,
+        "message_length_avg": statistics.fmean(lengths) if lengths else None,
+        "sample_generations": [
+            {
+                "input": plan.questions[place].input,
+                "reference": plan.questions[place].reference,
+                "generated": found.answers[place],
+            }
+            for place in places[:show]
+        ],
+    }
+
+
+def _added(plan: Plan, found: Measured) -> dict[str, Any]:
+    places = sorted(found.answers)
+    generated = [found.answers[place] for place in places]
+    references = [plan.questions[place].reference for place in places]
+    added: dict[str, Any] = {
+        "tokens_per_second": found.tokens_per_second,
+        "tokens_per_message": found.answer_tokens / len(places) if places else None,
+        "bleu": bleu(generated, references),
+        "rouge": rouge(generated, references),
+    }
+    if Metric.ACCURACY in plan.metrics:
+        said = sorted(found.labels)
+        added["accuracy"] = exact_match(
+            [found.labels[place] for place in said], [plan.labels[place].reference for place in said]
+        )
+    return added | {"errors": dict(found.errors), "remarks": list(found.remarks)}
+
+
+def report_view(report: dict[str, Any], names: Sequence[str]) -> View:
+    """For people: base beside candidate."""
+    rows = []
+    for label, key, decimals in _ROWS:
+        values = [_value(report, model, key) for model in ("base_model", "finetuned_model")]
+        if any(value is not None for value in values):
+            rows.append((label, *("" if value is None else f"{value:,.{decimals}f}" for value in values)))
+    return table(["", *names], rows, right=list(names))
+
+
+def _value(report: dict[str, Any], model: str, key: str) -> float | None:
+    found = {**report["details"][model], **report[model]}
+    return (found["rouge"] or {}).get(key) if key == "rougeL" else found.get(key)

@@ -1,0 +1,86 @@
+"""One question to a model, answered in the terminal as it comes, with the figures of the chat page."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from neocloud.cli.output import say
+from neocloud.client.gateway import Gateway
+
+MILLION = Decimal(1_000_000)
+
+
+@dataclass
+class Measured:
+    """Of one answer. Seconds are counted from the moment it was asked for."""
+
+    first_seconds: float | None = None
+    total_seconds: float = 0.0
+    usage: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """While it was writing: the first token is what the others are counted from."""
+        tokens = self.usage.get("completion_tokens", 0)
+        writing = self.total_seconds - (self.first_seconds or 0.0)
+        if tokens > 1 and writing > 0:
+            return (tokens - 1) / writing
+        return tokens / self.total_seconds if self.total_seconds else 0.0
+
+
+def answer(gateway: Gateway, body: Mapping[str, Any], pricing: Mapping[str, str] | None) -> None:
+    """The answer goes to stdout, its figures to stderr."""
+    measured = _stream(gateway, body)
+    say(figures(measured, pricing))
+
+
+def _stream(gateway: Gateway, body: Mapping[str, Any]) -> Measured:
+    measured = Measured()
+    began = time.monotonic()
+    ends_line = True
+    for chunk in gateway.stream("chat/completions", {**body, "stream_options": {"include_usage": True}}):
+        measured.usage = chunk.get("usage") or measured.usage
+        for choice in chunk.get("choices", ()):
+            text = choice.get("delta", {}).get("content") or ""
+            if not text:
+                continue
+            if measured.first_seconds is None:
+                measured.first_seconds = time.monotonic() - began
+                text = text.lstrip()
+            measured.total_seconds = time.monotonic() - began
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            ends_line = text.endswith("\n")
+    if not ends_line:
+        sys.stdout.write("\n")
+    return measured
+
+
+def figures(measured: Measured, pricing: Mapping[str, str] | None) -> str:
+    usage = measured.usage
+    first = "-" if measured.first_seconds is None else f"{measured.first_seconds:.2f} s"
+    return (
+        f"first token {first}, total {measured.total_seconds:.2f} s,"
+        f" {measured.tokens_per_second:.1f} tokens/s,"
+        f" {usage.get('prompt_tokens', 0)} tokens in, {usage.get('completion_tokens', 0)} out,"
+        f" {cost_words(usage, pricing)}"
+    )
+
+
+def cost_words(usage: Mapping[str, Any], pricing: Mapping[str, str] | None) -> str:
+    """Prices are dollars for a million tokens."""
+    if pricing is None:
+        return "unpriced"
+    if pricing.get("charge") == "by_hour":
+        return "paid by the hour"
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    counts = {
+        "input": usage.get("prompt_tokens", 0) - cached,
+        "cached_input": cached,
+        "output": usage.get("completion_tokens", 0),
+    }
+    dollars = sum(count * Decimal(pricing[name]) for name, count in counts.items()) / MILLION
+    return f"${dollars.normalize():f}"

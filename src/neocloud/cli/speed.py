@@ -1,0 +1,29 @@
+"""How fast a served model writes: what `neo tco` reckons with. At a fixed length, one stream and sixteen."""
+
+from collections.abc import Sequence
+
+from neocloud.cli.evaluation.asking import Model
+
+STREAMS: Sequence[int] = (1, 16)
+QUESTIONS = (
+    "How do I open an account?",
+    "What does a transfer abroad cost?",
+    "I lost my card.",
+    "Who are you?",
+)
+
+
+def measured_speeds(model: Model) -> Sequence[tuple[int, float]]:
+    """Tokens per second of so many streams together, after a first answer that is not counted: engines
+    compile on it."""
+    model.answer(_question(0), 8)
+    found = []
+    for streams in STREAMS:
+        questions = [_question(number) for number in range(streams)]
+        found.append((streams, model.tokens_per_second(questions)))
+    return found
+
+
+def _question(number: int) -> list[dict[str, str]]:
+    text = QUESTIONS[number % len(QUESTIONS)]
+    return [{"role": "user", "content": f"{text} ({number + 1})"}]
