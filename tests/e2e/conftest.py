@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
+from tests.e2e.tiny_model import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +31,12 @@ def images() -> Path:
     for name, *options in (("jail",), ("slurm",), ("launcher",), ("machine", "--only", "tiny")):
         run([sys.executable, ROOT / "images" / name / "build", "--output", folder, *options])
     return folder
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    """The folder of a tiny base model of the Qwen3 architecture that knows a bank's words."""
+    return tiny_model()
 
 
 @pytest.fixture(scope="package")

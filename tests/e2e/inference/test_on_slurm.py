@@ -1,0 +1,85 @@
+"""A model served as a job of a Slurm cluster, beside training (AIS-01, AIS-09): real Slurm, real vLLM."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cloud import Cloud
+from tests.e2e.cluster import Cluster
+from tests.e2e.inference.served import Served, chat
+from tests.e2e.inference.tiny import write_adapter
+from tests.e2e.waiting import wait_until
+
+NAME = "on-slurm"
+
+
+@pytest.fixture(scope="module")
+def deployment(cloud: Cloud, bank: Cluster, tiny_model: Path) -> Iterator[Served]:
+    """READY on the cluster; at the end nothing of it is left there."""
+    bank.wait_until_idle()
+    cloud.neo("model", "add", NAME, str(tiny_model))
+    served = Served(cloud, NAME, tiny_model)
+    model = served.call("ModelService/GetByName", {"parent_id": cloud.project_id, "name": NAME})
+    spec = {
+        "model_id": model.metadata.id,
+        "slurm_cluster_id": bank.id,
+        "slurm_resources": {"cpus": 2, "memory_gibibytes": 4},
+        "scaling": {"min_replicas": 1},
+        "max_adapters": 1,
+    }
+    metadata = {"parent_id": cloud.project_id, "name": NAME}
+    served.call("DeploymentService/Create", {"metadata": metadata, "spec": spec})
+    wait_until(lambda: served.deployment.status.replicas, "there is a replica")
+    served.wait_until_ready()
+    yield served
+    cloud.neo("model", "delete", NAME)
+    bank.wait_until_idle()
+
+
+def jobs(bank: Cluster) -> list[str]:
+    return bank.ssh("squeue --noheader --format=%A").split()
+
+
+def test_it_answers_by_the_gateway_from_a_node_of_the_cluster(deployment: Served, bank: Cluster) -> None:
+    replica = deployment.replica
+    assert jobs(bank) == [str(replica.job_id)]
+    nodes = {node["address"] for node in bank.record["status"]["nodes"]}
+    assert replica.address.rpartition(":")[0] in nodes
+    status, answer = chat(deployment.gateway, NAME, deployment.token())
+    assert status == 200, answer
+    assert answer["usage"]["completion_tokens"] > 0
+    assert chat(f"http://{replica.address}/v1", NAME, "wrong")[0] == 401
+
+
+def test_jobs_see_the_weights_and_cannot_change_them(deployment: Served, bank: Cluster) -> None:
+    folder = f"/opt/neocloud/models/{deployment.deployment.metadata.id}/model"
+    command = f"bash -c 'ls {folder}; touch {folder}/x' 2>&1 || true"
+    said = bank.ssh(f"srun --overlap --jobid {deployment.replica.job_id} {command}")
+    assert "config.json" in said and "Read-only file system" in said
+
+
+def test_an_adapter_is_loaded_into_the_job(deployment: Served, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "slurm-adapter", deployment.model)
+    deployment.cloud.neo("model", "add", "slurm-adapter", str(folder), "--base", NAME)
+    deployment.wait_for_adapters("slurm-adapter")
+    assert chat(deployment.gateway, "slurm-adapter", deployment.token())[0] == 200
+    deployment.cloud.neo("model", "delete", "slurm-adapter")
+    deployment.wait_for_adapters()
+
+
+def test_its_log_is_read_from_the_shared_root(deployment: Served) -> None:
+    request = {"id": deployment.deployment.metadata.id, "lines": 1000}
+    assert "vllm" in deployment.call("DeploymentService/ReadLog", request).text.lower()
+
+
+def test_a_job_that_is_cancelled_comes_back_as_another_and_goes_with_its_deployment(
+    deployment: Served, bank: Cluster
+) -> None:
+    before, deployment_id = deployment.replica.job_id, deployment.deployment.metadata.id
+    bank.ssh(f"scancel {before}")
+    wait_until(lambda: deployment.replica.job_id not in (0, before), "another job takes its place")
+    deployment.call("DeploymentService/Delete", {"id": deployment_id})
+    wait_until(lambda: not jobs(bank), "its job is gone", seconds=60)
+    shown = deployment.cloud.home / "models" / bank.id / deployment_id
+    wait_until(lambda: not shown.exists(), "its weights are gone from the cluster")

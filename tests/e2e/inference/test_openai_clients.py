@@ -1,0 +1,130 @@
+"""OpenAI's Python and JavaScript SDKs against real vLLM behind the gateway (AIS-01, AIS-02).
+
+What the engine must itself do for clients is seen here: streams, structured output, usage, its own
+refusals. The rest of the API is driven without a model in tests/conformance/openai.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.inference.served import Served
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).resolve().parents[3]
+HELLO: Any = [{"role": "user", "content": "How do I block my card when I have lost it on a journey abroad?"}]
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Amsterdam", "Utrecht"]}, "open": {"type": "boolean"}},
+    "required": ["city", "open"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=served.gateway, api_key=served.token(), timeout=120) as client:
+        yield client
+
+
+def test_a_chat_whole_and_streamed_says_the_same(served: Served, client: openai.OpenAI) -> None:
+    asked: Any = {"model": served.name, "messages": HELLO, "max_tokens": 12, "temperature": 0, "seed": 1}
+    whole = client.chat.completions.create(**asked)
+    options: Any = {"include_usage": True}
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options=options))
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert whole.choices[0].message.content == streamed
+    assert whole.usage and chunks[-1].usage
+    assert whole.usage.completion_tokens == chunks[-1].usage.completion_tokens <= 12
+    assert whole.usage.prompt_tokens == chunks[-1].usage.prompt_tokens > 10
+    plain = list(client.chat.completions.create(**asked, stream=True))
+    assert all(chunk.usage is None and chunk.choices for chunk in plain)
+
+
+def test_structured_output_follows_the_schema(served: Served, client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": PLACE}}
+    # JSON may hold any number of blanks, and a tiny model likes them; repeating one costs it more each time.
+    answer = client.chat.completions.create(
+        model=served.name,
+        messages=HELLO,
+        max_tokens=400,
+        temperature=0,
+        frequency_penalty=2,
+        response_format=form,
+    )
+    found = json.loads(answer.choices[0].message.content or "")
+    assert found["city"] in ("Amsterdam", "Utrecht")
+    assert isinstance(found["open"], bool)
+
+
+def test_the_engines_own_refusals_keep_their_shape(served: Served, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=served.name, messages=HELLO, temperature=-1)
+    assert refused.value.request_id
+    assert "temperature" in str(refused.value)
+    long: Any = [{"role": "user", "content": "card " * 20_000}]
+    with pytest.raises(openai.BadRequestError, match="(?i)context|maximum|length"):
+        client.chat.completions.create(model=served.name, messages=long)
+
+
+def test_a_batch_is_answered(served: Served, client: openai.OpenAI) -> None:
+    body = {"model": served.name, "messages": HELLO, "max_tokens": 4, "temperature": 0}
+    url = "/v1/chat/completions"
+    lines = [{"custom_id": f"c-{n}", "method": "POST", "url": url, "body": body} for n in range(8)]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("requests.jsonl", content), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    deadline = time.monotonic() + 60
+    while (batch := client.batches.retrieve(batch.id)).status not in ("completed", "failed"):
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.1)
+    assert batch.request_counts and batch.request_counts.completed == 8, batch
+    answers = [json.loads(line) for line in client.files.content(batch.output_file_id or "").iter_lines()]
+    said = {each["response"]["body"]["choices"][0]["message"]["content"] for each in answers}
+    assert {each["custom_id"] for each in answers} == {line["custom_id"] for line in lines}
+    assert len(said) == 1  # greedy, so all the same
+
+
+def test_fine_tuning_is_asked_of_the_control_plane(served: Served, client: openai.OpenAI) -> None:
+    client.fine_tuning.jobs.list()
+    with pytest.raises(openai.NotFoundError):
+        client.fine_tuning.jobs.retrieve("finetuningjob-none")
+    line = {"messages": [*HELLO, {"role": "user", "content": "?"}]}
+    file = client.files.create(file=("t.jsonl", json.dumps(line).encode()), purpose="fine-tune")
+    with pytest.raises(openai.BadRequestError, match="Line 1") as refused:
+        client.fine_tuning.jobs.create(model=served.name, training_file=file.id)
+    assert refused.value.code == "invalid_training_file"
+
+
+def test_javascript(served: Served) -> None:
+    subprocess.run([ROOT / "scripts" / "install-client", "openai-js"], check=True)
+    sdk = ROOT / ".cache" / "clients" / "openai-js"
+    asked = {"model": served.name, "messages": HELLO, "max_tokens": 8, "temperature": 0}
+    script = f"""
+        import {{ createRequire }} from "node:module";
+        const {{ default: OpenAI }} = createRequire("{sdk}/package.json")("openai");
+        const asked = {json.dumps(asked)};
+        const client = new OpenAI();
+        const whole = (await client.chat.completions.create(asked)).choices[0].message.content;
+        let streamed = "";
+        for await (const chunk of await client.chat.completions.create({{ ...asked, stream: true }}))
+            streamed += chunk.choices[0].delta.content ?? "";
+        console.log(JSON.stringify([whole, streamed]));
+    """
+    environment = {**served.cloud.environment, "OPENAI_BASE_URL": served.gateway}
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", script],
+        env={**environment, "OPENAI_API_KEY": served.token()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    whole, streamed = json.loads(done.stdout)
+    assert whole == streamed != ""

@@ -1,0 +1,89 @@
+"""AIS-12, AIS-13, CKPT-06: a file becomes a model that is called by its name, although its pod is killed."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from neocloud.core import contract
+from tests.e2e.cloud import run
+from tests.e2e.cluster import Cluster
+from tests.e2e.inference.served import Served, chat
+from tests.e2e.inference.tiny import RECIPES
+from tests.e2e.waiting import wait_until
+
+JOBS = "neocloud.tuning.v1.FineTuningJobService"
+SHAPE = ("--platform", "cpu-local", "--preset", "1vcpu-2gb")
+STATE = contract.enum("neocloud.tuning.v1.FineTuningJobStatus.State")
+
+
+def newest_job(served: Served) -> Any:
+    return served.cloud.call(f"{JOBS}/List", {"parent_id": served.cloud.project_id}).items[-1]
+
+
+def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, tmp_path: Path) -> None:
+    cloud, data = served.cloud, tmp_path / "bank.csv"
+    run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
+    cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "bank", "--epochs", "2", "--no-follow", *SHAPE)
+    job_id = newest_job(served).metadata.id
+
+    def has_checkpoint() -> bool:
+        job = cloud.call(f"{JOBS}/Get", {"id": job_id})
+        assert STATE.Name(job.status.state) not in ("FAILED", "SUCCEEDED"), job.status
+        return bool(cloud.call(f"{JOBS}/ListCheckpoints", {"id": job_id}).items)
+
+    wait_until(has_checkpoint, "a checkpoint is written", seconds=180)
+    cloud.podman("kill", "--signal", "KILL", f"{job_id}.train.recipes")
+    wait_until(
+        lambda: STATE.Name(cloud.call(f"{JOBS}/Get", {"id": job_id}).status.state) in ("SUCCEEDED", "FAILED"),
+        "the job has ended",
+        seconds=240,
+    )
+    job = cloud.call(f"{JOBS}/Get", {"id": job_id})
+    log = cloud.neo("tuning", "job", "logs", job_id).stdout
+    assert STATE.Name(job.status.state) == "SUCCEEDED", f"{job.status}\n{log}"
+    assert "resuming from" in log
+    found = job.status.evaluation
+    assert found.fine_tuned_perplexity < 0.9 * found.base_perplexity
+    said = cloud.neo("tuning", "job", "events", job_id).stdout
+    assert "Attempt 2 goes on from the newest checkpoint." in said
+
+    name = job.status.fine_tuned_model
+    served.wait_for_adapters(name)
+    status, answer = chat(served.gateway, name, served.token())
+    assert status == 200, answer
+    assert answer["model"] == name
+    cloud.neo("tuning", "job", "delete", job_id, "--yes")
+    assert chat(served.gateway, name, served.token())[0] == 200, "the model outlives its job"
+    cloud.neo("model", "delete", name)
+    served.wait_for_adapters()
+
+
+def test_a_job_on_two_nodes_of_a_cluster_ends_in_a_model_too(
+    served: Served, bank: Cluster, tmp_path: Path
+) -> None:
+    cloud, data = served.cloud, tmp_path / "bank.csv"
+    bank.wait_until_idle()
+    run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
+    place = ("--on-slurm", "bank", "--nodes", "2")
+    cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "nodes", "--epochs", "1", *place, seconds=300)
+    job = newest_job(served)
+    log = cloud.neo("tuning", "job", "logs", job.metadata.id).stdout
+    assert STATE.Name(job.status.state) == "SUCCEEDED", f"{job.status}\n{log}"
+    assert job.status.evaluation.fine_tuned_perplexity < job.status.evaluation.base_perplexity
+    name = job.status.fine_tuned_model
+    served.wait_for_adapters(name)
+    assert chat(served.gateway, name, served.token())[0] == 200
+    folder = f"/home/shared/tuning/{job.metadata.id}"
+    assert bank.try_ssh(f"ls {folder}/job.json").returncode == 0
+    cloud.neo("tuning", "job", "delete", job.metadata.id, "--yes")
+    wait_until(lambda: bank.try_ssh(f"ls {folder}").returncode != 0, "its folder is gone from the cluster")
+    cloud.neo("model", "delete", name)
+    served.wait_for_adapters()
+
+
+def test_a_bad_line_is_told_with_its_number(served: Served, tmp_path: Path) -> None:
+    data = tmp_path / "chats.jsonl"
+    good = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n'
+    data.write_text(good * 3 + '{"messages": []}\n')
+    refused = served.cloud.neo("tune", str(data), "--base", "tiny", *SHAPE, code=None)
+    assert refused.returncode != 0 and "line 4" in refused.stderr

@@ -1,0 +1,113 @@
+"""An endpoint and jobs in real containers: a root file system of one static program, reached where its status
+says. CMP-01, VPC-01."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from nebius.api.nebius.ai.v1 import (
+    EndpointServiceClient,
+    EndpointSpec,
+    JobSpec,
+    StartEndpointRequest,
+    StopEndpointRequest,
+)
+
+from neocloud.engines.podman import PodmanEngine
+from tests.services.ai.cloud import AiCloud, cloud_in_process
+from tests.services.ai.test_endpoints import create as create_endpoint
+from tests.services.ai.test_endpoints import port
+from tests.services.ai.test_endpoints import spec as endpoint
+from tests.services.ai.test_jobs import create as create_job
+
+BUSYBOX = Path("/bin/busybox")
+PROGRAMS = ("sh", "httpd", "sleep", "test")
+PAGE = "hello from a container"
+DEADLINE_SECONDS = 30.0
+SECONDS = timedelta(seconds=2)
+SMALL = {"platform": "cpu-local", "preset": "1vcpu-1gb"}
+
+
+@pytest.fixture
+async def cloud(tmp_path: Path) -> AsyncIterator[AiCloud]:
+    root = tmp_path / "images" / "tool" / "1" / "rootfs"
+    for folder in ("bin", "etc", "dev", "proc", "sys", "tmp", "run", "srv"):
+        (root / folder).mkdir(parents=True)
+    shutil.copy(BUSYBOX, root / "bin" / "busybox")
+    for program in PROGRAMS:
+        (root / "bin" / program).symlink_to("busybox")
+    engine = PodmanEngine(tmp_path)
+    try:
+        async with cloud_in_process(tmp_path, engine) as ready:
+            yield ready
+    finally:
+        await engine.destroy()
+        await engine.close()
+
+
+async def answer(address: str) -> str:
+    """What it says within the deadline; "" when it stays silent."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+        while time.monotonic() < deadline:
+            try:
+                return (await http.get(f"http://{address}/index.html")).text
+            except httpx.HTTPError:
+                await asyncio.sleep(0.1)
+    return ""
+
+
+async def said_at_once(address: str) -> str:
+    """What it says to one question; "" when it does not answer."""
+    async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+        try:
+            return (await http.get(f"http://{address}/index.html")).text
+        except httpx.HTTPError:
+            return ""
+
+
+async def test_an_endpoint_answers_stops_and_answers_again(cloud: AiCloud) -> None:
+    wished: dict[str, Any] = {
+        "container_command": "httpd -f -p 8000 -h /srv",
+        "ports": [port(8000)],
+        "injected_files": [
+            EndpointSpec.FileInjection(container_path="/srv/index.html", content=PAGE.encode())
+        ],
+        "public_ip": True,
+    }
+    endpoint_id = await create_endpoint(cloud, endpoint(**wished))
+    shown = await cloud.until(endpoint_id, "RUNNING")
+    [private], [public] = shown.status.private_endpoints, shown.status.public_endpoints
+    assert await answer(private) == PAGE
+    assert await answer(public) == PAGE
+    client = EndpointServiceClient(cloud.sdk)
+    await client.stop(StopEndpointRequest(id=endpoint_id))
+    await cloud.until(endpoint_id, "STOPPED")
+    assert await said_at_once(private) == "", (await cloud.engine.observe(endpoint_id)).pods
+    await client.start(StartEndpointRequest(id=endpoint_id))
+    again = await cloud.until(endpoint_id, "RUNNING")
+    assert list(again.status.private_endpoints) == [private]
+    assert await answer(private) == PAGE
+
+
+async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
+    word = JobSpec.EnvironmentVariable(name="WORD", value="two words")
+    script = 'sh -c \'test "$WORD" = "two words"\''
+    done = await create_job(cloud, "done", container_command=script, environment_variables=[word], **SMALL)
+    failed = await create_job(
+        cloud, "failed", container_command="sh -c 'exit 3'", restart_attempts=1, **SMALL
+    )
+    late = await create_job(cloud, "late", container_command="sleep 1000", timeout=SECONDS, **SMALL)
+    await cloud.until(done, "COMPLETED", "FAILED")
+    assert (await cloud.row(done)).state == "COMPLETED"
+    details = (await cloud.until(failed, "FAILED")).status.state_details
+    assert (details.code, "3" in details.message) == ("Exited", True)
+    assert (await cloud.until(late, "FAILED")).status.state_details.code == "TimedOut"
+    for job_id in (done, failed, late):
+        assert (await cloud.engine.observe(job_id)).pods == ()
