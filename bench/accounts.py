@@ -1,0 +1,99 @@
+"""What keeping account of a request costs the gateway: limits, reservation and ledger, on a real disk.
+
+Beside it what it would cost if each request waited for the disk, as those under a budget do, one at a time
+and 64 at once. Time of the event loop's thread is counted apart from waiting, since it is what other requests
+wait for.
+
+    python bench/accounts.py [--requests 20000]
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from neocloud.core import contract
+from neocloud.core.clock import SystemClock
+from neocloud.gateway.accounts import AccountBook, Opening, TokenUsage, ledger_reader, open_ledger
+from neocloud.gateway.accounts.schema import ledger_file
+
+AIM_MICROSECONDS = 15
+ROUND = 2_000
+Routes = contract.message("neocloud.inference.v1.ListRoutesResponse")
+
+
+def routes(budget: str) -> Any:
+    found = Routes()
+    route = found.routes.add(deployment_id="d")
+    route.limits.tokens_per_minute = route.limits.requests_per_minute = 10**12
+    route.price.input, route.price.output = "0.02", "0.06"
+    if budget:
+        found.budgets.add(project_id="p", monthly_limit=budget)
+    return found
+
+
+async def chat(book: AccountBook, request_id: str) -> None:
+    account = await book.open(Opening(request_id, "t", "p", "s", "d", "m", 100, 100))
+    assert account.headers
+    account.close(TokenUsage(100, 10, 50), "ok")
+
+
+async def measured(book: AccountBook, name: str, count: int, at_once: int = 1) -> tuple[float, float]:
+    """Best microseconds a request of the loop's own time, and of all time."""
+    own, whole = [], []
+    size = min(count, ROUND)
+    for number in range(max(1, count // size)):
+        ids = iter(f"{name}-{number}-{index}" for index in range(size))
+
+        async def line() -> None:
+            for request_id in ids:  # noqa: B023  all lines of the round share them
+                await chat(book, request_id)
+
+        cpu, start = time.thread_time(), time.perf_counter()
+        await asyncio.gather(*(line() for _ in range(at_once)))
+        own.append((time.thread_time() - cpu) / size * 1e6)
+        whole.append((time.perf_counter() - start) / size * 1e6)
+        await book.flush()
+    return min(own), min(whole)
+
+
+async def main(count: int) -> None:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        clock, home = SystemClock(), Path(folder)
+        ledger = open_ledger(ledger_file(home), clock)
+        book = AccountBook(ledger, clock)
+        book.follow(routes(""))
+        free = await measured(book, "free", count)
+        start = time.perf_counter()
+        for index in range(count):
+            await chat(book, f"flood-{index}")
+        await book.flush()
+        written = count / (time.perf_counter() - start)
+        book.follow(routes("1000000"))
+        alone = await measured(book, "alone", min(count, 500))
+        together = await measured(book, "together", min(count, 4_000), at_once=64)
+        read = _milliseconds(lambda: ledger_reader(home).monthly_spending("p", clock.now()))
+        ledger.close()
+    longer, more = alone[1] / free[1], alone[1] / together[1]
+    print(f"without a budget      {free[0]:8.1f} us of the loop a request (aim {AIM_MICROSECONDS})")
+    print(f"under one, alone      {alone[1]:8.1f} us until it is on the disk: {longer:.0f} times as long")
+    print(f"under one, 64 at once {together[1]:8.1f} us a request: {more:.1f} times as many as alone")
+    print(f"on the disk           {written:8.0f} requests a second, opened, closed and written")
+    print(f"spent this month      {read:8.2f} ms to read")
+
+
+def _milliseconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1e3
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=20_000)
+    uvloop.run(main(parser.parse_args().requests))

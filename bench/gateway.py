@@ -1,0 +1,278 @@
+"""What the gateway adds to an engine, and what one core carries; beside it LiteLLM and sglang-router.
+
+Two mock engines, in one run on one machine. Paced: streams of 64 tokens, 20 ms apart, as a real engine's;
+direct and through each proxy with 1, 32 and 256 streams at a time: what is added to the first token and
+to the whole. Instant: requests as fast as they are answered, one token each and 64 at once, by `wrk`;
+requests/s and the proxy's processor time for one of them. Each proxy has one core, engine and load the
+other. Rounds alternate.
+
+    python bench/gateway.py [--seconds 4] [--rounds 3] [--streams 1,32,256] [--only gateway,sglang]
+
+LiteLLM and sglang-router are installed apart: scripts/install-client litellm-proxy, scripts/install-
+client sglang-router. What is not there is not_run.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import uvloop
+
+from neocloud.testing.gateway import engine_process, free_port, gateway_process, route, wait_for
+from neocloud.testing.mock_engine import Behaviour
+from neocloud.testing.stream_load import Outcome, keep_asking, request_bytes
+
+CLIENTS = Path(__file__).parents[1] / ".cache" / "clients"
+TOKENS = 64
+TOKEN_SECONDS = 0.02
+TOKEN = "key-a"
+MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant of a bank. Answer briefly, and never guess."},
+    {"role": "user", "content": "How do I open an account, and what does it cost me a month?"},
+]
+LOAD_CORE, PROXY_CORE = 0, 1
+START_SECONDS = 180
+
+
+@dataclass
+class Place:
+    """Somewhere to send requests."""
+
+    name: str
+    address: str
+    process: psutil.Process | None = None
+    first: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    whole: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failed: int = 0
+    rates: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    costs: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Processor time of one request, in microseconds."""
+
+    def processor_seconds(self) -> float:
+        if self.process is None:
+            return 0.0
+        family = [self.process, *self.process.children(recursive=True)]
+        return sum(sum(process.cpu_times()[:2]) for process in family)
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "bank", "messages": MESSAGES, **fields}
+
+
+def pin(process: psutil.Process, core: int) -> None:
+    for one in [process, *process.children(recursive=True)]:
+        for thread in one.threads():
+            os.sched_setaffinity(thread.id, {core})
+        one.cpu_affinity([core])
+
+
+@contextmanager
+def our_gateway(engine: str) -> Iterator[Place]:
+    with tempfile.TemporaryDirectory() as home, gateway_process(Path(home), token=TOKEN) as gateway:
+        gateway.set_routes(route("bank", replicas=[engine]))
+        yield Place("gateway", gateway.url.removeprefix("http://"), psutil.Process(gateway.process.pid))
+
+
+@contextmanager
+def litellm(engine: str) -> Iterator[Place]:
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        model = {"model": "openai/bank", "api_base": f"http://{engine}/v1", "api_key": "none"}
+        config = {"model_list": [{"model_name": "bank", "litellm_params": model}]}
+        config["general_settings"] = {"master_key": TOKEN}  # type: ignore[assignment]
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(config))
+        command = [
+            CLIENTS / "litellm-proxy/bin/litellm",
+            "--config",
+            file,
+            "--port",
+            port,
+            "--num_workers",
+            1,
+        ]
+        yield from other("litellm", command, port, "/health/liveliness")
+
+
+@contextmanager
+def sglang_router(engine: str) -> Iterator[Place]:
+    port = free_port()
+    command = [CLIENTS / "sglang-router/bin/sglang-router", "launch", "--worker-urls", f"http://{engine}"]
+    command += ["--port", port, "--prometheus-port", free_port(), "--log-level", "warn"]
+    command += ["--policy", "cache_aware", "--worker-startup-check-interval", 1]
+    yield from other("sglang", command, port, "/health")
+
+
+def other(name: str, command: list[Any], port: int, health: str) -> Iterator[Place]:
+    """Another project's proxy, started as its manual says."""
+    if not command[0].exists():
+        return
+    environment = {**os.environ, "NO_PROXY": "*", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    with tempfile.NamedTemporaryFile() as log:
+        words = [str(word) for word in ["taskset", "-c", PROXY_CORE, *command]]
+        process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+        try:
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}{health}"), START_SECONDS)
+            yield Place(name, f"127.0.0.1:{port}", psutil.Process(process.pid))
+        except AssertionError:
+            print(f"{name} does not start: {Path(log.name).read_text()[-1000:]}")
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def stream(place: Place, streams: int, seconds: float) -> None:
+    request = request_bytes(place.address, TOKEN, body(stream=True, max_tokens=TOKENS))
+    outcomes: list[Outcome] = uvloop.run(
+        keep_asking(place.address, lambda number: request, streams=streams, seconds=seconds)
+    )
+    good = [outcome for outcome in outcomes if outcome.is_whole and not outcome.has_error]
+    place.failed += len(outcomes) - len(good)
+    place.first[streams] += [outcome.first_seconds for outcome in good]
+    place.whole[streams] += [outcome.seconds for outcome in good]
+
+
+SCRIPT = """
+wrk.method = "POST"
+wrk.path = "/v1/chat/completions"
+wrk.headers["Content-Type"] = "application/json"
+wrk.headers["Authorization"] = "Bearer {token}"
+wrk.body = [[{body}]]
+"""
+
+
+def hammer(place: Place, kind: str, at_once: int, seconds: float) -> None:
+    asked = body(max_tokens=1) if kind == "one token" else body(max_tokens=TOKENS, stream=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(SCRIPT.format(token=TOKEN, body=json.dumps(asked)))
+        script.flush()
+        before = place.processor_seconds()
+        command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{at_once}", f"-d{seconds:g}s"]
+        command += ["--timeout", "20s", "-s", script.name, f"http://{place.address}"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    number = int(re.search(r"(\d+) requests in", said)[1])  # type: ignore[index]
+    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
+    place.failed += int(bad[1]) if bad else 0
+    if number:
+        rate = float(re.search(r"Requests/sec: +([\d.]+)", said)[1])  # type: ignore[index]
+        place.rates[kind, at_once].append(rate)
+        place.costs[kind, at_once].append((place.processor_seconds() - before) / number * 1e6)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else float("nan")
+
+
+def report(places: list[Place], all_streams: list[int]) -> None:
+    direct = places[0]
+    print(
+        f"\nStreams of {TOKENS} tokens, {TOKEN_SECONDS * 1000:.0f} ms apart: added to the engine's own, in ms"
+    )
+    columns = ("first p50", "first p99", "whole p50", "whole p99")
+    print(f"{'streams':>8} {'through':<9} " + " ".join(f"{column:>10}" for column in columns))
+    for streams in all_streams:
+        for place in places:
+            numbers = []
+            for mine, its in ((place.first, direct.first), (place.whole, direct.whole)):
+                for share in (0.5, 0.99):
+                    base = 0.0 if place is direct else percentile(its[streams], share)
+                    numbers.append((percentile(mine[streams], share) - base) * 1000)
+            sign = "" if place is direct else "+"
+            print(f"{streams:>8} {place.name:<9} " + " ".join(f"{number:>{sign}10.2f}" for number in numbers))
+    print("\nRequests/s, one core (median of rounds; in brackets the processor time of one, in microseconds)")
+    for kind, at_once in direct.rates:
+        cells = []
+        for place in places:
+            rates, costs = place.rates[kind, at_once], place.costs[kind, at_once]
+            if rates:
+                cells.append(f"{place.name} {statistics.median(rates):.0f} ({statistics.median(costs):.0f})")
+        print(f"{kind:>10}, {at_once:>3} at a time: " + "   ".join(cells))
+    print()
+    for place in places:
+        if place.failed:
+            print(f"{place.name}: {place.failed} requests failed")
+
+
+def aims(places: list[Place]) -> None:
+    by_name = {place.name: place for place in places}
+    ours, direct = by_name["gateway"], by_name["direct"]
+    if 32 in direct.first:
+        added = (percentile(ours.first[32], 0.5) - percentile(direct.first[32], 0.5)) * 1000
+        print(f"added p50 to the first token at 32 streams: {added:.2f} ms (aim: at most 1)")
+    for name, says in (("litellm", "aim: at least 5"), ("sglang", "aim: at least 0.5")):
+        if name not in by_name:
+            print(f"requests/s against {name}: not_run")
+            continue
+        for kind, at_once in direct.rates:
+            rate, other_rate = ours.rates[kind, at_once], by_name[name].rates[kind, at_once]
+            if rate and other_rate and at_once == 32:
+                ratio = statistics.median(rate) / statistics.median(other_rate)
+                print(f"requests/s against {name}, {kind}: {ratio:.2f} ({says})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", default="1,32,256")
+    parser.add_argument("--only", default="gateway,litellm,sglang", help="what is put beside the engine")
+    options = parser.parse_args()
+    all_streams = [int(number) for number in options.streams.split(",")]
+    proxies = {"gateway": our_gateway, "litellm": litellm, "sglang": sglang_router}
+    os.sched_setaffinity(0, {LOAD_CORE})  # engines are started from here, and stay here
+    with ExitStack() as stack:
+        paced = stack.enter_context(engine_process(Behaviour(tokens=TOKENS, token_seconds=TOKEN_SECONDS)))
+        places = [Place("direct", paced.address)]
+        for name in options.only.split(","):
+            try:
+                place = stack.enter_context(proxies[name](paced.address))
+            except RuntimeError:  # the generator gave nothing: it is not installed
+                print(f"{name}: not_run, it is not installed (scripts/install-client), or does not start")
+                continue
+            assert place.process is not None
+            pin(place.process, PROXY_CORE)
+            places.append(place)
+        for _ in range(options.rounds):
+            for streams in all_streams:
+                for place in places:
+                    stream(place, streams, options.seconds)
+        if shutil.which("wrk"):
+            paced.tell(token_seconds=0)
+            time.sleep(0.5)
+            for _ in range(options.rounds):
+                for kind in ("one token", "64 tokens"):
+                    for at_once in all_streams:
+                        for place in places:
+                            hammer(place, kind, at_once, options.seconds)
+        else:
+            print("requests/s: not_run, there is no wrk (Debian: apt-get install wrk)")
+        report(places, all_streams)
+        aims(places)
+        load = os.getloadavg()[0]
+        print(f"load at the end: {load:.1f} on {os.cpu_count()} cores (above 2: others were at work too)")
+
+
+if __name__ == "__main__":
+    main()
