@@ -39,8 +39,8 @@ docs: $(SERVER) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.coverage docs/reference/coverage.md
 	@$(BIN)/python -m neocloud.services.iam.roles_page docs/reference/roles.md
 
-clients: ## install the clients that the tests drive us with (SkyPilot, dstack), apart from .venv
-	@for client in skypilot dstack; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+clients: ## install the clients that the tests drive us with (SkyPilot, dstack, lm-eval ...), apart from .venv
+	@for client in skypilot dstack lm-eval openai-js langchain litellm; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 debian-run debian-test: debian-%:
 	@scripts/install-debian-packages $*

@@ -43,20 +43,33 @@ neo slurm job logs bank "$train" --follow
 neo slurm job logs bank "$evaluate" --follow > "$OUT/report.json"
 on_login sacct --allocations --format=JobID,JobName,NNodes,Elapsed,State
 
-say "6. What it cost"
+say "6. Serve base and fine-tuned model with one engine, and ask both"
+RESULTS=$CODE/results/$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//')
+scp -q -F "$OUT/ssh_config" -r "bank:$RESULTS/base_model" "bank:$RESULTS/finetune/adapter" "$OUT/"
+neo model show bank-base > /dev/null 2>&1 || neo model add bank-base "$OUT/base_model"
+neo model show bank > /dev/null 2>&1 || neo model add bank "$OUT/adapter" --base bank-base
+neo deployment show bank-base > /dev/null 2>&1 || neo deploy bank-base --platform cpu-local --max-adapters 2
+QUESTION=${QUESTION:-How do I open an account?}
+echo "Question: $QUESTION"
+for model in bank-base bank; do
+  echo "--- $model"
+  neo chat "$model" --once "$QUESTION"
+done
+
+say "7. What it cost"
 neo billing usage
 neo billing report
 
 say "Base model against fine-tuned model"
-RESULTS=$CODE/results/$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//')
-scp -q -F "$OUT/ssh_config" -r "bank:$RESULTS/finetune/adapter" "$OUT/"
 on_login python3 "$CODE/report_table.py" "$RESULTS/report.json"
 cat <<END
 
 Adapter          $OUT/adapter
 Report           $OUT/report.json
+Another way      neo tune DATA --base bank-base --serve      (all of the above in one command)
 Sign in          ssh -F $OUT/ssh_config bank
-Another job      neo slurm job submit bank recipes/evaluate.sbatch
 Stop             neo down        (neo up brings everything back)
 Remove all       neo destroy
+
 END
+neo chat bank --compare bank-base # a link to a page where both answer side by side
