@@ -7,16 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from neocloud.core import contract, operations, wire
+from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.service import Call, Method
-from neocloud.core.store.protocol import OperationRow, Resource, Transaction
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.world import StoreWorld
 from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.resources import ENDED, ENDPOINT, JOB, EndpointState, JobState
 from neocloud.services.ai.rules.workload import demands
 from neocloud.services.compute.resources import check_room
 
-OPERATION_PREFIX = "operation"
 _ENDPOINTS, _JOBS = "nebius.ai.v1.EndpointService", "nebius.ai.v1.JobService"
 
 Change = Callable[[Resource, Record], tuple[Record, str] | None]
@@ -57,11 +56,12 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
         inventory = await call.dependencies.engine.capabilities()
 
         def work(tx: Transaction) -> Any:
-            row = _row(tx, kind, request.id)
+            row = custom_verbs.row_to_change(tx, kind, request.id, _word(kind))
             record = read_record(tx, row.id) or _first(row)
             changed = change(row, record)
             if changed is None:
-                return _done(tx, call, row, f"{service}/{verb}", request)
+                title = f"{_word(kind)} {row.name}"
+                return custom_verbs.done(tx, call, request, row, path=f"{service}/{verb}", title=title)
             if not changed[0].is_stopped:
                 world = StoreWorld(tx, call.dependencies.clock.now(), inventory=inventory)
                 check_room(world, row.id, demands(wire.resource_message(row).spec), [])
@@ -79,49 +79,20 @@ def _first(row: Resource) -> Record:
     return Record(attempts_left=spec.restart_attempts if row.kind == JOB else 0)
 
 
-def _row(tx: Transaction, kind: str, resource_id: str) -> Resource:
-    row = tx.get(resource_id)
-    if row is None or row.kind != kind:
-        raise contract.not_found(kind.rpartition(".")[2].lower(), resource_id)
-    if row.deleted_at is not None:
-        raise contract.bad_state(row.id, f"{row.id} is being deleted.")
-    return row
-
-
 def _changed(tx: Transaction, call: Call, row: Resource, state: str, path: str, request: Any) -> Any:
-    now = call.dependencies.clock.now()
-    operations.abort_unfinished(tx, row.id, now, f"Replaced by {path.rpartition('/')[2]}.")
-    status = wire.with_state(row.kind, row.status, state)
-    # Another version, so that the operation waits for a pass that has seen the new wish.
     changed = replace(
-        row, status=status, state=state, updated_at=now, resource_version=row.resource_version + 1
+        row,
+        status=wire.with_state(row.kind, row.status, state),
+        state=state,
+        updated_at=call.dependencies.clock.now(),
+        # Another version, so that the operation waits for a pass that has seen the new wish.
+        resource_version=row.resource_version + 1,
     )
-    tx.update(changed)
-    operation = _operation(call, changed, path, request)
-    tx.insert_operation(operation)
-    return wire.operation_message(operation)
+    return custom_verbs.changed(tx, call, request, changed, path=path, title=f"{_word(row.kind)} {row.name}")
 
 
-def _done(tx: Transaction, call: Call, row: Resource, path: str, request: Any) -> Any:
-    operation = operations.finish(_operation(call, row, path, request), call.dependencies.clock.now())
-    tx.insert_operation(operation)
-    return wire.operation_message(operation)
-
-
-def _operation(call: Call, row: Resource, path: str, request: Any) -> OperationRow:
-    verb, word = path.rpartition("/")[2], row.kind.rpartition(".")[2].lower()
-    return OperationRow(
-        id=contract.new_id(OPERATION_PREFIX),
-        resource_id=row.id,
-        resource_kind=row.kind,
-        parent_id=row.parent_id,
-        method=path,
-        description=f"{verb} {word} {row.name}".strip(),
-        created_by=call.subject.id if call.subject else "",
-        created_at=call.dependencies.clock.now(),
-        resource_version=row.resource_version,
-        request=contract.pack(request).SerializeToString(),
-    )
+def _word(kind: str) -> str:
+    return kind.rpartition(".")[2].lower()
 
 
 METHODS = (

@@ -29,7 +29,7 @@ from neocloud.services.compute.rules import (
     InstanceRules,
     SnapshotRules,
 )
-from neocloud.services.compute.views import gpu_cluster_view
+from neocloud.services.compute.views import gpu_cluster_view, instance_view
 
 PROJECT = ("nebius.iam.v1.Container",)
 
@@ -92,6 +92,7 @@ INSTANCES = Kind(
     initial_state=InstanceState.STARTING,
     stopped_state=InstanceState.STOPPED,
     is_reconciled=True,
+    view=instance_view,
 )
 
 SERVICE = Service(

@@ -6,7 +6,6 @@ the worker afterwards.
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Store, Transaction
@@ -49,10 +48,10 @@ async def preempt(store: Store, instance_id: str, now: datetime) -> None:
 async def plan_maintenance(
     store: Store, instance_id: str, *, now: datetime, deadline: datetime, reason: str, is_planned: bool = True
 ) -> str:
-    """Make an event for an instance and show it there; its id. For those who run the cloud."""
+    """Make an event for an instance, which shows it from then on; its id."""
 
     def work(tx: Transaction) -> str:
-        instance = _instance(tx, instance_id)
+        _instance(tx, instance_id)
         event_id = contract.new_id(MAINTENANCE_EVENT_ID_PREFIX)
         status = EventStatus(
             maintenance_id=event_id, created_at=now, sla_deadline_ts=deadline, maintenance_reason=reason
@@ -69,7 +68,6 @@ async def plan_maintenance(
             owner_id=instance_id,
         )
         tx.insert(row)
-        _show(tx, instance, event_id)
         return event_id
 
     return await store.write(work)
@@ -82,10 +80,7 @@ async def finish_maintenance(store: Store, event_id: str, now: datetime) -> None
             raise contract.not_found("maintenance event", event_id)
         status = EventStatus.FromString(row.status)
         status.finished_at.FromDatetime(now)
-        tx.update(_with_status(row, status))
-        instance = tx.get(row.parent_id)
-        if instance is not None:
-            _show(tx, instance, "")
+        tx.update(replace(row, status=status.SerializeToString()))
 
     await store.write(work)
 
@@ -95,13 +90,3 @@ def _instance(tx: Transaction, instance_id: str) -> Resource:
     if row is None or row.kind != INSTANCE or row.deleted_at is not None:
         raise contract.not_found("instance", instance_id)
     return row
-
-
-def _with_status(row: Resource, status: Any) -> Resource:
-    return replace(row, status=status.SerializeToString())
-
-
-def _show(tx: Transaction, instance: Resource, event_id: str) -> None:
-    status = InstanceStatus.FromString(instance.status)
-    status.maintenance_event_id = event_id
-    tx.update(_with_status(instance, status))

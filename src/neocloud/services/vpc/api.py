@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.core import contract, wire
+from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.service import Call, Method, Twin, View
-from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
+from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.seed import make_network
 from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
@@ -59,7 +59,7 @@ async def create_default(call: Call, request: Any) -> Any:
     metadata, now = request.metadata, call.dependencies.clock.now()
     labels = dict(metadata.labels)
 
-    def work(tx: Transaction) -> OperationRow:
+    def work(tx: Transaction) -> Any:
         project = tx.get(metadata.parent_id)
         if project is None or not project.parent_id or project.deleted_at is not None:
             raise contract.bad_field("metadata.parent_id", "must be the id of a project")
@@ -68,22 +68,10 @@ async def create_default(call: Call, request: Any) -> Any:
         except AlreadyExists:
             other = tx.find(vpc.NETWORK, metadata.parent_id, metadata.name)
             raise contract.already_exists("network", metadata.name, other.id if other else "") from None
-        operation = OperationRow(
-            id=contract.new_id("operation"),
-            resource_id=row.id,
-            resource_kind=row.kind,
-            parent_id=row.parent_id,
-            method=_CREATE_DEFAULT,
-            description=f"CreateDefault network {row.name}",
-            created_by=call.subject.id if call.subject else "",
-            created_at=now,
-            resource_version=row.resource_version,
-            request=contract.pack(contract.redact(request)).SerializeToString(),
-        )
-        tx.insert_operation(operation)
-        return operation
+        title = f"network {row.name}"
+        return custom_verbs.pending(tx, call, request, row, path=_CREATE_DEFAULT, title=title)
 
-    return wire.operation_message(await call.dependencies.store.write(work))
+    return await call.dependencies.store.write(work)
 
 
 def _is_of_network(resource: Any, network: Resource) -> bool:

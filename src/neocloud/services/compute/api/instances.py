@@ -7,6 +7,7 @@ from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.services.compute.api.power import SERVICE, start, stop
 from neocloud.services.compute.resources.instance import INSTANCE
+from neocloud.services.compute.views import instance_view
 
 BatchGetResponse = contract.message("nebius.compute.v1.BatchGetResponse")
 
@@ -23,7 +24,9 @@ async def batch_get(call: Call, request: Any) -> Any:
                     contract.not_found("instance", identifier).status("compute")
                 )
             else:
-                answer.items[identifier].instance.CopyFrom(wire.resource_message(row))
+                instance = answer.items[identifier].instance
+                instance.CopyFrom(wire.resource_message(row))
+                instance_view(instance, tx, call.dependencies.clock.now())
         return answer
 
     return await call.dependencies.store.read(read)

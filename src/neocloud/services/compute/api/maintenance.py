@@ -7,21 +7,17 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.store.protocol import Transaction
 from neocloud.services.compute.resources.instance import INSTANCE, MAINTENANCE_EVENT
-from neocloud.services.compute.resources.maintenance import (
-    EventSpec,
-    EventStatus,
-    ListResponse,
-    MaintenanceEvent,
-)
+from neocloud.services.compute.resources.maintenance import ListResponse
+from neocloud.services.compute.views import active_maintenance
 
 SERVICE = "nebius.compute.v1.MaintenanceService"
 MAX_PAGE_SIZE = 1000
 
 
 async def get_by_instance(call: Call, request: Any) -> Any:
-    active = await call.dependencies.store.read(lambda tx: _active(tx, request.instance_id))
+    active = await call.dependencies.store.read(lambda tx: active_maintenance(tx, request.instance_id))
     if not active:
         raise contract.not_found("maintenance event of instance", request.instance_id)
     return active[-1]
@@ -33,7 +29,7 @@ async def list_active(call: Call, request: Any) -> Any:
 
     def read(tx: Transaction) -> list[Any]:
         instances = tx.list(INSTANCE, parent_id=request.parent_id)[0]
-        return [event for row in instances for event in _active(tx, row.id)]
+        return [event for row in instances for event in active_maintenance(tx, row.id)]
 
     found = await call.dependencies.store.read(read)
     ids = [event.id for event in found]
@@ -42,18 +38,6 @@ async def list_active(call: Call, request: Any) -> Any:
     has_more = first + len(page) < len(found)
     return ListResponse(
         items=page, next_page_token=contract.page_token(page[-1].id, scope) if has_more else ""
-    )
-
-
-def _active(tx: Transaction, instance_id: str) -> list[Any]:
-    rows = tx.list(MAINTENANCE_EVENT, parent_id=instance_id)[0]
-    events = [_message(row) for row in rows]
-    return [event for event in events if not event.status.HasField("finished_at")]
-
-
-def _message(row: Resource) -> Any:
-    return MaintenanceEvent(
-        id=row.id, spec=EventSpec.FromString(row.spec), status=EventStatus.FromString(row.status)
     )
 
 

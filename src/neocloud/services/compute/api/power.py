@@ -1,12 +1,11 @@
 """Start and stop of an instance: the wish changes, and the state at once, so that none reads the old one."""
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
-from neocloud.core import contract, operations, wire
+from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.service import Call
-from neocloud.core.store.protocol import OperationRow, Resource, Transaction
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.world import StoreWorld
 from neocloud.services.compute.reconcile.record import read_record, write_record
 from neocloud.services.compute.resources import check_room, instance_demands
@@ -19,7 +18,6 @@ from neocloud.services.compute.resources.instance import (
 )
 from neocloud.services.compute.rules.instance.pricing import pricing_violations
 
-OPERATION_PREFIX = "operation"
 SERVICE = "nebius.compute.v1.InstanceService"
 
 
@@ -59,19 +57,12 @@ async def stop(call: Call, request: Any) -> Any:
 
 
 def instance_row(tx: Transaction, instance_id: str) -> Resource:
-    row = tx.get(instance_id)
-    if row is None or row.kind != INSTANCE:
-        raise contract.not_found("instance", instance_id)
-    if row.deleted_at is not None:
-        raise contract.bad_state(row.id, f"{row.id} is being deleted.")
-    return row
+    return custom_verbs.row_to_change(tx, INSTANCE, instance_id, "instance")
 
 
 def _change(
     tx: Transaction, call: Call, row: Resource, new: Any, state: InstanceState, verb: str, request: Any
 ) -> Any:
-    now = call.dependencies.clock.now()
-    operations.abort_unfinished(tx, row.id, now, f"Replaced by {verb}.")
     status = InstanceStatus.FromString(row.status)
     status.state, status.reconciling = InstanceStateEnum.Value(state), True
     spec = new.spec.SerializeToString()
@@ -80,33 +71,16 @@ def _change(
         spec=spec,
         status=status.SerializeToString(),
         state=state,
-        updated_at=now,
+        updated_at=call.dependencies.clock.now(),
         resource_version=row.resource_version + (spec != row.spec),
     )
-    tx.update(changed)
-    operation = _operation(call, changed, verb, request, now)
-    tx.insert_operation(operation)
-    return wire.operation_message(operation)
+    return custom_verbs.changed(tx, call, request, changed, path=f"{SERVICE}/{verb}", title=_title(row))
 
 
 def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Any) -> Any:
     """It is so already."""
-    now = call.dependencies.clock.now()
-    operation = operations.finish(_operation(call, row, verb, request, now), now)
-    tx.insert_operation(operation)
-    return wire.operation_message(operation)
+    return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
 
 
-def _operation(call: Call, row: Resource, verb: str, request: Any, now: datetime) -> OperationRow:
-    return OperationRow(
-        id=contract.new_id(OPERATION_PREFIX),
-        resource_id=row.id,
-        resource_kind=row.kind,
-        parent_id=row.parent_id,
-        method=f"{SERVICE}/{verb}",
-        description=f"{verb} instance {row.name}".strip(),
-        created_by=call.subject.id if call.subject else "",
-        created_at=now,
-        resource_version=row.resource_version,
-        request=contract.pack(request).SerializeToString(),
-    )
+def _title(row: Resource) -> str:
+    return f"instance {row.name}"

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, wire
+from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Method, Twin
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.resources import Project, Tenant, is_tenant
 

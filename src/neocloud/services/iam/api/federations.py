@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.api.oidc_sign_in import CLIENT_SECRET
 from neocloud.services.iam.resources import OIDC_FEDERATION, OidcFederationStatus, State
 from neocloud.services.iam.rules.federations import FederationState

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.passwords import checker_of, put_password_hash
-from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.api.users import refuse_weak
 from neocloud.services.iam.resources import (

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, wire
+from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Handler, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.api.pages import page
 from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
 from neocloud.services.iam.rules.keys import set_state, show_expiry

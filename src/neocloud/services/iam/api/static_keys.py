@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, wire
+from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Method, Violation
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.services.iam.access.static_keys import find_static_key, key_id_in, new_token
-from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.resources import STATIC_KEY, STATIC_KEY_ID_PREFIX, State, StaticKeyStatus
 from neocloud.services.iam.rules.keys import account_problem, expiry_violations, view_static_key
 

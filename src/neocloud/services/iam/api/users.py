@@ -7,6 +7,7 @@ from pyotp import random_base32
 from pyotp.totp import TOTP
 
 from neocloud.core import contract, wire
+from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Violation
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.services.iam.access import second_factor, sessions, users
@@ -17,7 +18,6 @@ from neocloud.services.iam.access.passwords import (
     password_hash,
     put_password_hash,
 )
-from neocloud.services.iam.api.instant import done
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from neocloud.services.iam.api.sessions import proof_of
 from neocloud.services.iam.api.sign_in import refuse_when_locked

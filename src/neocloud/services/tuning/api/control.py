@@ -1,12 +1,11 @@
 """Cancel, pause and resume: the wish changes, and the state at once where nothing needs to end first."""
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
-from neocloud.core import contract, operations, wire
+from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.service import Call
-from neocloud.core.store.protocol import OperationRow, Resource, Transaction
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.world import StoreWorld
 from neocloud.services.compute.resources import check_room
 from neocloud.services.tuning.record import JobRecord, Wish, read_record, write_record
@@ -14,14 +13,14 @@ from neocloud.services.tuning.resources import JOB, WORKING, FineTuningJobStatus
 from neocloud.services.tuning.rules.job import shape_of
 
 SERVICE = "neocloud.tuning.v1.FineTuningJobService"
-OPERATION_PREFIX = "operation"
+_WORD = "fine-tuning job"
 
 
 async def cancel(call: Call, request: Any) -> Any:
     def work(tx: Transaction) -> Any:
         row = job_row(tx, request.id)
         if row.state == State.CANCELLED:
-            return _operation_of(tx, call, row, "Cancel", request, is_done=True)
+            return _done(tx, call, row, "Cancel", request)
         if row.state in (State.SUCCEEDED, State.FAILED):
             raise contract.bad_state(row.id, f"The job is {row.state} already; there is nothing to cancel.")
         record = replace(read_record(tx, row.id), wish=Wish.CANCEL)
@@ -34,7 +33,7 @@ async def pause(call: Call, request: Any) -> Any:
     def work(tx: Transaction) -> Any:
         row = job_row(tx, request.id)
         if row.state == State.PAUSED:
-            return _operation_of(tx, call, row, "Pause", request, is_done=True)
+            return _done(tx, call, row, "Pause", request)
         if row.state not in WORKING:
             raise contract.bad_state(row.id, f"The job is {row.state}; only one that runs can be paused.")
         record = replace(read_record(tx, row.id), wish=Wish.PAUSE)
@@ -50,7 +49,7 @@ async def resume(call: Call, request: Any) -> Any:
         row = job_row(tx, request.id)
         record = read_record(tx, row.id)
         if row.state in WORKING and record.wish is Wish.RUN:
-            return _operation_of(tx, call, row, "Resume", request, is_done=True)
+            return _done(tx, call, row, "Resume", request)
         if row.state not in (State.PAUSED, State.FAILED, *WORKING):
             raise contract.bad_state(row.id, f"The job is {row.state}; start another from the same files.")
         shape = shape_of(wire.resource_message(row).spec)
@@ -64,19 +63,13 @@ async def resume(call: Call, request: Any) -> Any:
 
 
 def job_row(tx: Transaction, job_id: str) -> Resource:
-    row = tx.get(job_id)
-    if row is None or row.kind != JOB:
-        raise contract.not_found("fine-tuning job", job_id)
-    if row.deleted_at is not None:
-        raise contract.bad_state(row.id, f"{row.id} is being deleted.")
-    return row
+    return custom_verbs.row_to_change(tx, JOB, job_id, _WORD)
 
 
 def _change(
     tx: Transaction, call: Call, row: Resource, record: JobRecord, state: State, verb: str, request: Any
 ) -> Any:
     now = call.dependencies.clock.now()
-    operations.abort_unfinished(tx, row.id, now, f"Replaced by {verb}.")
     write_record(tx, row.id, record)
     status = FineTuningJobStatus.FromString(row.status)
     status.state, status.reconciling = StateEnum.Value(state), True
@@ -92,27 +85,13 @@ def _change(
         updated_at=now,
         resource_version=row.resource_version + 1,  # a pass under way knows nothing of the new wish
     )
-    tx.update(changed)
-    return _operation_of(tx, call, changed, verb, request)
+    return custom_verbs.changed(tx, call, request, changed, path=f"{SERVICE}/{verb}", title=_title(row))
 
 
-def _operation_of(
-    tx: Transaction, call: Call, row: Resource, verb: str, request: Any, *, is_done: bool = False
-) -> Any:
-    now: datetime = call.dependencies.clock.now()
-    operation = OperationRow(
-        id=contract.new_id(OPERATION_PREFIX),
-        resource_id=row.id,
-        resource_kind=row.kind,
-        parent_id=row.parent_id,
-        method=f"{SERVICE}/{verb}",
-        description=f"{verb} fine-tuning job {row.name}".strip(),
-        created_by=call.subject.id if call.subject else "",
-        created_at=now,
-        resource_version=row.resource_version,
-        request=contract.pack(request).SerializeToString(),
-    )
-    if is_done:
-        operation = operations.finish(operation, now)
-    tx.insert_operation(operation)
-    return wire.operation_message(operation)
+def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Any) -> Any:
+    """It is so already."""
+    return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
+
+
+def _title(row: Resource) -> str:
+    return f"{_WORD} {row.name}"
