@@ -9,20 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cloud import Cloud
-from tests.e2e.inference import tiny
 from tests.e2e.inference.served import Served
 
 
 @pytest.fixture(scope="package")
-def tiny_model() -> Path:
-    """The folder of a whole model."""
-    return tiny.base_model()
-
-
-@pytest.fixture(scope="package")
-def served(cloud: Cloud, tiny_model: Path) -> Served:
+def served(cloud: Cloud, model: Path) -> Served:
     """READY, and takes adapters."""
-    cloud.neo("model", "add", "tiny", str(tiny_model), "--license", "Apache-2.0")
+    cloud.neo("model", "add", "tiny", str(model), "--license", "Apache-2.0")
     shape = ("--platform", "cpu-local", "--preset", "2vcpu-4gb")
     cloud.neo("deploy", "tiny", *shape, "--max-adapters", "4", seconds=400)
-    return Served(cloud, "tiny", tiny_model)
+    return Served(cloud, "tiny", model)

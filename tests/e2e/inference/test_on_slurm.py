@@ -7,22 +7,22 @@ import pytest
 
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import Cluster
+from tests.e2e.inference.adapter import write_adapter
 from tests.e2e.inference.served import Served, chat
-from tests.e2e.inference.tiny import write_adapter
 from tests.e2e.waiting import wait_until
 
 NAME = "on-slurm"
 
 
 @pytest.fixture(scope="module")
-def deployment(cloud: Cloud, bank: Cluster, tiny_model: Path) -> Iterator[Served]:
+def deployment(cloud: Cloud, bank: Cluster, model: Path) -> Iterator[Served]:
     """READY on the cluster; at the end nothing of it is left there."""
     bank.wait_until_idle()
-    cloud.neo("model", "add", NAME, str(tiny_model))
-    served = Served(cloud, NAME, tiny_model)
-    model = served.call("ModelService/GetByName", {"parent_id": cloud.project_id, "name": NAME})
+    cloud.neo("model", "add", NAME, str(model))
+    served = Served(cloud, NAME, model)
+    registered = served.call("ModelService/GetByName", {"parent_id": cloud.project_id, "name": NAME})
     spec = {
-        "model_id": model.metadata.id,
+        "model_id": registered.metadata.id,
         "slurm_cluster_id": bank.id,
         "slurm_resources": {"cpus": 2, "memory_gibibytes": 4},
         "scaling": {"min_replicas": 1},

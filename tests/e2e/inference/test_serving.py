@@ -3,8 +3,8 @@ log."""
 
 from pathlib import Path
 
+from tests.e2e.inference.adapter import write_adapter
 from tests.e2e.inference.served import Served, chat
-from tests.e2e.inference.tiny import write_adapter
 from tests.e2e.waiting import wait_until
 
 

@@ -8,7 +8,7 @@ from neocloud.core import contract
 from tests.e2e.cloud import run
 from tests.e2e.cluster import Cluster
 from tests.e2e.inference.served import Served, chat
-from tests.e2e.inference.tiny import RECIPES
+from tests.e2e.tiny_model import RECIPES
 from tests.e2e.waiting import wait_until
 
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
