@@ -46,6 +46,14 @@ def test_its_log_is_read_with_neo(served: Served) -> None:
     assert "Application startup complete" in said
 
 
+def test_it_can_write_neither_to_its_model_nor_to_the_shared_root(served: Served, images: Path) -> None:
+    touch = "touch /model/mark 2>&1; touch /usr/mark 2>&1; true"
+    said = served.cloud.podman("exec", served.podman_name(), "sh", "-c", touch)
+    assert "'/model/mark': Read-only file system" in said
+    root = images / "jail" / "rootfs"
+    assert not (root / "usr" / "mark").exists() and not (root / "root" / ".cache" / "vllm").exists()
+
+
 def test_an_engine_that_is_killed_comes_back_with_its_adapters(served: Served, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "cards", served.model)
     served.cloud.neo("model", "add", "cards", str(folder), "--base", "tiny")

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from neocloud.core import contract
 from tests.e2e.cloud import run
 from tests.e2e.cluster import Cluster
@@ -20,6 +22,26 @@ def newest_job(served: Served) -> Any:
     return served.cloud.call(f"{JOBS}/List", {"parent_id": served.cloud.project_id}).items[-1]
 
 
+def the_job(served: Served, job_id: str) -> Any:
+    return served.cloud.call(f"{JOBS}/Get", {"id": job_id})
+
+
+def ask(served: Served, model: str) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    headers = {"Authorization": f"Bearer {served.token()}"}
+    url = f"{served.gateway}/chat/completions"
+    return httpx.post(url, json=body, headers=headers, timeout=60, trust_env=False)
+
+
+def state_of(served: Served, job_id: str) -> str:
+    return STATE.Name(the_job(served, job_id).status.state)
+
+
+def wait_until_ended(served: Served, job_id: str) -> None:
+    ends = ("SUCCEEDED", "FAILED")
+    wait_until(lambda: state_of(served, job_id) in ends, "the job has ended", seconds=240)
+
+
 def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, tmp_path: Path) -> None:
     cloud, data = served.cloud, tmp_path / "bank.csv"
     run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
@@ -27,18 +49,14 @@ def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, 
     job_id = newest_job(served).metadata.id
 
     def has_checkpoint() -> bool:
-        job = cloud.call(f"{JOBS}/Get", {"id": job_id})
+        job = the_job(served, job_id)
         assert STATE.Name(job.status.state) not in ("FAILED", "SUCCEEDED"), job.status
         return bool(cloud.call(f"{JOBS}/ListCheckpoints", {"id": job_id}).items)
 
     wait_until(has_checkpoint, "a checkpoint is written", seconds=180)
     cloud.podman("kill", "--signal", "KILL", f"{job_id}.train.recipes")
-    wait_until(
-        lambda: STATE.Name(cloud.call(f"{JOBS}/Get", {"id": job_id}).status.state) in ("SUCCEEDED", "FAILED"),
-        "the job has ended",
-        seconds=240,
-    )
-    job = cloud.call(f"{JOBS}/Get", {"id": job_id})
+    wait_until_ended(served, job_id)
+    job = the_job(served, job_id)
     log = cloud.neo("tuning", "job", "logs", job_id).stdout
     assert STATE.Name(job.status.state) == "SUCCEEDED", f"{job.status}\n{log}"
     assert "resuming from" in log
@@ -58,21 +76,37 @@ def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, 
     served.wait_for_adapters()
 
 
-def test_a_job_on_two_nodes_of_a_cluster_ends_in_a_model_too(
+def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     served: Served, bank: Cluster, tmp_path: Path
 ) -> None:
+    """Scaling from and to zero is in here because it falls asleep while the job trains."""
     cloud, data = served.cloud, tmp_path / "bank.csv"
     bank.wait_until_idle()
+    served.scale(least=0, idle_seconds=1)
     run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
-    place = ("--on-slurm", "bank", "--nodes", "2")
-    cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "nodes", "--epochs", "1", *place, seconds=300)
-    job = newest_job(served)
-    log = cloud.neo("tuning", "job", "logs", job.metadata.id).stdout
+    place = ("--on-slurm", "bank", "--nodes", "2", "--no-follow")
+    cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "nodes", "--epochs", "1", *place)
+    job_id = newest_job(served).metadata.id
+    wait_until(lambda: the_job(served, job_id).status.step, "it has taken a step", seconds=180)
+    cloud.neo("tuning", "job", "pause", job_id)
+    assert state_of(served, job_id) == "PAUSED"
+    events = cloud.neo("tuning", "job", "events", job_id).stdout
+    assert "Stopped; it goes on from checkpoint-" in events
+    cloud.neo("tuning", "job", "resume", job_id)
+    wait_until_ended(served, job_id)
+    job = the_job(served, job_id)
+    log = cloud.neo("tuning", "job", "logs", job_id).stdout
     assert STATE.Name(job.status.state) == "SUCCEEDED", f"{job.status}\n{log}"
+    assert "resuming from" in log
     assert job.status.evaluation.fine_tuned_perplexity < job.status.evaluation.base_perplexity
     name = job.status.fine_tuned_model
-    served.wait_for_adapters(name)
-    assert chat(served.gateway, name, served.token())[0] == 200
+    wait_until(lambda: served.state == "ASLEEP", "nobody called, so it sleeps", seconds=120)
+    assert not served.deployment.status.replicas
+    cold = ask(served, name)
+    assert cold.status_code == 503 and int(cold.headers["retry-after"]) > 0, cold.text
+    assert cold.json()["error"]["type"] != "not_found_error"
+    wait_until(lambda: ask(served, name).status_code == 200, "it answers by its adapter", seconds=240)
+    served.scale(least=1)
     folder = f"/home/shared/tuning/{job.metadata.id}"
     assert bank.try_ssh(f"ls {folder}/job.json").returncode == 0
     cloud.neo("tuning", "job", "delete", job.metadata.id, "--yes")

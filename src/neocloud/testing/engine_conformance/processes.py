@@ -1,0 +1,126 @@
+"""What runs in a pod: commands, logs, probes, ends and the events that tell of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from neocloud.engines.base import (
+    EngineError,
+    EngineEvent,
+    EventKind,
+    ExecResult,
+    PodPhase,
+)
+from neocloud.testing.engine_conformance.bench import SERVE, Bench
+from neocloud.testing.engine_space import PATIENCE_SECONDS, Space, eventually
+
+
+@pytest.mark.asyncio(loop_scope="module")
+class ProcessConformance:
+    async def test_exec_gives_output_error_output_and_exit_code(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        result = await space.run("one", "sh", "-c", "echo out; echo err >&2; exit 3")
+        assert result == ExecResult(3, b"out\n", b"err\n")
+        assert (await space.run("one", "no-such-program")).exit_code == 127
+
+    async def test_exec_passes_all_of_stdin(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        data = bytes(range(256)) * 4096
+        assert (await space.run("one", "cat", stdin=data)).stdout == data
+
+    async def test_exec_ends_a_command_that_takes_too_long(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        with pytest.raises(EngineError, match="did not finish"):
+            await space.run("one", "sleep", "3000", timeout_seconds=0.5)
+
+    async def test_exec_says_what_is_missing(self, space: Space) -> None:
+        with pytest.raises(EngineError, match="does not exist"):
+            await space.run("nobody", "true")
+        await space.apply(space.pod("one"))
+        with pytest.raises(EngineError, match="no container"):
+            await space.run("one", "true", container="other")
+
+    async def test_logs_are_lines_oldest_first(self, space: Space) -> None:
+        script = "echo one; echo two; echo three; exec sleep 3600"
+        await space.apply(space.pod("one", ["sh", "-c", script]))
+        await eventually(lambda: space.lines("one"), lambda lines: lines == ["one", "two", "three"])
+        assert await space.lines("one", tail=2) == ["two", "three"]
+
+    async def test_followed_logs_end_with_the_container(self, space: Space) -> None:
+        script = "echo one; exec sleep 3600"
+        await space.apply(space.pod("one", ["sh", "-c", script], restartPolicy="Never"))
+        following = asyncio.create_task(space.lines("one", follow=True))
+        await space.kill("one")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await following == ["one"]
+
+    async def test_pod_is_ready_once_its_probe_answers(self, space: Space) -> None:
+        probe = {"exec": {"command": ["cat", "/tmp/go"]}, "periodSeconds": 1}
+        await space.apply(space.pod("one", container={"readinessProbe": probe}))
+        pod = await space.until("one", lambda pod: pod.phase is PodPhase.RUNNING)
+        assert not pod.ready
+        await space.run("one", "touch", "/tmp/go")
+        await space.until("one", lambda pod: pod.ready)
+
+    async def test_port_probe_follows_the_server(self, space: Space) -> None:
+        probe = {"tcpSocket": {"port": 8080}}
+        await space.apply(
+            space.pod("up", SERVE, container={"readinessProbe": probe}),
+            space.pod("down", container={"readinessProbe": probe}),
+        )
+        await space.until("up", lambda pod: pod.ready)
+        down = await space.seen("down")
+        assert down and not down.ready
+
+    async def test_new_engine_adopts_what_runs(self, space: Space, bench: Bench) -> None:
+        probe = {"readinessProbe": {"tcpSocket": {"port": 8080}}}
+        pod = space.pod("one", SERVE, container=probe, labels={"role": "worker"})
+        await space.apply(pod)
+        await space.run("one", "tee", "/tmp/mark", stdin=b"here")
+        before = await space.until("one", lambda pod: pod.ready)
+        space.engine = bench.reopened()
+        try:
+            assert await space.seen("one") == before
+            await space.apply(space.namespace(), pod)
+            assert await space.read("one", "/tmp/mark") == b"here"
+            await space.remove("Pod", "one")
+            assert await space.seen("one") is None
+        finally:
+            await space.engine.close()
+
+    async def test_killed_pod_tells_and_comes_back(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        died = asyncio.create_task(_next(space.engine.events(), EventKind.POD_DIED))
+        await space.kill("one")
+        event = await died
+        assert event.pod == space.reference("Pod", "one")
+        assert event.exit_code not in (0, None)
+        pod = await space.until("one", lambda pod: pod.ready and pod.restart_count > 0)
+        assert pod.restart_count == 1
+
+    async def test_pod_that_never_restarts_stays_ended(self, space: Space) -> None:
+        manifests = [
+            space.pod("good", ["true"], restartPolicy="Never"),
+            space.pod("bad", ["sh", "-c", "exit 3"], restartPolicy="Never"),
+        ]
+        for _ in range(2):
+            await space.apply(*manifests)
+            await space.until("good", lambda pod: pod.phase is PodPhase.SUCCEEDED)
+            bad = await space.until("bad", lambda pod: pod.phase is PodPhase.FAILED)
+            assert "3" in bad.message and not bad.ready
+
+    async def test_events_tell_of_start_and_removal(self, space: Space) -> None:
+        events = space.engine.events()
+        await space.apply(space.pod("one"))
+        assert (await _next(events, EventKind.POD_STARTED)).pod.name == "one"
+        await space.remove("Pod", "one")
+        assert (await _next(events, EventKind.POD_REMOVED)).pod.name == "one"
+
+
+async def _next(events: AsyncIterator[EngineEvent], kind: EventKind) -> EngineEvent:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for event in events:
+            if event.kind is kind:
+                return event
+    raise AssertionError("the stream of events ended")

@@ -1,0 +1,112 @@
+"""What a pod is given to read and write: volumes, configuration, secrets."""
+
+import base64
+
+import pytest
+
+from neocloud.engines.base import (
+    EngineError,
+    KubernetesObject,
+)
+from neocloud.testing.engine_conformance.bench import Bench
+from neocloud.testing.engine_space import Space, mounted
+
+
+@pytest.mark.asyncio(loop_scope="module")
+class VolumeConformance:
+    async def test_changed_config_shows_in_the_running_pod(self, space: Space) -> None:
+        def config(value: str) -> KubernetesObject:
+            return space.manifest("ConfigMap", "settings", data={"key": value})
+
+        pod = space.pod("one", **mounted({"configMap": {"name": "settings"}}, "/settings"))
+        await space.apply(config("old"), pod)
+        before = await space.seen("one")
+        assert await space.read("one", "/settings/key") == b"old"
+        await space.apply(config("new"))
+        assert await space.read("one", "/settings/key") == b"new"
+        assert await space.seen("one") == before
+
+    async def test_secret_arrives_decoded(self, space: Space) -> None:
+        raw = bytes(range(256))
+        data = {"token": base64.b64encode(raw).decode()}
+        pod = space.pod("one", **mounted({"secret": {"secretName": "login"}}, "/login", readOnly=True))
+        await space.apply(space.manifest("Secret", "login", data=data), pod)
+        assert await space.read("one", "/login/token") == raw
+
+    async def test_pod_without_its_secret_is_refused(self, space: Space) -> None:
+        pod = space.pod("one", **mounted({"secret": {"secretName": "absent"}}, "/login"))
+        with pytest.raises(EngineError, match="absent"):
+            await space.apply(pod)
+
+    async def test_volume_outlives_its_pod_but_not_its_removal(self, space: Space) -> None:
+        volume = {"persistentVolumeClaim": {"claimName": "data"}}
+        await space.apply(space.claim("data"), space.pod("one", **mounted(volume, "/data")))
+        await space.run("one", "tee", "/data/file", stdin=b"kept")
+        with pytest.raises(EngineError, match="in use"):
+            await space.remove("PersistentVolumeClaim", "data")
+        await space.remove("Pod", "one")
+        await space.apply(space.claim("data"), space.pod("two", **mounted(volume, "/data")))
+        assert await space.read("two", "/data/file") == b"kept"
+        await space.remove("Pod", "two")
+        await space.remove("PersistentVolumeClaim", "data")
+        await space.apply(space.claim("data"), space.pod("two", **mounted(volume, "/data")))
+        assert await space.read("two", "/data/file") == b""
+
+    async def test_volume_of_another_namespace_is_mounted_where_the_pod_says_so(
+        self, space: Space, bench: Bench
+    ) -> None:
+        """Disks move between machines, and filesystems are shared."""
+        other = Space(bench.engine, bench.image)
+        await other.apply(other.namespace(), other.claim("data"))
+        pod = space.pod("one", **mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data"))
+        try:
+            with pytest.raises(EngineError, match="does not exist"):
+                await space.apply(pod)
+            pod["metadata"]["annotations"] = {"neocloud.dev/claims": f'{{"data": "{other.name}"}}'}
+            await space.apply(pod)
+            await space.run("one", "tee", "/data/file", stdin=b"shared")
+            for what in (other.reference("PersistentVolumeClaim", "data"), other.whole):
+                with pytest.raises(EngineError, match="in use"):
+                    await bench.engine.remove([what])
+            await space.remove("Pod", "one")
+            await other.apply(
+                other.pod("two", **mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data"))
+            )
+            assert await other.read("two", "/data/file") == b"shared"
+        finally:
+            await space.engine.remove([space.reference("Pod", "one"), other.whole])
+
+    async def test_copied_volume_is_independent_of_its_source(self, space: Space, bench: Bench) -> None:
+        other = Space(bench.engine, bench.image)
+        await other.apply(other.namespace())
+        volume = mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data")
+        copied = other.claim("data")
+        copied["spec"]["dataSourceRef"] = {
+            "kind": "PersistentVolumeClaim",
+            "name": "data",
+            "namespace": space.name,
+        }
+        try:
+            with pytest.raises(EngineError, match="does not exist"):
+                await other.apply(copied)
+            await space.apply(space.claim("data"), space.pod("one", **volume))
+            await space.run("one", "tee", "/data/file", stdin=b"first")
+            await other.apply(copied, other.pod("two", **volume))
+            assert await other.read("two", "/data/file") == b"first"
+            await other.run("two", "tee", "/data/file", stdin=b"second")
+            await other.apply(copied)
+            assert await other.read("two", "/data/file") == b"second"
+            assert await space.read("one", "/data/file") == b"first"
+            with pytest.raises(EngineError, match="another dataSourceRef"):
+                await other.apply(other.claim("data"))
+        finally:
+            await other.remove("Namespace", other.name)
+
+    async def test_containers_of_a_pod_share_scratch_space(self, space: Space) -> None:
+        pod = space.pod("pair", **mounted({"emptyDir": {"medium": "Memory"}}, "/scratch"))
+        first = pod["spec"]["containers"][0]
+        pod["spec"]["containers"].append({**first, "name": "second"})
+        await space.apply(pod)
+        await space.run("pair", "tee", "/scratch/file", stdin=b"shared")
+        result = await space.run("pair", "cat", "/scratch/file", container="second")
+        assert result.stdout == b"shared"
