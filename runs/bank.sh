@@ -44,14 +44,17 @@ neo slurm job logs bank "$evaluate" --follow > "$OUT/report.json"
 on_login sacct --allocations --format=JobID,JobName,NNodes,Elapsed,State
 
 say "6. Serve base and fine-tuned model with one engine, and ask both"
-RESULTS=$CODE/results/$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//')
+name=$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//') # of the data: other data make another model
+RESULTS=$CODE/results/$name
+MODEL=$(printf %s "$name" | tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9' -)
 scp -q -F "$OUT/ssh_config" -r "bank:$RESULTS/base_model" "bank:$RESULTS/finetune/adapter" "$OUT/"
-neo model show bank-base > /dev/null 2>&1 || neo model add bank-base "$OUT/base_model"
-neo model show bank > /dev/null 2>&1 || neo model add bank "$OUT/adapter" --base bank-base
-neo deployment show bank-base > /dev/null 2>&1 || neo deploy bank-base --platform cpu-local --max-adapters 2
+neo model show "$MODEL-base" > /dev/null 2>&1 || neo model add "$MODEL-base" "$OUT/base_model"
+neo model show "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL" "$OUT/adapter" --base "$MODEL-base"
+neo deployment show "$MODEL-base" > /dev/null 2>&1 ||
+  neo deploy "$MODEL-base" --platform cpu-local --max-adapters 2
 QUESTION=${QUESTION:-How do I open an account?}
 echo "Question: $QUESTION"
-for model in bank-base bank; do
+for model in "$MODEL-base" "$MODEL"; do
   echo "--- $model"
   neo chat "$model" --once "$QUESTION"
 done
@@ -66,10 +69,10 @@ cat <<END
 
 Adapter          $OUT/adapter
 Report           $OUT/report.json
-Another way      neo tune DATA --base bank-base --serve      (all of the above in one command)
+Another way      neo tune DATA --base $MODEL-base --serve      (all of the above in one command)
 Sign in          ssh -F $OUT/ssh_config bank
 Stop             neo down        (neo up brings everything back)
 Remove all       neo destroy
 
 END
-neo chat bank --compare bank-base # a link to a page where both answer side by side
+neo chat "$MODEL" --compare "$MODEL-base" # a link to a page where both answer side by side

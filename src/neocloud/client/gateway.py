@@ -43,6 +43,8 @@ class Gateway:
     """With the version: http://127.0.0.1:8900/v1"""
     tokens: TokenSource
     http: httpx.Client
+    project: str = ""
+    """Where requests belong; "": the gateway knows, or asks."""
 
     def get(self, path: str) -> Any:
         return self._checked("GET", path, None)
@@ -63,6 +65,11 @@ class Gateway:
                     raise _refusal(response, chunk)
                 yield chunk
 
+    def headers(self) -> dict[str, str]:
+        """Who asks, and for which project."""
+        headers = {"authorization": f"Bearer {self.tokens.token()}"}
+        return headers | ({"openai-project": self.project} if self.project else {})
+
     def close(self) -> None:
         """Also ends what is under way in other threads."""
         self.http.close()
@@ -82,7 +89,7 @@ class Gateway:
     def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[httpx.Response]:
         """An answer that is no refusal; one 401 is answered with a new token."""
         for attempt in (1, 2):
-            headers = {"authorization": f"Bearer {self.tokens.token()}", WAIT_HEADER: str(WAIT_SECONDS)}
+            headers = {**self.headers(), WAIT_HEADER: str(WAIT_SECONDS)}
             url = f"{self.base_url}/{path.lstrip('/')}"
             try:
                 with self.http.stream(method, url, json=body, headers=headers) as response:
@@ -103,11 +110,10 @@ class Gateway:
                 ) from error
 
 
-def open_gateway(profile: Profile, url: str = "") -> Gateway:
-    """The gateway of the profile's cloud; or any OpenAI-compatible API, with the key in OPENAI_API_KEY."""
-    if url:
-        return open_api(url)
-    return Gateway(f"{gateway_address(profile)}/v1", connect(profile).tokens, _http())
+def open_gateway(profile: Profile, project: str = "") -> Gateway:
+    """The gateway of the profile's cloud, in this project or the profile's."""
+    base_url = f"{gateway_address(profile)}/v1"
+    return Gateway(base_url, connect(profile).tokens, _http(), project or profile.project_id)
 
 
 def open_api(url: str) -> Gateway:

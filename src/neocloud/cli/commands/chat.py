@@ -34,6 +34,7 @@ def chat(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the link, where there is a browser.")
     ] = True,
+    project: Annotated[str, typer.Option(help="Project id; with --once. Default: the profile's.")] = "",
     gateway: Annotated[
         str,
         typer.Option(help="Another gateway than the profile's, with a key in OPENAI_API_KEY.", metavar="URL"),
@@ -49,7 +50,7 @@ def chat(
       neo chat bank --compare tiny
       neo chat bank --once "How do I block my card?"
     """
-    with gateway_of(context, gateway) as opened:
+    with gateway_of(context, gateway, project) as opened:
         if once:
             if compare:
                 raise ClientError(

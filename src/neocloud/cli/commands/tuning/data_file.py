@@ -31,14 +31,13 @@ def as_jsonl(data: Path) -> Iterator[Path]:
         yield target
 
 
-def upload(gateway: Gateway, path: Path, project: str) -> str:
+def upload(gateway: Gateway, path: Path) -> str:
     """Streams it; answers with the file's id."""
-    headers = {"authorization": f"Bearer {gateway.tokens.token()}", "openai-project": project}
     try:
         with path.open("rb") as file:
             answer = gateway.http.post(
                 f"{gateway.base_url}/files",
-                headers=headers,
+                headers=gateway.headers(),
                 data={"purpose": "fine-tune"},
                 files={"file": (path.name, file, "application/jsonl")},
             )

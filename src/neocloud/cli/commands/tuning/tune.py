@@ -81,10 +81,10 @@ def tune(
         "merge": merge,
         "hyperparameters": {name: value for name, value in settings.items() if value},
     }
-    with gateway_of(context) as gateway:
-        spec["training_file"] = _sent(gateway, place, data)
+    with gateway_of(context, project=place.project) as gateway:
+        spec["training_file"] = _sent(gateway, data)
         if validation is not None:
-            spec["validation_file"] = _sent(gateway, place, validation)
+            spec["validation_file"] = _sent(gateway, validation)
         if on_slurm:
             spec["slurm_cluster_id"], spec["nodes"] = find(place, CLUSTERS, on_slurm).metadata.id, nodes
         shapes = [(platform, preset)] if on_slurm else list(_shapes(place, model, platform, preset))
@@ -101,9 +101,9 @@ def tune(
             typer.echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
 
 
-def _sent(gateway: Any, place: Place, data: Path) -> str:
+def _sent(gateway: Any, data: Path) -> str:
     with as_jsonl(data) as path, stage(f"Upload {data.name}"):
-        return upload(gateway, path, place.project)
+        return upload(gateway, path)
 
 
 def _shapes(place: Place, model: Any, platform: str, preset: str) -> Iterator[tuple[str, str]]:
