@@ -3,10 +3,28 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from neocloud.cli.commands.up_options import (
+    AuditDays,
+    DatabaseUrl,
+    Domain,
+    Emulator,
+    EmulatorGpus,
+    GatewayPort,
+    GrpcPort,
+    Host,
+    HttpPort,
+    ModelFolder,
+    PriceFile,
+    PublicPool,
+    QuotaFile,
+    StateFolder,
+    Tls,
+    TlsPort,
+)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.emulator import NOTHING_REAL, emulator_home
@@ -27,86 +45,22 @@ DEFAULT_TLS_PORT = 7372
 @app.command()
 def up(
     context: typer.Context,
-    home: Annotated[
-        Path | None,
-        typer.Option(envvar="NEOCLOUD_HOME", help="State folder. Default: /var/lib/neocloud."),
-    ] = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of the gRPC API; 0: any free. Default: 7370.")
-    ] = None,
-    http_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of the JSON API; 0: any free. Default: 7371.")
-    ] = None,
-    gateway_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="Port of the OpenAI-compatible API; 0: any free. Default: 8900, or 0 if --grpc-port is.",
-        ),
-    ] = None,
-    tls: Annotated[
-        bool | None,
-        typer.Option(
-            "--tls/--no-tls",
-            help="Serve the API over TLS too, with the cloud's own certificate authority.",
-            show_default=False,
-        ),
-    ] = None,
-    tls_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help="Port of the TLS API; 0: any free. Default: 7372. Implies --tls."
-        ),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help="Address on which the TLS API listens, 0.0.0.0 for all. Plain text stays on loopback."
-            " Default: 127.0.0.1."
-        ),
-    ] = None,
-    domain: Annotated[
-        str | None,
-        typer.Option(help="Clients call names under it, as compute.DOMAIN. Default: api.localhost."),
-    ] = None,
-    database_url: Annotated[
-        str | None, typer.Option(help="postgresql://... instead of SQLite in the state folder.")
-    ] = None,
-    price_file: Annotated[
-        Path | None, typer.Option(help="Own price list instead of the one that comes along.")
-    ] = None,
-    quota_file: Annotated[
-        Path | None, typer.Option(help="Own quotas and first limits instead of those that come along.")
-    ] = None,
-    audit_days: Annotated[
-        int | None, typer.Option(min=1, help="Keep audit events for so many days. Default: 365.")
-    ] = None,
-    model_folder: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder that models may be served from in place, by every project; may be repeated."
-            " Those given replace those of before."
-        ),
-    ] = None,
-    public_pool: Annotated[
-        str | None,
-        typer.Option(help="Range of the public addresses of new projects. Default: 198.18.0.0/16."),
-    ] = None,
-    emulator: Annotated[
-        bool,
-        typer.Option(
-            "--emulator",
-            help="Run nothing real: the whole API on a pretended machine, for clients' tests. Takes no root.",
-        ),
-    ] = False,
-    emulator_gpus: Annotated[
-        str | None,
-        typer.Option(
-            help='GPUs of the pretended machine, as "8xH100,2xL40S" or "none". Default: plenty of each type.'
-            " Implies --emulator."
-        ),
-    ] = None,
+    home: StateFolder = None,
+    grpc_port: GrpcPort = None,
+    http_port: HttpPort = None,
+    gateway_port: GatewayPort = None,
+    tls: Tls = None,
+    tls_port: TlsPort = None,
+    host: Host = None,
+    domain: Domain = None,
+    database_url: DatabaseUrl = None,
+    price_file: PriceFile = None,
+    quota_file: QuotaFile = None,
+    audit_days: AuditDays = None,
+    model_folder: ModelFolder = None,
+    public_pool: PublicPool = None,
+    emulator: Emulator = False,
+    emulator_gpus: EmulatorGpus = None,
 ) -> None:
     """Start the cloud on this machine.
 

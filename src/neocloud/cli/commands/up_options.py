@@ -1,0 +1,83 @@
+"""The options of `neo up`: what of a cloud can be set when it is started."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(envvar="NEOCLOUD_HOME", help="State folder. Default: /var/lib/neocloud."),
+]
+GrpcPort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of the gRPC API; 0: any free. Default: 7370.")
+]
+HttpPort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of the JSON API; 0: any free. Default: 7371.")
+]
+GatewayPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        help="Port of the OpenAI-compatible API; 0: any free. Default: 8900, or 0 if --grpc-port is.",
+    ),
+]
+Tls = Annotated[
+    bool | None,
+    typer.Option(
+        "--tls/--no-tls",
+        help="Serve the API over TLS too, with the cloud's own certificate authority.",
+        show_default=False,
+    ),
+]
+TlsPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Port of the TLS API; 0: any free. Default: 7372. Implies --tls."),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        help="Address on which the TLS API listens, 0.0.0.0 for all. Plain text stays on loopback."
+        " Default: 127.0.0.1."
+    ),
+]
+Domain = Annotated[
+    str | None,
+    typer.Option(help="Clients call names under it, as compute.DOMAIN. Default: api.localhost."),
+]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="postgresql://... instead of SQLite in the state folder.")
+]
+PriceFile = Annotated[Path | None, typer.Option(help="Own price list instead of the one that comes along.")]
+QuotaFile = Annotated[
+    Path | None, typer.Option(help="Own quotas and first limits instead of those that come along.")
+]
+AuditDays = Annotated[
+    int | None, typer.Option(min=1, help="Keep audit events for so many days. Default: 365.")
+]
+ModelFolder = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Folder that models may be served from in place, by every project; may be repeated."
+        " Those given replace those of before."
+    ),
+]
+PublicPool = Annotated[
+    str | None,
+    typer.Option(help="Range of the public addresses of new projects. Default: 198.18.0.0/16."),
+]
+Emulator = Annotated[
+    bool,
+    typer.Option(
+        "--emulator",
+        help="Run nothing real: the whole API on a pretended machine, for clients' tests. Takes no root.",
+    ),
+]
+EmulatorGpus = Annotated[
+    str | None,
+    typer.Option(
+        help='GPUs of the pretended machine, as "8xH100,2xL40S" or "none". Default: plenty of each type.'
+        " Implies --emulator."
+    ),
+]
