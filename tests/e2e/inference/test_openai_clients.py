@@ -1,6 +1,6 @@
-"""OpenAI's Python and JavaScript SDKs against real vLLM behind the gateway (AIS-01, AIS-02).
+"""OpenAI's SDKs and vLLM's load generator against real vLLM behind the gateway (AIS-01, AIS-02).
 
-What the engine must itself do for clients is seen here: streams, structured output, usage, its own
+What the engine must itself do for clients is seen here: streams, structured output, tools, usage, its own
 refusals. The rest of the API is driven without a model in tests/conformance/openai.
 """
 
@@ -61,6 +61,27 @@ def test_structured_output_follows_the_schema(served: Served, client: openai.Ope
     found = json.loads(answer.choices[0].message.content or "")
     assert found["city"] in ("Amsterdam", "Utrecht")
     assert isinstance(found["open"], bool)
+
+
+def test_a_tool_is_called_with_arguments_of_its_schema(served: Served, client: openai.OpenAI) -> None:
+    """Named, because a tiny model would never choose it itself."""
+    tool: Any = {"type": "function", "function": {"name": "find_branch", "parameters": PLACE}}
+    chosen: Any = {"type": "function", "function": {"name": "find_branch"}}
+    answer = client.chat.completions.create(
+        model=served.name,
+        messages=HELLO,
+        max_tokens=400,
+        temperature=0,
+        frequency_penalty=2,
+        tools=[tool],
+        tool_choice=chosen,
+    )
+    calls = answer.choices[0].message.tool_calls
+    assert calls and len(calls) == 1, answer
+    call = calls[0]
+    assert call.type == "function" and call.function.name == "find_branch"
+    found = json.loads(call.function.arguments)
+    assert found["city"] in ("Amsterdam", "Utrecht") and isinstance(found["open"], bool)
 
 
 def test_the_engines_own_refusals_keep_their_shape(served: Served, client: openai.OpenAI) -> None:
@@ -128,3 +149,18 @@ def test_javascript(served: Served) -> None:
     assert done.returncode == 0, done.stderr
     whole, streamed = json.loads(done.stdout)
     assert whole == streamed != ""
+
+
+def test_the_load_of_vllms_own_bench_is_answered(served: Served, images: Path, tmp_path: Path) -> None:
+    """`vllm bench serve` from the shared root, as it is; it counts what it was answered."""
+    container = ["run", "--rm", "--network=host", f"--env=OPENAI_API_KEY={served.token()}"]
+    container += [f"--volume={served.model}:/model:ro", f"--volume={tmp_path}:/result"]
+    container += ["--rootfs", f"{images}/jail/rootfs:O", "vllm", "bench", "serve"]
+    load = ["--backend=openai-chat", f"--base-url={served.gateway.removesuffix('/v1')}"]
+    load += ["--endpoint=/v1/chat/completions", f"--model={served.name}", "--tokenizer=/model"]
+    load += ["--dataset-name=random", "--random-input-len=32", "--random-output-len=8", "--ignore-eos"]
+    load += ["--num-prompts=12", "--max-concurrency=4", "--save-result", "--result-dir=/result"]
+    served.cloud.podman(*container, *load, "--result-filename=found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["completed"] == 12 and not found.get("failed")
+    assert found["total_output_tokens"] == 12 * 8

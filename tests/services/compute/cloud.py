@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import jwt
 
 from neocloud import running
 from neocloud.core import contract
@@ -20,6 +19,7 @@ from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute, iam
 from neocloud.services.compute.resources.instance import InstanceStateEnum
 from neocloud.settings import Settings
+from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.machines import FakeMachines
 from tests.services.compute import network
 
@@ -51,7 +51,7 @@ class Cloud:
         metadata = [("authorization", f"Bearer {self.token}")]
         if mask:
             metadata.append(("x-resetmask", mask))
-        return await _call(self.channel, path, message, metadata)
+        return await call(self.channel, path, message, metadata)
 
     async def refusal(self, method: str, request: Any = None, /, **fields: Any) -> contract.ApiError:
         """The error that this call is answered with."""
@@ -157,7 +157,7 @@ async def machine_cloud(
         running.control_plane(_parts(settings, engine)) as control_plane,
         grpc.aio.insecure_channel(control_plane.server.addresses.grpc) as channel,
     ):
-        token = await _token(channel, control_plane.first.credentials)
+        token = await sign_in(channel, control_plane.first.credentials)
         yield Cloud(control_plane, engine, machines, channel, token, settings)
 
 
@@ -185,27 +185,3 @@ def _parts(settings: Settings, engine: FakeEngine) -> running.Parts:
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         extras_of=lambda store: iam.extras(store, clock),
     )
-
-
-async def _token(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> str:
-    key = credentials["subject-credentials"]
-    claims = {"iss": key["iss"], "sub": key["sub"], "exp": int(time.time()) + 60}
-    request = contract.message("nebius.iam.v1.ExchangeTokenRequest")(
-        grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
-        requested_token_type="urn:ietf:params:oauth:token-type:access_token",
-        subject_token=jwt.encode(
-            claims, key["private-key"], algorithm=key["alg"], headers={"kid": key["kid"]}
-        ),
-        subject_token_type="urn:ietf:params:oauth:token-type:jwt",
-    )
-    return (await _call(channel, "nebius.iam.v1.TokenExchangeService/Exchange", request, ())).access_token
-
-
-async def _call(channel: grpc.aio.Channel, path: str, request: Any, metadata: Any) -> Any:
-    rpc = contract.method(path)
-    call = channel.unary_unary(
-        f"/{path}",
-        request_serializer=rpc.input.SerializeToString,
-        response_deserializer=rpc.output.FromString,
-    )
-    return await call(request, metadata=tuple(metadata), timeout=DEADLINE_SECONDS)

@@ -5,14 +5,13 @@ import asyncio
 import json
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import jwt
 
 from neocloud.app import ControlPlane, control_plane
 from neocloud.core import contract, wire
@@ -21,6 +20,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
 from neocloud.services.inference.reconcile.engine_client import ENGINE_CLIENT
 from neocloud.settings import Settings
+from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.inference import PretendedEngines
 
 DEADLINE_SECONDS = 20.0
@@ -50,7 +50,7 @@ class FakeCloud:
         """As the first service account; `path` within inference.v1, `request` as a dict."""
         rpc = contract.method(f"{INFERENCE}.{path}")
         message = contract.from_dict(rpc.input, request)
-        return await _call(self.channel, rpc, message, (("authorization", f"Bearer {self.token}"),))
+        return await call(self.channel, rpc.path, message, (("authorization", f"Bearer {self.token}"),))
 
     async def create(self, noun: str, name: str, spec: dict[str, Any]) -> str:
         """The id of a new resource."""
@@ -101,32 +101,8 @@ async def fake_cloud(home: Path) -> AsyncIterator[FakeCloud]:
         control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
-        token = await _token(channel, running.first.credentials)
+        token = await sign_in(channel, running.first.credentials)
         yield FakeCloud(running, engine, engines, channel, token, home)
-
-
-async def _token(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> str:
-    key = credentials["subject-credentials"]
-    claims = {"iss": key["iss"], "sub": key["sub"], "exp": int(time.time()) + 60}
-    request = contract.message("nebius.iam.v1.ExchangeTokenRequest")(
-        grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
-        requested_token_type="urn:ietf:params:oauth:token-type:access_token",
-        subject_token=jwt.encode(
-            claims, key["private-key"], algorithm=key["alg"], headers={"kid": key["kid"]}
-        ),
-        subject_token_type="urn:ietf:params:oauth:token-type:jwt",
-    )
-    rpc = contract.method("nebius.iam.v1.TokenExchangeService/Exchange")
-    return (await _call(channel, rpc, request, ())).access_token
-
-
-async def _call(channel: grpc.aio.Channel, rpc: contract.Rpc, request: Any, metadata: Any) -> Any:
-    call = channel.unary_unary(
-        f"/{rpc.path}",
-        request_serializer=rpc.input.SerializeToString,
-        response_deserializer=rpc.output.FromString,
-    )
-    return await call(request, metadata=metadata, timeout=DEADLINE_SECONDS)
 
 
 CONFIG = {

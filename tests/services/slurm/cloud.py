@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import jwt
 
 from neocloud.app import ControlPlane, control_plane
 from neocloud.core import contract
@@ -17,6 +16,7 @@ from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
 from neocloud.settings import Settings
+from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.slurm import FakeSlurm
 
 DEADLINE_SECONDS = 20.0
@@ -45,39 +45,14 @@ async def fake_cloud(home: Path, world: FakeWorld | None = None) -> AsyncIterato
         control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
-        token = await _token(channel, running.first.credentials)
+        token = await sign_in(channel, running.first.credentials)
         yield FakeCloud(running, engine, world, slurm, channel, token)
-
-
-async def _token(channel: grpc.aio.Channel, credentials: dict[str, Any]) -> str:
-    key = credentials["subject-credentials"]
-    claims = {"iss": key["iss"], "sub": key["sub"], "exp": int(time.time()) + 60}
-    request = contract.message("nebius.iam.v1.ExchangeTokenRequest")(
-        grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
-        requested_token_type="urn:ietf:params:oauth:token-type:access_token",
-        subject_token=jwt.encode(
-            claims, key["private-key"], algorithm=key["alg"], headers={"kid": key["kid"]}
-        ),
-        subject_token_type="urn:ietf:params:oauth:token-type:jwt",
-    )
-    answer = await _call(channel, "nebius.iam.v1.TokenExchangeService/Exchange", request, ())
-    return answer.access_token
 
 
 async def ask(cloud: FakeCloud, method: str, request: Any, *headers: tuple[str, str]) -> Any:
     """Call a method of neocloud.slurm.v1 as the first service account."""
     metadata = (("authorization", f"Bearer {cloud.token}"), *headers)
-    return await _call(cloud.channel, f"neocloud.slurm.v1.{method}", request, metadata)
-
-
-async def _call(channel: grpc.aio.Channel, path: str, request: Any, metadata: Any) -> Any:
-    rpc = contract.method(path)
-    call = channel.unary_unary(
-        f"/{path}",
-        request_serializer=rpc.input.SerializeToString,
-        response_deserializer=rpc.output.FromString,
-    )
-    return await call(request, metadata=metadata, timeout=DEADLINE_SECONDS)
+    return await call(cloud.channel, f"neocloud.slurm.v1.{method}", request, metadata)
 
 
 async def create_cluster(cloud: FakeCloud, *, count: int, name: str = "bank") -> Any:

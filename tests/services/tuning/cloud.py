@@ -22,7 +22,7 @@ from neocloud.services.inference.resources import ModelStatus
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
 from neocloud.settings import Settings
-from tests.services.slurm.cloud import _call, _token
+from neocloud.testing.api_calls import call, sign_in
 
 DEADLINE_SECONDS = 20.0
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
@@ -70,7 +70,7 @@ class FakeCloud:
         return FileStore(self.home).add(self.project_id, path, "fine-tune", "chats.jsonl")
 
     async def call(self, path: str, request: Any) -> Any:
-        return await _call(self.channel, path, request, (("authorization", f"Bearer {self.token}"),))
+        return await call(self.channel, path, request, (("authorization", f"Bearer {self.token}"),))
 
     async def job_call(self, verb: str, request: str, **fields: Any) -> Any:
         message = contract.message(f"neocloud.tuning.v1.{request}")(**fields)
@@ -148,7 +148,7 @@ async def fake_cloud(
         control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
-        token = await _token(channel, dict(running.first.credentials))
+        token = await sign_in(channel, dict(running.first.credentials))
         yield FakeCloud(running, world, engine, home, channel, token)
 
 
