@@ -89,3 +89,20 @@ def test_an_emulator_says_that_it_takes_no_uploads(
     for command in (("tune", str(data), "--base", "bank"), ("tco", "--measure", "bank")):
         ran = neo(*command)
         assert ran.code != 0 and "it is an emulator, where no model answers and no file is taken" in ran.err
+
+
+def test_scale_sets_what_was_said_also_to_nothing(signed_in: Neo, machine: FakeCloud) -> None:
+    deployment = contract.message(f"{INFERENCE}.Deployment")()
+    deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
+    machine.serve(f"{INFERENCE}.DeploymentService/GetByName", deployment)
+    machine.serve(f"{INFERENCE}.DeploymentService/Update", operation())
+    ran = signed_in("deployment", "scale", "bank", "0..4", "--idle", "600")
+    assert ran.code == 0, ran.err
+    assert "0 to 4 replicas" in ran.err
+    [request] = machine.asked(f"{INFERENCE}.DeploymentService/Update")
+    assert request.metadata.id == DEPLOYMENT_ID
+    scaling = request.spec.scaling
+    assert (scaling.min_replicas, scaling.max_replicas, scaling.idle_seconds) == (0, 4, 600)
+    headers = machine.headers(f"{INFERENCE}.DeploymentService/Update")
+    assert headers["x-resetmask"].split(",")[0] == "spec.scaling.min_replicas"
+    assert signed_in("deployment", "scale", "bank", "many").code == 2

@@ -15,7 +15,8 @@ from tests.e2e.inference.served import Served
 @pytest.fixture(scope="package")
 def served(cloud: Cloud, model: Path) -> Served:
     """READY, and takes adapters."""
-    cloud.neo("model", "add", "tiny", str(model), "--license", "Apache-2.0")
+    known = ("--license", "Apache-2.0", "--tool-call-parser", "hermes")
+    cloud.neo("model", "add", "tiny", str(model), *known)
     shape = ("--platform", "cpu-local", "--preset", "2vcpu-4gb")
     cloud.neo("deploy", "tiny", *shape, "--max-adapters", "4", seconds=400)
     return Served(cloud, "tiny", model)

@@ -40,15 +40,6 @@ class Served:
     def replica(self) -> Any:
         return self.deployment.status.replicas[0]
 
-    def scale(self, *, least: int, idle_seconds: int = 0) -> None:
-        """Change how many replicas there are at least, and after how long without a call others stop."""
-        deployment = self.deployment
-        deployment.spec.scaling.min_replicas = least
-        deployment.spec.scaling.idle_seconds = idle_seconds
-        metadata = {"id": deployment.metadata.id, "parent_id": self.cloud.project_id, "name": self.name}
-        spec = contract.to_dict(deployment.spec)
-        self.call("DeploymentService/Update", {"metadata": metadata, "spec": spec})
-
     def wait_until_ready(self, *, restarts: int = 0, seconds: float = START_SECONDS) -> None:
         def is_ready() -> bool:
             return self.state == "READY" and self.replica.restarts >= restarts

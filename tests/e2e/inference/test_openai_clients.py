@@ -65,7 +65,8 @@ def test_structured_output_follows_the_schema(served: Served, client: openai.Ope
 
 def test_a_tool_is_called_with_arguments_of_its_schema(served: Served, client: openai.OpenAI) -> None:
     """Named, because a tiny model would never choose it itself."""
-    tool: Any = {"type": "function", "function": {"name": "find_branch", "parameters": PLACE}}
+    function = {"name": "find_branch", "parameters": PLACE, "strict": True}
+    tool: Any = {"type": "function", "function": function}
     chosen: Any = {"type": "function", "function": {"name": "find_branch"}}
     answer = client.chat.completions.create(
         model=served.name,

@@ -82,7 +82,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     """Scaling from and to zero is in here because it falls asleep while the job trains."""
     cloud, data = served.cloud, tmp_path / "bank.csv"
     bank.wait_until_idle()
-    served.scale(least=0, idle_seconds=1)
+    cloud.neo("deployment", "scale", "tiny", "0..1", "--idle", "1")
     run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
     place = ("--on-slurm", "bank", "--nodes", "2", "--no-follow")
     cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "nodes", "--epochs", "1", *place)
@@ -106,7 +106,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     assert cold.status_code == 503 and int(cold.headers["retry-after"]) > 0, cold.text
     assert cold.json()["error"]["type"] != "not_found_error"
     wait_until(lambda: ask(served, name).status_code == 200, "it answers by its adapter", seconds=240)
-    served.scale(least=1)
+    cloud.neo("deployment", "scale", "tiny", "1")
     folder = f"/home/shared/tuning/{job.metadata.id}"
     assert bank.try_ssh(f"ls {folder}/job.json").returncode == 0
     cloud.neo("tuning", "job", "delete", job.metadata.id, "--yes")

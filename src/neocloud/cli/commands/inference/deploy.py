@@ -96,7 +96,7 @@ def deploy(
     """
     place = open_place(context, project)
     found = find(place, MODELS, model)
-    least, most = _bounds(replicas)
+    least, most = bounds(replicas, "--replicas")
     spec: dict[str, Any] = {
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
@@ -179,11 +179,12 @@ def how_to_call(place: Place, deployment: Any) -> str:
     )
 
 
-def _bounds(text: str) -> tuple[int, int]:
+def bounds(text: str, where: str) -> tuple[int, int]:
+    """The fewest and the most replicas of "2" or "0..4"; `where` names the parameter to whoever mistyped."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise typer.BadParameter(
-            f'"{text}" is no number and no MIN..MAX; write 1, 1..4 or 0..1', param_hint="--replicas"
+            f'"{text}" is no number and no MIN..MAX; write 1, 1..4 or 0..1', param_hint=where
         )
     least = int(match["least"])
     return least, int(match["most"]) if match["most"] else max(1, least)

@@ -1,10 +1,10 @@
-"""`neo deployment`: list, show, logs, wake, delete."""
+"""`neo deployment`: list, show, logs, scale, wake, delete."""
 
 from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.inference.deploy import how_to_call
+from neocloud.cli.commands.inference.deploy import bounds, how_to_call
 from neocloud.cli.commands.inference.lookup import (
     DEPLOYMENT_STATE,
     DEPLOYMENTS,
@@ -23,11 +23,12 @@ FLAVOUR = contract.enum("neocloud.inference.v1.DeploymentSpec.Flavour")
 DELETE_TIMEOUT_SECONDS = 300.0
 
 app = command_group(
-    """Models being served: their state, logs, end.
+    """Models being served: their state, logs, size, end.
 
 Examples:
 
   neo deployment list
+  neo deployment scale bank 0..2
   neo deployment logs bank
   neo deployment delete bank
 """
@@ -125,6 +126,46 @@ def logs(
         typer.echo(text)
     else:
         say("It wrote nothing yet.")
+
+
+@app.command()
+def scale(
+    context: typer.Context,
+    name: NameArgument,
+    replicas: Annotated[
+        str, typer.Argument(metavar="MIN..MAX", help="How many; 0..N sleeps while nobody asks.")
+    ],
+    idle: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Without a request for so long, replicas beyond MIN stop; 0: 15 minutes. Never sooner than"
+            " one and a half cold starts. Default: as before.",
+        ),
+    ] = None,
+    project: ProjectOption = "",
+) -> None:
+    """Change how many replicas there are.
+
+    Examples:
+
+      neo deployment scale bank 2
+      neo deployment scale bank 0..4 --idle 600
+    """
+    place = open_place(context, project)
+    item = find(place, DEPLOYMENTS, name)
+    least, most = bounds(replicas, "MIN..MAX")
+    scaling = {"min_replicas": least, "max_replicas": most}
+    scaling |= {} if idle is None else {"idle_seconds": idle}
+    request = {"metadata": {"id": item.metadata.id}, "spec": {"scaling": scaling}}
+    mask = [f"spec.scaling.{field}" for field in scaling]
+    place.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
+    span = str(least) if least == most else f"{least} to {most}"
+    known_as = item.metadata.name
+    say(
+        f"Deployment {known_as} has {span} replicas from now on. `neo deployment show {known_as}` shows them."
+    )
 
 
 @app.command()
