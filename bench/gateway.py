@@ -4,7 +4,7 @@ Two mock engines, in one run on one machine. Paced: streams of 64 tokens, 20 ms 
 direct and through each proxy with 1, 32 and 256 streams at a time: what is added to the first token and
 to the whole. Instant: requests as fast as they are answered, one token each and 64 at once, by `wrk`;
 requests/s and the proxy's processor time for one of them. Each proxy has one core, engine and load the
-other. Rounds alternate.
+other. Rounds alternate; three of them take ten minutes.
 
     python bench/gateway.py [--seconds 4] [--rounds 3] [--streams 1,32,256] [--only gateway,sglang]
 
@@ -19,6 +19,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -234,7 +235,9 @@ def aims(places: list[Place]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="of load at a time; three rounds take ten minutes"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", default="1,32,256")
     parser.add_argument("--only", default="gateway,litellm,sglang", help="what is put beside the engine")
@@ -254,14 +257,16 @@ def main() -> None:
             assert place.process is not None
             pin(place.process, PROXY_CORE)
             places.append(place)
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
+            print(f"streams, round {number + 1} of {options.rounds}", file=sys.stderr)
             for streams in all_streams:
                 for place in places:
                     stream(place, streams, options.seconds)
         if shutil.which("wrk"):
             paced.tell(token_seconds=0)
             time.sleep(0.5)
-            for _ in range(options.rounds):
+            for number in range(options.rounds):
+                print(f"requests/s, round {number + 1} of {options.rounds}", file=sys.stderr)
                 for kind in ("one token", "64 tokens"):
                     for at_once in all_streams:
                         for place in places:
