@@ -22,9 +22,8 @@ demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in
 serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
 	@$(BIN)/python -m neocloud.app --home "$(SERVE_HOME)"
 
-# What brings up real parts runs one after the other (tests/conftest.py), everything else beside it.
 test: debian-test $(TOOLS) clients ## run the tests
-	@$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	@$(BIN)/pytest
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/ruff check .
