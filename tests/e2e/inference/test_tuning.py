@@ -102,9 +102,16 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     name = job.status.fine_tuned_model
     wait_until(lambda: served.state == "ASLEEP", "nobody called, so it sleeps", seconds=120)
     assert not served.deployment.status.replicas
-    cold = ask(served, name)
+    answers: list[httpx.Response] = []
+
+    def is_known() -> bool:
+        """The name is there when what came out of the job has been looked at."""
+        answers.append(ask(served, name))
+        return answers[-1].status_code != 404
+
+    wait_until(is_known, "the new model is known")
+    cold = answers[-1]
     assert cold.status_code == 503 and int(cold.headers["retry-after"]) > 0, cold.text
-    assert cold.json()["error"]["type"] != "not_found_error"
     wait_until(lambda: ask(served, name).status_code == 200, "it answers by its adapter", seconds=240)
     cloud.neo("deployment", "scale", "tiny", "1")
     folder = f"/home/shared/tuning/{job.metadata.id}"

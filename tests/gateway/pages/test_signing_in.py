@@ -167,6 +167,7 @@ def test_who_is_signed_out_meanwhile_keeps_the_conversation(site: Site, open_pag
     page = open_page(f"{site.gateway.url}/chat")
     page.get_by_label("API key").fill("soon-revoked")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()  # it knows the models
     message = page.get_by_label("Your message")
     message.fill("Remember this")
     message.press("Enter")
