@@ -116,3 +116,10 @@ def picture(page: Page, name: str) -> None:
     """Kept as build output, to be looked at."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", animations="disabled")
+
+
+def ask(page: Page, words: str) -> None:
+    """Send a message, once the page knows the models."""
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.get_by_label("Your message").fill(words)
+    page.keyboard.press("Enter")

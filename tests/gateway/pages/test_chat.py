@@ -6,15 +6,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from neocloud.testing.gateway import route, wait_for
-from tests.gateway.pages.conftest import PHONE, Open, Site, picture
+from tests.gateway.pages.conftest import PHONE, Open, Site, ask, picture
 
 WORDS = " ".join(["word"] * 12)
-
-
-def ask(page: Page, words: str) -> None:
-    expect(page.get_by_role("button", name="Send")).to_be_enabled()
-    page.get_by_label("Your message").fill(words)
-    page.keyboard.press("Enter")
 
 
 def column(page: Page, model: str) -> Locator:

@@ -12,7 +12,7 @@ from neocloud.gateway.errors import OpenAiError
 from neocloud.gateway.pages.guard import check_place
 from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions
 from neocloud.testing.clock import FakeClock
-from tests.gateway.pages.conftest import Open, Site, picture
+from tests.gateway.pages.conftest import Open, Site, ask, picture
 
 QUESTION = {"model": "local-experiment", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -167,10 +167,8 @@ def test_who_is_signed_out_meanwhile_keeps_the_conversation(site: Site, open_pag
     page = open_page(f"{site.gateway.url}/chat")
     page.get_by_label("API key").fill("soon-revoked")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Send")).to_be_enabled()  # it knows the models
     message = page.get_by_label("Your message")
-    message.fill("Remember this")
-    message.press("Enter")
+    ask(page, "Remember this")
     expect(page.locator(".figures:visible")).to_have_count(2)
     page.context.clear_cookies()
     message.fill("And now?")
@@ -190,8 +188,7 @@ def test_who_works_in_several_projects_says_in_which(site: Site, open_page: Open
     page.get_by_label("API key").fill("person")
     page.keyboard.press("Enter")
     page.get_by_label("Project").select_option("project-b")
-    page.get_by_label("Your message").fill("Hello")
-    page.keyboard.press("Enter")
+    ask(page, "Hello")
     expect(page.locator(".figures:visible")).to_have_count(2)
     page.get_by_role("button", name="View code").click()
     expect(page.get_by_role("tabpanel")).to_contain_text("OpenAI-Project: project-b")

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from neocloud.testing.gateway import wait_for
-from tests.gateway.pages.conftest import ROOT, Open, Site, picture
+from tests.gateway.pages.conftest import ROOT, Open, Site, ask, picture
 
 PROMPT = """It's "quoted", $HOME `id` \\n é 😀
 JSON
@@ -60,8 +60,7 @@ def test_all_three_run_as_copied(site: Site, open_page: Open, openai_js: Path, t
     page.get_by_label("Top p").fill("0.95")
     page.get_by_label("Seed").fill("42")
     page.get_by_label("Stop at").fill("<end>\nit's")
-    page.get_by_label("Your message").fill(PROMPT)
-    page.keyboard.press("Enter")
+    ask(page, PROMPT)
     expect(page.locator(".figures:visible")).to_have_count(1)
     asked = without_stream(site.asked())
     assert asked["messages"][-1]["content"] == PROMPT
@@ -81,6 +80,7 @@ def test_all_three_run_as_copied(site: Site, open_page: Open, openai_js: Path, t
 
 def test_the_dialog_is_worked_by_keys_and_shows_each_column(site: Site, open_page: Open) -> None:
     page = open_page(site.link())
+    expect(page.get_by_role("button", name="View code")).to_be_enabled()
     page.get_by_label("Your message").fill("Draft")
     page.get_by_role("button", name="View code").focus()
     page.keyboard.press("Enter")
