@@ -25,8 +25,27 @@ KubernetesObject = dict[str, Any]
 """A manifest: apiVersion, kind, metadata (name, namespace, labels, annotations), spec or data."""
 
 
+MAX_OUTPUT_BYTES = 2**20
+"""Most bytes of stdout and stderr together that `exec` takes from a command unless its caller allows more."""
+MAX_LINE_BYTES = 16 * 2**10
+"""Longest line of a log, in bytes; a longer one is split, so that no program decides how much is held."""
+MAX_LOG_PAGE_LINES = 10_000
+MAX_LOG_PAGE_BYTES = 2 * 2**20
+"""Most that one `log_page` returns. A gRPC client takes 4 MiB in one message."""
+
+
 class EngineError(Exception):
     """The engine could not do what was asked. The message says what happened and what to do next."""
+
+
+class OutputTooLarge(EngineError):
+    """A command printed more than its caller takes; it was killed."""
+
+    def __init__(self, program: str, limit: int) -> None:
+        super().__init__(
+            f"{program} printed more than {limit} bytes and was killed; make it print less, "
+            "or write to a file and read that in pieces."
+        )
 
 
 class EngineUnavailable(EngineError):
@@ -103,6 +122,15 @@ class ExecResult:
 
 
 @dataclass(frozen=True)
+class LogPage:
+    """Part of a container's log. Lines are counted from 0 since the container's last start."""
+
+    lines: tuple[str, ...]
+    next_line: int
+    """The number of the line after the last one in `lines`."""
+
+
+@dataclass(frozen=True)
 class Accelerator:
     """One GPU found on the machine; `model` as the driver names it, memory in MiB."""
 
@@ -139,7 +167,7 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """Eight verbs. All raise EngineError; EngineUnavailable when nothing answered."""
+    """Nine verbs. All raise EngineError; EngineUnavailable when nothing answered."""
 
     async def capabilities(self) -> Capabilities: ...
 
@@ -165,14 +193,29 @@ class Engine(Protocol):
         container: str | None = None,
         stdin: bytes = b"",
         timeout_seconds: float = 60.0,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
-        """Run a command in a pod's container (the first unless named). Raises EngineError on timeout."""
+        """Run a command in a pod's container (the first unless named).
+
+        Raises EngineError when `timeout_seconds` have passed, and OutputTooLarge when stdout and stderr
+        together exceed `max_output_bytes`; the command is killed in both cases.
+        """
         ...
 
     def logs(
         self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0
     ) -> AsyncIterator[str]:
-        """Lines of output, oldest first; `tail` 0 means all."""
+        """Lines of output, oldest first; `tail` 0 means all. A line has at most MAX_LINE_BYTES."""
+        ...
+
+    async def log_page(
+        self, pod: Reference, *, container: str | None = None, first_line: int = 0, tail: int = 0
+    ) -> LogPage:
+        """Return lines from `first_line` on, or the last `tail` lines where `tail` is not 0.
+
+        A page holds at most MAX_LOG_PAGE_LINES lines and MAX_LOG_PAGE_BYTES bytes. A `first_line` beyond the
+        end means that the log began anew: the page starts at 0.
+        """
         ...
 
     def events(self) -> AsyncIterator[EngineEvent]:

@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from neocloud.services.slurm.resources import (
     BATCH_JOBS,
     SHOWN_PATH,
     BatchJob,
+    ClusterUnreachable,
     CommandResult,
     NewJob,
     shown_folder,
@@ -64,12 +66,16 @@ class ScriptedJobs:
     async def tail(self, cluster_id: str, path: str, lines: int) -> str:
         return ""
 
-    async def run(self, cluster_id: str, command: Sequence[str]) -> CommandResult:
+    async def run(
+        self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = 2**20
+    ) -> CommandResult:
         if command[0] == "scancel":
             self.signalled.append(command[-1])
             return CommandResult(0, b"", b"")
         here = [word.replace(str(WORK_ROOT), str(self.shared)) for word in command]
         done = await asyncio.to_thread(subprocess.run, here, capture_output=True, check=False)
+        if len(done.stdout) + len(done.stderr) > max_output_bytes:
+            raise ClusterUnreachable("it printed too much")
         return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def becomes(self, job_id: int, state: str, **changes: Any) -> None:
@@ -224,11 +230,7 @@ async def test_only_known_plain_files_come_back(tmp_path: Path) -> None:
     (there / "authorized_keys").write_text("no")
     (work / "finetune" / "checkpoint-000005").mkdir(parents=True)
 
-    run = ScriptedJobs(there).run
-
-    async def command(words: list[str]) -> CommandResult:
-        return await run("", words)
-
+    command = partial(ScriptedJobs(there).run, "")
     await slurm_files.read_back(command, WORK_ROOT, work)
     found = sorted(str(path.relative_to(work)) for path in work.rglob("*"))
     assert found == ["events.jsonl", "finetune", "finetune/checkpoint-000010"]
@@ -240,9 +242,9 @@ async def test_a_large_file_comes_back_in_pieces(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(slurm_files, "CHUNK_BYTES", 4)
     (tmp_path / "there" / "result").mkdir(parents=True)
     (tmp_path / "there" / "result" / "weights").write_bytes(b"0123456789")
-    run = ScriptedJobs(tmp_path / "there").run
+    run = partial(ScriptedJobs(tmp_path / "there").run, "")
     (tmp_path / "work").mkdir()
-    await slurm_files.fetch_result(lambda words: run("", words), WORK_ROOT, tmp_path / "work")
+    await slurm_files.fetch_result(run, WORK_ROOT, tmp_path / "work")
     assert (tmp_path / "work" / "result" / "weights").read_bytes() == b"0123456789"
 
 

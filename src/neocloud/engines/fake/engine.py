@@ -10,6 +10,9 @@ from datetime import datetime
 from typing import Protocol
 
 from neocloud.engines.base import (
+    MAX_LOG_PAGE_BYTES,
+    MAX_LOG_PAGE_LINES,
+    MAX_OUTPUT_BYTES,
     Accelerator,
     Capabilities,
     EngineError,
@@ -17,13 +20,15 @@ from neocloud.engines.base import (
     EventKind,
     ExecResult,
     KubernetesObject,
+    LogPage,
     Observation,
+    OutputTooLarge,
     Reference,
 )
 from neocloud.engines.data_source import CLAIM, DISK, MACHINE_IMAGE, data_source_of
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.observation import observed_pod
-from neocloud.engines.fake.shell import Seat, StillRunning, run
+from neocloud.engines.fake.shell import Seat, StillRunning, log_lines, run
 from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.manifests import check_reference, in_order
@@ -137,6 +142,20 @@ class FakeEngine:
         container: str | None = None,
         stdin: bytes = b"",
         timeout_seconds: float = 60.0,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecResult:
+        result = self._executed(pod, command, container, stdin, timeout_seconds)
+        if len(result.stdout) + len(result.stderr) > max_output_bytes:
+            raise OutputTooLarge(command[0], max_output_bytes)
+        return result
+
+    def _executed(
+        self,
+        pod: Reference,
+        command: Sequence[str],
+        container: str | None,
+        stdin: bytes,
+        timeout_seconds: float,
     ) -> ExecResult:
         self.faults.check_available()
         found = self._pod(pod)
@@ -175,6 +194,24 @@ class FakeEngine:
                 await news.get()
         finally:
             self._listeners.remove(news)
+
+    async def log_page(
+        self, pod: Reference, *, container: str | None = None, first_line: int = 0, tail: int = 0
+    ) -> LogPage:
+        self.faults.check_available()
+        logs = self._container(self._pod(pod), container).logs
+        if tail:
+            first_line = max(0, len(logs) - min(tail, MAX_LOG_PAGE_LINES))
+        elif first_line > len(logs):
+            first_line = 0
+        found: list[str] = []
+        room = MAX_LOG_PAGE_BYTES
+        for line in logs[first_line : first_line + MAX_LOG_PAGE_LINES]:
+            room -= len(line.encode())
+            if room < 0:
+                break
+            found.append(line)
+        return LogPage(tuple(found), first_line + len(found))
 
     def events(self) -> AsyncIterator[EngineEvent]:
         self.faults.check_available()
@@ -293,7 +330,7 @@ class FakeEngine:
             result = run(self._seat(pod, container), command)
         except StillRunning:
             return
-        container.logs += (result.stdout + result.stderr).decode().splitlines()
+        container.logs += log_lines(result.stdout + result.stderr)
         # A program that is not known here is taken for a daemon that serves the ports it declares.
         if result.exit_code == 127:
             container.ports |= {port["containerPort"] for port in manifest.get("ports") or []}

@@ -7,7 +7,7 @@ connecting to peers, ending. It never starts a process and touches no real file.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neocloud.engines.base import ExecResult, KubernetesObject, Reference
+from neocloud.engines.base import MAX_LINE_BYTES, ExecResult, KubernetesObject, Reference
 from neocloud.engines.fake.world import FakeContainer, FakePod, FakeWorld, Files
 from neocloud.engines.manifests import file_contents
 from neocloud.engines.pod_references import claim_reference
@@ -28,6 +28,15 @@ class Seat:
 
 class StillRunning(Exception):
     """The program has no end of its own."""
+
+
+def log_lines(output: bytes) -> list[str]:
+    """Lines as a container's log has them: long ones are split."""
+    return [
+        line[at : at + MAX_LINE_BYTES].decode(errors="replace")
+        for line in output.splitlines()
+        for at in range(0, len(line) or 1, MAX_LINE_BYTES)
+    ]
 
 
 def run(seat: Seat, command: Sequence[str], stdin: bytes = b"") -> ExecResult:
@@ -51,7 +60,7 @@ def _sh(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
         try:
             result = run(seat, words, stdin)
         except StillRunning:
-            seat.container.logs += (out + err).decode().splitlines()
+            seat.container.logs += log_lines(out + err)
             raise
         out += b"" if to_stderr else result.stdout
         err += result.stderr + (result.stdout if to_stderr else b"")

@@ -12,11 +12,13 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from neocloud.engines.base import (
+    MAX_OUTPUT_BYTES,
     Capabilities,
     EngineError,
     EngineEvent,
     ExecResult,
     KubernetesObject,
+    LogPage,
     Observation,
     Reference,
 )
@@ -30,7 +32,7 @@ from neocloud.engines.podman.hostsfile import resolver_configuration
 from neocloud.engines.podman.images import Images
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.logs import read_lines
+from neocloud.engines.podman.logs import read_lines, read_page
 from neocloud.engines.podman.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer
 from neocloud.engines.podman.parts import Parts
@@ -133,11 +135,12 @@ class PodmanEngine:
         container: str | None = None,
         stdin: bytes = b"",
         timeout_seconds: float = 60.0,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
         check_reference(pod)
         await self._prepare()
         name = await self._parts.pods.container(pod, container)
-        return await execute(self._libpod, name, command, stdin, timeout_seconds)
+        return await execute(self._libpod, name, command, stdin, timeout_seconds, max_output_bytes)
 
     async def logs(
         self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0
@@ -147,6 +150,14 @@ class PodmanEngine:
         name = await self._parts.pods.container(pod, container)
         async for line in read_lines(self._libpod, name, follow=follow, tail=tail):
             yield line
+
+    async def log_page(
+        self, pod: Reference, *, container: str | None = None, first_line: int = 0, tail: int = 0
+    ) -> LogPage:
+        check_reference(pod)
+        await self._prepare()
+        name = await self._parts.pods.container(pod, container)
+        return await read_page(self._libpod, name, first_line=first_line, tail=tail)
 
     def events(self) -> AsyncIterator[EngineEvent]:
         return self._events(time.time())

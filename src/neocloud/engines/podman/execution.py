@@ -1,7 +1,7 @@
 """Running a command in a container.
 
 Podman turns the HTTP connection into a raw one for this, which httpx cannot do, so the few lines of HTTP are
-written here. A command that takes too long is killed with all its children.
+written here. A command that takes too long or prints too much is killed with all its children.
 """
 
 import asyncio
@@ -11,17 +11,26 @@ from collections.abc import Sequence
 
 import psutil
 
-from neocloud.engines.base import EngineError, EngineUnavailable, ExecResult
+from neocloud.engines.base import EngineError, EngineUnavailable, ExecResult, OutputTooLarge
 from neocloud.engines.podman.frames import STDERR, STDOUT, FrameDecoder
 from neocloud.engines.podman.libpod import API, Libpod, NotFound
 
 _CHUNK = 256 * 1024
 
 
+class _TooMuch(Exception):
+    """The command printed more than is taken."""
+
+
 async def execute(
-    libpod: Libpod, container: str, command: Sequence[str], stdin: bytes, timeout_seconds: float
+    libpod: Libpod,
+    container: str,
+    command: Sequence[str],
+    stdin: bytes,
+    timeout_seconds: float,
+    max_output_bytes: int,
 ) -> ExecResult:
-    """Run it; EngineError when the container is not running or the time is up."""
+    """Run it; EngineError when the container is not running or the time is up; OutputTooLarge."""
     if not command:
         raise EngineError("There is no command to run.")
     body = {
@@ -33,12 +42,15 @@ async def execute(
     execution = (await libpod.post(f"/containers/{container}/exec", body))["Id"]
     try:
         async with asyncio.timeout(timeout_seconds):
-            output = await _attached(libpod, execution, stdin)
+            output = await _attached(libpod, execution, stdin, max_output_bytes)
     except TimeoutError as error:
         await _kill(libpod, execution)
         raise EngineError(
             f"{command[0]} did not finish within {timeout_seconds:g} s and was ended."
         ) from error
+    except _TooMuch as error:
+        await _kill(libpod, execution)
+        raise OutputTooLarge(command[0], max_output_bytes) from error
     try:
         result = await libpod.get(f"/exec/{execution}/json")
     except NotFound as error:
@@ -46,7 +58,7 @@ async def execute(
     return ExecResult(result["ExitCode"], output[STDOUT], output[STDERR])
 
 
-async def _attached(libpod: Libpod, execution: str, stdin: bytes) -> dict[int, bytes]:
+async def _attached(libpod: Libpod, execution: str, stdin: bytes, max_output_bytes: int) -> dict[int, bytes]:
     try:
         reader, writer = await asyncio.open_unix_connection(str(libpod.socket), limit=_CHUNK)
     except OSError as error:
@@ -56,10 +68,13 @@ async def _attached(libpod: Libpod, execution: str, stdin: bytes) -> dict[int, b
         await _check_answer(reader)
         feeding = asyncio.create_task(_feed(writer, stdin))
         output = {STDOUT: bytearray(), STDERR: bytearray()}
-        decoder = FrameDecoder()
+        decoder, left = FrameDecoder(), max_output_bytes
         try:
             while data := await reader.read(_CHUNK):
                 for stream, piece in decoder.feed(data):
+                    left -= len(piece)
+                    if left < 0:
+                        raise _TooMuch
                     output[stream] += piece
         finally:
             feeding.cancel()

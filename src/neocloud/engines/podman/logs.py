@@ -1,9 +1,21 @@
-"""Lines of a container's output."""
+"""Lines of a container's output.
 
-from collections.abc import AsyncIterator
+Followed logs come through Podman. A page is read from the log file itself, in a thread: Podman would send the
+whole log for it. Podman keeps at most 64 MiB of a log (`configuration.py`).
+"""
 
-from neocloud.engines.podman.frames import FrameDecoder, LineJoiner
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from neocloud.engines.base import MAX_LOG_PAGE_BYTES, MAX_LOG_PAGE_LINES, LogPage
+from neocloud.engines.podman.frames import STDERR, STDOUT, FrameDecoder, LineJoiner
 from neocloud.engines.podman.libpod import Libpod
+
+_BLOCK_BYTES = 2**20
+_STREAMS = {b"stdout": STDOUT, b"stderr": STDERR}
 
 
 async def read_lines(libpod: Libpod, container: str, *, follow: bool, tail: int) -> AsyncIterator[str]:
@@ -17,3 +29,103 @@ async def read_lines(libpod: Libpod, container: str, *, follow: bool, tail: int)
                     yield line
     for line in joiner.rest():
         yield line
+
+
+async def read_page(libpod: Libpod, container: str, *, first_line: int, tail: int) -> LogPage:
+    """See Engine.log_page."""
+    found = await libpod.get(f"/containers/{container}/json")
+    file = Path(found["HostConfig"]["LogConfig"]["Path"])
+    return await asyncio.to_thread(page_of, file, first_line=first_line, tail=tail)
+
+
+def page_of(file: Path, *, first_line: int, tail: int) -> LogPage:
+    """The page of a log file in conmon's format `k8s-file`; a log that does not exist yet is empty.
+
+    The number of a line is that of its record in the file. A record is a line or, where the program did not
+    end the line, part of one.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return LogPage((), 0)
+    try:
+        return _last(descriptor, tail) if tail else _from(descriptor, first_line)
+    finally:
+        os.close(descriptor)
+
+
+def _last(descriptor: int, tail: int) -> LogPage:
+    """Decode the last bytes only; the records before them are counted."""
+    total = sum(block.count(b"\n") for block in _blocks(descriptor, 0))
+    size = os.fstat(descriptor).st_size
+    start = max(0, size - 2 * MAX_LOG_PAGE_BYTES)
+    window = os.pread(descriptor, size - start, start)
+    if start:
+        window = window[window.find(b"\n") + 1 :]
+    joiner = LineJoiner()
+    lines: deque[str] = deque(maxlen=min(tail, MAX_LOG_PAGE_LINES))
+    for record in window.split(b"\n")[:-1]:
+        lines.extend(joiner.feed(*_parsed(record)))
+    lines.extend(joiner.rest())
+    room, kept = MAX_LOG_PAGE_BYTES, 0
+    for line in reversed(lines):
+        room -= len(line.encode())
+        if room < 0:
+            break
+        kept += 1
+    return LogPage(tuple(lines)[len(lines) - kept :], total)
+
+
+def _from(descriptor: int, first_line: int) -> LogPage:
+    offset = _offset_of(descriptor, first_line)
+    if offset is None:
+        offset, first_line = 0, 0  # the container was started again, and its log with it
+    joiner = LineJoiner()
+    lines: list[str] = []
+    room, number = MAX_LOG_PAGE_BYTES, first_line
+    for record in _records(descriptor, offset):
+        found = list(joiner.feed(*_parsed(record)))
+        lines += found
+        number += 1
+        room -= sum(len(line.encode()) for line in found)
+        if room <= 0 or len(lines) >= MAX_LOG_PAGE_LINES:
+            break
+    lines += joiner.rest()
+    return LogPage(tuple(lines), number)
+
+
+def _offset_of(descriptor: int, number: int) -> int | None:
+    """Where the record of this number begins; None when there are fewer."""
+    offset = 0
+    for block in _blocks(descriptor, 0):
+        if not number:
+            break
+        if (count := block.count(b"\n")) < number:
+            number -= count
+            offset += len(block)
+            continue
+        at = 0
+        for _ in range(number):
+            at = block.index(b"\n", at) + 1
+        return offset + at
+    return None if number else offset
+
+
+def _records(descriptor: int, offset: int) -> Iterator[bytes]:
+    """Whole records only; one that is being written is left for the next page."""
+    rest = b""
+    for block in _blocks(descriptor, offset):
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+
+
+def _blocks(descriptor: int, offset: int) -> Iterator[bytes]:
+    while block := os.pread(descriptor, _BLOCK_BYTES, offset):
+        offset += len(block)
+        yield block
+
+
+def _parsed(record: bytes) -> tuple[int, bytes]:
+    """Stream and text of `TIME stdout|stderr F|P TEXT`; F says that the line ends here."""
+    _, stream, kind, text = (record.split(b" ", 3) + [b""] * 4)[:4]
+    return _STREAMS.get(stream, STDOUT), text if kind == b"P" else text + b"\n"

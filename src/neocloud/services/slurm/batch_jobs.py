@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
-from neocloud.engines.base import Engine, EngineError
+from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, EngineError
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
 from neocloud.services.slurm.reconcile.slurmrestd import (
     SlurmApi,
@@ -25,6 +25,9 @@ from neocloud.services.slurm.resources import (
     namespace,
 )
 from neocloud.services.slurm.sbatch import DEFAULT_WORKING_DIRECTORY, job_id_in, sbatch_command
+
+TAIL_BYTES = 256 * 1024
+"""Most bytes of a file that `tail` returns, however long its lines are."""
 
 
 class ClusterJobs:
@@ -71,12 +74,18 @@ class ClusterJobs:
                 await slurm.cancel_job(job_id)
 
     async def tail(self, cluster_id: str, path: str, lines: int) -> str:
-        result = await self.run(cluster_id, ["tail", "-n", str(lines), "--", path])
+        script = 'tail -n "$1" -- "$2" | tail -c "$3"'
+        command = ["/bin/sh", "-c", script, "tail", str(lines), path, str(TAIL_BYTES)]
+        result = await self.run(cluster_id, command)
         return result.stdout.decode(errors="replace")
 
-    async def run(self, cluster_id: str, command: Sequence[str]) -> CommandResult:
+    async def run(
+        self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = MAX_OUTPUT_BYTES
+    ) -> CommandResult:
         try:
-            result = await self._access.run_in_login_shell(cluster_id, command)
+            result = await self._access.run_in_login_shell(
+                cluster_id, command, max_output_bytes=max_output_bytes
+            )
         except EngineError as error:
             raise ClusterUnreachable(f"the login node does not answer: {error}") from error
         return CommandResult(result.exit_code, result.stdout, result.stderr)

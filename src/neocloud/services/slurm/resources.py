@@ -146,9 +146,11 @@ class BatchJobs(Protocol):
         """The end of a file on the shared root; "" when there is none."""
         ...
 
-    async def run(self, cluster_id: str, command: Sequence[str]) -> CommandResult:
+    async def run(
+        self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = 2**20
+    ) -> CommandResult:
         """On the login node, as root, with the shared root as "/". For what takes seconds. Raises
-        ClusterUnreachable."""
+        ClusterUnreachable, also when it prints more than `max_output_bytes`."""
         ...
 
 

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from neocloud.engines.base import (
+    MAX_LINE_BYTES,
+    MAX_OUTPUT_BYTES,
     EngineError,
     EngineEvent,
     EventKind,
     ExecResult,
+    LogPage,
+    OutputTooLarge,
     PodPhase,
 )
 from neocloud.testing.engine_conformance.bench import SERVE, Bench
@@ -34,6 +38,20 @@ class ProcessConformance:
         with pytest.raises(EngineError, match="did not finish"):
             await space.run("one", "sleep", "3000", timeout_seconds=0.5)
 
+    async def test_exec_kills_a_command_that_prints_more_than_is_taken(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        await space.run("one", "tee", "/tmp/file", stdin=b"x" * 100_000)
+        taken = await space.run("one", "cat", "/tmp/file", max_output_bytes=100_000)
+        assert taken.stdout == b"x" * 100_000
+        for script in ("cat /tmp/file", "cat /tmp/file >&2"):
+            with pytest.raises(OutputTooLarge, match="more than 99999 bytes"):
+                await space.run("one", "sh", "-c", script, max_output_bytes=99_999)
+
+    async def test_exec_takes_a_mebibyte_unless_told_otherwise(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        with pytest.raises(OutputTooLarge):
+            await space.run("one", "cat", stdin=bytes(MAX_OUTPUT_BYTES + 1))
+
     async def test_exec_says_what_is_missing(self, space: Space) -> None:
         with pytest.raises(EngineError, match="does not exist"):
             await space.run("nobody", "true")
@@ -46,6 +64,25 @@ class ProcessConformance:
         await space.apply(space.pod("one", ["sh", "-c", script]))
         await eventually(lambda: space.lines("one"), lambda lines: lines == ["one", "two", "three"])
         assert await space.lines("one", tail=2) == ["two", "three"]
+
+    async def test_pages_of_a_log_go_on_where_the_last_one_ended(self, space: Space) -> None:
+        script = "echo one; echo two; echo three; exec sleep 3600"
+        await space.apply(space.pod("one", ["sh", "-c", script]))
+        pod = space.reference("Pod", "one")
+        page = await eventually(lambda: space.engine.log_page(pod), lambda page: len(page.lines) == 3)
+        assert page == LogPage(("one", "two", "three"), 3)
+        assert await space.engine.log_page(pod, tail=2) == LogPage(("two", "three"), 3)
+        assert await space.engine.log_page(pod, first_line=1) == LogPage(("two", "three"), 3)
+        assert await space.engine.log_page(pod, first_line=3) == LogPage((), 3)
+        assert await space.engine.log_page(pod, first_line=9) == page
+
+    async def test_a_line_of_a_log_is_of_limited_length(self, space: Space) -> None:
+        text = "x" * (3 * MAX_LINE_BYTES)
+        await space.apply(space.pod("one", ["sh", "-c", f"echo {text}; exec sleep 3600"]))
+        pod = space.reference("Pod", "one")
+        page = await eventually(lambda: space.engine.log_page(pod), lambda page: len(page.lines) >= 3)
+        assert page.lines == (text[:MAX_LINE_BYTES],) * 3
+        assert await space.lines("one") == [text[:MAX_LINE_BYTES]] * 3
 
     async def test_followed_logs_end_with_the_container(self, space: Space) -> None:
         script = "echo one; exec sleep 3600"

@@ -16,7 +16,6 @@ Machine = contract.message("neocloud.compute.v1.Machine")
 ReadSerialLogResponse = contract.message("neocloud.compute.v1.ReadSerialLogResponse")
 SERVICE = "neocloud.compute.v1.MachineService"
 OFF = "off"
-MAX_LINES = 10_000
 
 
 async def get(call: Call, request: Any) -> Any:
@@ -47,17 +46,14 @@ async def read_serial_log(call: Call, request: Any) -> Any:
     await call.dependencies.store.read(lambda tx: _record(tx, request.instance_id))
     pod = Reference("Pod", namespace(request.instance_id), pod_name(request.instance_id))
     try:
-        logs = call.dependencies.engine.logs(pod, container=POD_CONTAINER)
-        lines = [line async for line in logs]
+        page = await call.dependencies.engine.log_page(
+            pod, container=POD_CONTAINER, first_line=request.first_line, tail=request.tail
+        )
     except EngineError as error:
         raise contract.bad_state(
             request.instance_id, f"{request.instance_id} has no machine now: {error} Start it first."
         ) from error
-    first = max(0, len(lines) - request.tail) if request.tail else request.first_line
-    if first > len(lines):
-        first = 0  # it was started again meanwhile, and its log with it
-    found = lines[first : first + MAX_LINES]
-    return ReadSerialLogResponse(lines=found, next_line=first + len(found))
+    return ReadSerialLogResponse(lines=page.lines, next_line=page.next_line)
 
 
 def _record(tx: Transaction, instance_id: str) -> MachineRecord:

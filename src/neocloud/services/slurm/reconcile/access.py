@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from neocloud.core.store.protocol import Store
-from neocloud.engines.base import Engine, ExecResult, Reference
+from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Reference
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.render import CONTROLLER_POD, JAIL_PATH, LOGIN_POD
 from neocloud.services.slurm.resources import Secret, namespace
@@ -44,10 +44,20 @@ class SlurmAccess:
             await slurm.close()
 
     async def run_in_login_shell(
-        self, cluster_id: str, command: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60.0
+        self,
+        cluster_id: str,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_seconds: float = 60.0,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
         """Run as root on the first login node, with the shared root as "/"."""
         pod = Reference("Pod", namespace(cluster_id), LOGIN_POD)
         return await self._engine.exec(
-            pod, ["chroot", JAIL_PATH, *command], stdin=stdin, timeout_seconds=timeout_seconds
+            pod,
+            ["chroot", JAIL_PATH, *command],
+            stdin=stdin,
+            timeout_seconds=timeout_seconds,
+            max_output_bytes=max_output_bytes,
         )

@@ -11,19 +11,37 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from neocloud.services.slurm.resources import ClusterUnreachable, CommandResult
 
-Run = Callable[[list[str]], Awaitable[CommandResult]]
 CHUNK_BYTES = 16 * 1024**2
+"""Piece of a result that is read at once, in bytes."""
+WATCHED_FILE_BYTES = 8 * 1024**2
+"""Largest file that is read back while a job runs; a larger one stays as it was read last."""
+READ_BACK_BYTES = 64 * 1024**2
+"""Most bytes of all watched files together."""
+_SAID_BYTES = 64 * 1024
+"""Room for what a command says on stderr."""
+_READ_BACK = """
+cd "$1" || exit 2
+shift
+find . \\( -type d -o -type f -size -"$1"c \\) -print0 |
+    { shift; exec tar --create --file=- --null --no-recursion "$@" --files-from=-; }
+"""
 _WATCHED = re.compile(
     r"(events\.jsonl|log\.txt|outcome\.json|metrics\.csv|report\.json|finetune/metrics\.jsonl)"
 )
 _CHECKPOINT = re.compile(r"finetune/checkpoint-[0-9]+")
 _RESULT = re.compile(r"(?P<size>[0-9]+) (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 _LARGE = ("./finetune/*/*", "./*_file.jsonl", "./chats*", "./merged", "./result", ".*.partial")
+
+
+class Run(Protocol):
+    """Runs a command on the login node."""
+
+    async def __call__(self, command: list[str], /, *, max_output_bytes: int = ...) -> CommandResult: ...
 
 
 def lay(shown: Path, code: Path, model: Path, work: Path, attempt: int) -> None:
@@ -41,8 +59,8 @@ def lay(shown: Path, code: Path, model: Path, work: Path, attempt: int) -> None:
 async def read_back(run: Run, there: PurePosixPath, work: Path) -> None:
     """What is watched of a job, as it is now; nothing while there is no such folder."""
     excluded = [f"--exclude={pattern}" for pattern in _LARGE]
-    command = ["tar", "--create", "--file=-", f"--directory={there}", *excluded, "."]
-    found = await run(command)
+    command = ["/bin/sh", "-c", _READ_BACK, "read-back", str(there), str(WATCHED_FILE_BYTES + 1), *excluded]
+    found = await run(command, max_output_bytes=READ_BACK_BYTES)
     if found.exit_code > 1:  # 1: a file changed meanwhile
         return
     try:
@@ -72,7 +90,8 @@ async def _fetch(run: Run, source: PurePosixPath, target: Path, size: int) -> No
     with target.open("wb") as file:
         while file.tell() < size:
             place = ["iflag=skip_bytes,count_bytes", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
-            piece = await run(["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *place])
+            command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *place]
+            piece = await run(command, max_output_bytes=CHUNK_BYTES + _SAID_BYTES)
             if piece.exit_code or not piece.stdout:
                 why = piece.stderr.decode(errors="replace").strip()
                 raise ClusterUnreachable(f"{source} cannot be read: {why or 'it became shorter'}")
