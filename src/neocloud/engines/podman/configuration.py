@@ -9,9 +9,9 @@ import json
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
 
-_LOG_SIZE_MAX = 64 * 1024 * 1024
+MAX_LOG_BYTES = 64 * 1024 * 1024
 _EVENTS_SIZE_MAX = 10 * 1000 * 1000
-_PROCESSES_PER_CONTAINER = 32768
+MAX_PROCESSES = 32768
 _EXEC_KEPT_SECONDS = 10
 """How long the exit code of a finished `exec` can be asked for; a process waits around for each."""
 
@@ -44,8 +44,8 @@ def _containers_conf(layout: Layout, host: Host) -> str:
 [containers]
 default_ulimits = {json.dumps(limits)}
 log_driver = "k8s-file"
-log_size_max = {_LOG_SIZE_MAX}
-pids_limit = {_PROCESSES_PER_CONTAINER}
+log_size_max = {MAX_LOG_BYTES}
+pids_limit = {MAX_PROCESSES}
 init_path = {json.dumps(host.init)}
 
 [engine]
