@@ -52,6 +52,10 @@ class EngineUnavailable(EngineError):
     """The engine itself does not answer; trying again later may help."""
 
 
+class PathRefused(EngineError):
+    """A path in a volume leads over a link or to a device; trying again helps only when that was changed."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """Names one object."""

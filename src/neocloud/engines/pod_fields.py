@@ -183,7 +183,8 @@ def _check_mounts(container: Mapping[str, Any], volumes: set[str], where: str) -
             raise EngineError(f"{where}: volume {mount.get('name')!r} is not one of the pod's volumes.")
         if not str(mount.get("mountPath", "")).startswith("/"):
             raise EngineError(f"{where}: mountPath must be an absolute path.")
-        if ".." in PurePosixPath(mount.get("subPath", "")).parts:
+        sub_path = PurePosixPath(mount.get("subPath", ""))
+        if sub_path.is_absolute() or ".." in sub_path.parts:
             raise EngineError(f"{where}: subPath must stay inside the volume.")
 
 

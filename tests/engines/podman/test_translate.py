@@ -17,6 +17,7 @@ RESOLVED = Resolved(
     address=IPv4Address("10.89.1.5"),
     hosts_file=Path("/n/hosts"),
     volumes={"data": Path("/v/data")},
+    sub_paths={("data", "in"): Path("/run/sub-paths/in")},
     secrets={"login": {"token": b"t0"}},
     config_maps={"settings": {"level": b"debug"}},
     devices={"main": (0, 2)},
@@ -135,7 +136,7 @@ def test_mounts_carry_access_and_propagation() -> None:
         "mountPropagation": "Bidirectional",
     }
     mounts = {m["destination"]: m for m in specs({"volumeMounts": [mount]})[0]["mounts"]}
-    assert mounts["/d"]["source"] == "/v/data/in"
+    assert mounts["/d"]["source"] == "/run/sub-paths/in"
     assert mounts["/d"]["options"] == ["rbind", "ro", "rshared"]
     assert mounts["/etc/hosts"]["source"] == "/n/hosts"
     assert "ro" in mounts["/etc/hosts"]["options"]

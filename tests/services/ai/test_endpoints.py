@@ -23,6 +23,7 @@ from nebius.api.nebius.compute.v1 import (
     FilesystemSpec,
 )
 
+from neocloud.engines.base import PathRefused
 from tests.services.ai.cloud import IMAGE, AiCloud
 
 PORT = EndpointSpec.Port
@@ -192,3 +193,26 @@ async def test_a_filesystem_is_mounted_and_kept(cloud: AiCloud) -> None:
     } in cloud.container(endpoint_id)["volumeMounts"]
     with pytest.raises(RequestError, match=endpoint_id):
         await files.delete(DeleteFilesystemRequest(id=operation.resource_id))
+
+
+async def test_a_path_that_the_engine_refuses_is_an_error_with_its_words(
+    cloud: AiCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link in the filesystem: only who owns the files can change it, so nothing is tried in a loop."""
+    files, apply = FilesystemServiceClient(cloud.sdk), cloud.engine.apply
+    operation = await files.create(
+        CreateFilesystemRequest(
+            metadata=ResourceMetadata(parent_id=cloud.project_id, name="data"),
+            spec=FilesystemSpec(type=FilesystemSpec.FilesystemType.NETWORK_SSD, size_gibibytes=1),
+        )
+    )
+
+    async def refusing(objects: Any) -> None:
+        if any("sets/a" in str(each) for each in objects):
+            raise PathRefused('the path "sets/a" is a link')
+        await apply(objects)
+
+    monkeypatch.setattr(cloud.engine, "apply", refusing)
+    endpoint_id = await create(cloud, spec(volumes=[volume(operation.resource_id)]))
+    shown = await cloud.until(endpoint_id, "ERROR")
+    assert shown.status.state_details.code == "PathRefused" and "is a link" in str(shown.status)

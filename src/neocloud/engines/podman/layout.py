@@ -44,6 +44,11 @@ class Layout:
         return self.run / "storage"
 
     @property
+    def sub_paths(self) -> Path:
+        """Where sub-folders of volumes are mounted, out of reach of those who can write in the volumes."""
+        return self.run / "sub-paths"
+
+    @property
     def socket(self) -> Path:
         return self.run / "podman.sock"
 

@@ -3,13 +3,20 @@
 Every function may be repeated. A folder is never deleted while something is mounted below it.
 """
 
+import ctypes
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
+
+_BIND, _RECURSIVE = 0x1000, 0x4000  # linux/mount.h
+_DETACH, _NOFOLLOW = 0x2, 0x8
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_tmpfs(path: Path, *, size_bytes: int | None = None, mode: int = 0o700) -> None:
@@ -23,6 +30,36 @@ def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     _mount(path, ["-t", "overlay", "-o", options, "overlay"])
+
+
+def mount_descriptor(descriptor: int, path: Path) -> None:
+    """Show an open file or folder at `path`, in place of what is shown there; only we can write around it.
+
+    The kernel follows the descriptor, not a name, so what is shown cannot be another than what was opened.
+    """
+    wanted = os.fstat(descriptor)
+    if is_mounted(path) and os.path.samestat(os.stat(path), wanted):
+        return
+    detach(path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if stat.S_ISDIR(wanted.st_mode):
+        path.mkdir(mode=0o700)
+    else:
+        path.touch(mode=0o600)
+    source = f"/proc/self/fd/{descriptor}".encode()
+    if _libc.mount(source, os.fsencode(path), None, _BIND | _RECURSIVE, None):
+        raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
+
+
+def detach(path: Path) -> None:
+    """Take away a mount of `mount_descriptor` and its empty mount point; who has it mounted keeps it."""
+    while is_mounted(path):
+        if _libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW):
+            raise EngineError(f"{path} could not be unmounted: {os.strerror(ctypes.get_errno())}.")
+    if path.is_dir():
+        path.rmdir()  # never with what it holds: it is empty, or something is wrong
+    else:
+        path.unlink(missing_ok=True)
 
 
 def unmount(path: Path) -> None:

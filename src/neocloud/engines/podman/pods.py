@@ -27,8 +27,11 @@ from neocloud.engines.podman.plugs import Plugs
 from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.projections import Projections
 from neocloud.engines.podman.root_filesystems import root_filesystem
+from neocloud.engines.podman.sub_paths import SubPaths, find_sub_paths
 from neocloud.engines.podman.translate import (
     SANDBOX,
+    SUB_PATHS,
+    SUB_PATHS_LABEL,
     Resolved,
     container_specs,
     podman_names,
@@ -61,6 +64,7 @@ class Pods:
         self._objects = objects
         self._volumes = volumes
         self._projections = projections
+        self._sub_paths = SubPaths(layout)
         self._gpus = GpuAllocator()
         self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -116,6 +120,9 @@ class Pods:
             if not rows:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
             grace, manifest = self._grace(reference), self._objects.get(reference)
+            if manifest:  # what it mounts may be gone since it was stopped
+                folders = await asyncio.to_thread(self._volume_folders, manifest)
+                await asyncio.to_thread(self._sub_paths.show, manifest, folders)
 
             async def restart(row: Row) -> None:
                 if manifest and member_of(manifest) and _owns_network(row):  # it comes back on another port
@@ -198,6 +205,7 @@ class Pods:
             await remove_dead_forwards()
         place = await self._plugs.place(manifest)
         folders = await asyncio.to_thread(self._volume_folders, manifest)
+        sub_paths = await asyncio.to_thread(self._sub_paths.show, manifest, folders)
         contents = {
             kind: {
                 name: projections.get(metadata["namespace"], name)
@@ -211,6 +219,7 @@ class Pods:
             network=place.network,
             mac=place.mac,
             volumes=folders,
+            sub_paths=sub_paths,
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
             devices=devices,
@@ -248,6 +257,7 @@ class Pods:
         await self._stop(rows, self._grace(reference))
         for row in sorted(rows, key=lambda row: container_name(row) == SANDBOX):
             await self._libpod.delete(f"/containers/{row['Id']}", force=True, timeout=0)
+        await asyncio.to_thread(self._sub_paths.remove, reference.namespace, reference.name)
         await asyncio.to_thread(self._volumes.remove_scratch, reference.namespace, reference.name)
 
     async def _stop(self, rows: Sequence[Row], grace: int) -> None:
@@ -288,9 +298,15 @@ def _images(manifest: KubernetesObject) -> set[str]:
 def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
     spec = pod_fingerprint(manifest)
     present = {container_name(row) for row in rows}
+    has_sub_paths = any(find_sub_paths(manifest))
     return present == set(podman_names(manifest)) and all(
-        row["Labels"].get("neocloud.spec") == spec for row in rows
+        row["Labels"].get("neocloud.spec") == spec and (not has_sub_paths or _mounts_safely(row))
+        for row in rows
     )
+
+
+def _mounts_safely(row: Row) -> bool:
+    return row["Labels"].get(SUB_PATHS_LABEL) == SUB_PATHS
 
 
 def _owns_network(row: Row) -> bool:

@@ -24,6 +24,8 @@ from neocloud.engines.podman.root_filesystems import ENVIRONMENT
 SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""
 GPU = "nvidia.com/gpu"
+SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
+"""On containers whose sub-paths are mount points of sub_paths.py; older ones named the volume's own files."""
 _PERIOD = 100_000
 _RESTART = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
@@ -42,6 +44,8 @@ class Resolved:
     mac: str = ""
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Folder or file on this machine by volume name."""
+    sub_paths: Mapping[tuple[str, str], Path] = field(default_factory=dict)
+    """Mount point by volume name and subPath; see sub_paths.py."""
     config_maps: Contents = field(default_factory=dict)
     secrets: Contents = field(default_factory=dict)
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -86,6 +90,7 @@ def _identity(manifest: KubernetesObject, container: str, layout: Layout) -> Spe
             "neocloud.pod": metadata["name"],
             "neocloud.container": container,
             "neocloud.spec": pod_fingerprint(manifest),
+            SUB_PATHS_LABEL: SUB_PATHS,
         },
     }
 
@@ -191,7 +196,7 @@ def _mounts(container: Mapping[str, Any], resolved: Resolved, layout: Layout) ->
             continue  # a device, which is handed over as one: as a mere mount it could not be opened
         source = resolved.volumes[mount["name"]]
         if mount.get("subPath"):
-            source = source / mount["subPath"]
+            source = resolved.sub_paths[mount["name"], mount["subPath"]]
         access = "ro" if mount.get("readOnly") else "rw"
         propagation = _PROPAGATION[mount.get("mountPropagation", "None")]
         mounts.append(_bind(source, mount["mountPath"], [access, propagation]))

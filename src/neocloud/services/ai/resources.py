@@ -60,6 +60,8 @@ class Reason(StrEnum):
 
     SUBNET_GONE = "SubnetGone"
     FILESYSTEM_FAILED = "FilesystemFailed"
+    PATH_REFUSED = "PathRefused"
+    """The source_path of a volume leads over a link, or to something that is no folder or file."""
     EXITED = "Exited"
     TIMED_OUT = "TimedOut"
     CANCELLED = "Cancelled"

@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from neocloud.core.service import Rules, Violation, World
 from neocloud.services.compute.resources import (
-    FILESYSTEM,
     FilesystemState,
     attachment_space,
     check_room,
     cluster_demands,
     filesystem_attachment,
+    find_filesystem,
     preset_violations,
 )
 from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
@@ -119,9 +119,8 @@ def _filesystem_violations(new: Any, world: World) -> Iterable[Violation]:
     for index, mounted in enumerate(new.spec.filesystems):
         field = f"spec.filesystems[{index}]"
         identifier, path = mounted.filesystem_id, mounted.mount_path
-        row = world.get(identifier)
-        is_ours = row is not None and row.kind == FILESYSTEM and row.parent_id == new.metadata.parent_id
-        if row is None or not is_ours or row.owner_id or row.deleted_at is not None:
+        row = find_filesystem(world, identifier, new.metadata.parent_id)
+        if row is None:
             yield Violation(
                 f"{field}.filesystem_id",
                 f'there is no filesystem "{identifier}" in this project;'

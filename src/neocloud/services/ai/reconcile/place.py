@@ -14,7 +14,7 @@ from neocloud.services.ai.render import InterfaceView, MountView
 from neocloud.services.ai.resources import Reason, subnet_group_name
 from neocloud.services.ai.rules.container import is_udp
 from neocloud.services.ai.rules.place import is_read_only
-from neocloud.services.compute.resources import FilesystemState, claim_reference
+from neocloud.services.compute.resources import FilesystemState, claim_reference, may_attach
 from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,
@@ -71,6 +71,11 @@ async def find_filesystems(scope: WorkloadScope) -> None:
         row = await scope.context.get(volume.source)
         if row is None or row.state == FilesystemState.ERROR:
             raise Failed(Reason.FILESYSTEM_FAILED, f"Filesystem {volume.source} is gone or has failed.")
+        if not may_attach(row, scope.message.metadata.parent_id):
+            raise Failed(
+                Reason.FILESYSTEM_FAILED,
+                f"Filesystem {volume.source} belongs to another resource or project; name one of your own.",
+            )
         if row.state not in _USABLE:
             raise RetryLater(f"filesystem {row.name or row.id} is {row.state}", delay_seconds=POLL_SECONDS)
         sub_path = volume.source_path.strip("/")

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.engines.base import Engine, EngineError, Reference
+from neocloud.engines.base import Engine, EngineError, PathRefused, Reference
 from neocloud.services.ai.reconcile.place import find_filesystems, find_interface
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.render import WorkloadView, workload_objects
-from neocloud.services.ai.resources import POD, namespace
+from neocloud.services.ai.resources import POD, Reason, namespace
 from neocloud.services.ai.rules.container import is_udp, words
 from neocloud.services.compute.resources import preset
 
@@ -54,6 +54,8 @@ class WorkloadReconciler:
             await self._stop(scope)  # of an earlier attempt
         try:
             await self._engine.apply(workload_objects(self._view(scope)))
+        except PathRefused as error:
+            raise Failed(Reason.PATH_REFUSED, str(error)) from error
         except EngineError as error:
             raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
         scope.observation = await self._engine.observe(namespace(scope.id))

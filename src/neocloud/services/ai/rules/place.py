@@ -6,7 +6,7 @@ from typing import Any
 from neocloud.core.service import Violation, World
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.resources import ReadWrite
-from neocloud.services.compute.resources import FILESYSTEM, attachment_space, filesystem_attachment
+from neocloud.services.compute.resources import attachment_space, filesystem_attachment, find_filesystem
 from neocloud.services.vpc.resources import NETWORK, SUBNET, SubnetSpec
 
 DEFAULT_NETWORK = "default-network"
@@ -19,7 +19,7 @@ def place_violations(new: Any, world: World) -> Iterable[Violation]:
     elif not spec.subnet_id and default_subnet(world, parent_id) is None:
         yield Violation("spec.subnet_id", "is required: the project has no default network; name a subnet")
     for index, volume in enumerate(spec.volumes):
-        if _find(world, FILESYSTEM, volume.source, parent_id) is None:
+        if find_filesystem(world, volume.source, parent_id) is None:
             yield _missing(f"spec.volumes[{index}].source", "filesystem", volume.source)
 
 

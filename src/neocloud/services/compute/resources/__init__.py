@@ -25,6 +25,8 @@ from neocloud.services.compute.resources.filesystem import (
     claim_namespace,
     claim_reference,
     filesystem_spec,
+    find_filesystem,
+    may_attach,
 )
 from neocloud.services.compute.resources.filesystem import attachment_value as filesystem_attachment
 from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
@@ -62,7 +64,9 @@ __all__ = [
     "cluster_demands",
     "filesystem_attachment",
     "filesystem_spec",
+    "find_filesystem",
     "gib",
+    "may_attach",
     "instance_demands",
     "platforms",
     "preset",

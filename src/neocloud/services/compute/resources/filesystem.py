@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.service import World
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Reference
 
@@ -53,6 +54,21 @@ class FilesystemReason(StrEnum):
 def filesystem_spec(size_gibibytes: int) -> Any:
     """The usual filesystem, for bricks that make one as a child."""
     return FilesystemSpec(size_gibibytes=size_gibibytes, type=FilesystemType.Value("NETWORK_SSD"))
+
+
+def find_filesystem(world: World, filesystem_id: str, parent_id: str) -> Resource | None:
+    """The live filesystem that a resource of this project may attach; None for all others.
+
+    One that another resource owns is its owner's alone, such as the shared root of a Slurm cluster, which
+    holds the files and keys of everybody there. The only way in which rules may look a filesystem up.
+    """
+    row = world.get(filesystem_id)
+    return row if row is not None and row.kind == FILESYSTEM and may_attach(row, parent_id) else None
+
+
+def may_attach(row: Resource, parent_id: str) -> bool:
+    """Whether a resource of this project may attach the filesystem; asked again when it is mounted."""
+    return row.parent_id == parent_id and not row.owner_id and not row.deleted_at
 
 
 def claim_name(filesystem_id: str) -> str:

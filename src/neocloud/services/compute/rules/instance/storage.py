@@ -6,7 +6,7 @@ from typing import Any
 
 from neocloud.core.service import Violation, World
 from neocloud.services.compute.resources.disk import DISK, DiskState
-from neocloud.services.compute.resources.filesystem import FILESYSTEM, RESERVED_LABEL_PREFIX
+from neocloud.services.compute.resources.filesystem import FILESYSTEM, RESERVED_LABEL_PREFIX, find_filesystem
 from neocloud.services.compute.resources.instance import attached_disks, is_read_only
 from neocloud.services.compute.rules.disk_spec import disk_spec_violations
 from neocloud.services.compute.rules.references import find, missing
@@ -95,8 +95,8 @@ def _filesystem_violations(new: Any, attached: Any, field: str, world: World) ->
         yield Violation(field, "needs an existing_filesystem")
         return
     identifier = attached.existing_filesystem.id
-    row = find(world, FILESYSTEM, identifier, new.metadata.parent_id)
-    if row is None or row.owner_id:
+    row = find_filesystem(world, identifier, new.metadata.parent_id)
+    if row is None:
         yield missing(f"{field}.existing_filesystem.id", FILESYSTEM, identifier)
     elif row.state in ("ERROR", "DELETING"):
         yield Violation(f"{field}.existing_filesystem.id", f"{row.id} is {row.state} and cannot be attached")

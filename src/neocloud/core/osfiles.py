@@ -1,0 +1,337 @@
+"""Files below a folder in which somebody else can write: a tenant's volume, weights, what a container left.
+
+Whoever can write in a folder can put a link, a fifo or a device where a file was, between any two looks at
+it. So nothing here acts on a path twice: a `Folder` is an open descriptor, every path is resolved below it by
+the kernel (openat2, Linux 5.6) or one component at a time, and what was opened is looked at before it is
+read. Only regular files and folders are opened; links are refused unless a caller allows those that stay
+below the folder.
+
+All calls block for as long as a disk does. What breaks a rule raises UnsafePath, an OSError.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Self
+
+MAX_TREE_ENTRIES = 100_000
+"""Files and folders that are copied or listed of one tree; a model has some hundred at most."""
+MAX_TREE_DEPTH = 32
+"""Folders one inside the other in a tree that is copied or removed."""
+MAX_READ_BYTES = 64 * 1024**2
+"""Of a file that is read as a whole, unless the caller gives another limit."""
+
+_OPENAT2 = 437  # the same number on every architecture
+_NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08  # linux/openat2.h
+_ATTEMPTS = 64
+"""openat2 answers EAGAIN when something was renamed meanwhile; renaming all the time leads to a refusal."""
+_FICLONE = 0x40049409  # linux/fs.h
+_CHUNK_BYTES = 8 * 1024**2
+_LINK_ERRORS = frozenset({errno.ELOOP, errno.EXDEV})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class UnsafePath(OSError):
+    """What lies there is a link, or no regular file or folder, or there is too much of it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(errno.ELOOP, why, str(path))
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.why}"
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class Folder:
+    """An open folder. Use it as a context manager; paths given to it are relative and cannot leave it."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        """Takes over the descriptor; `path` is only for messages."""
+        self.descriptor = descriptor
+        self.path = path
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A folder whose path nobody but the operator can change; links in the path are followed."""
+        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    @contextlib.contextmanager
+    def pinned(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> Iterator[int]:
+        """A descriptor (O_PATH) of the regular file or folder there, while the context lasts.
+
+        `inner_links` follows relative links that stay below this folder. Raises UnsafePath;
+        FileNotFoundError.
+        """
+        descriptor = _resolve(self.descriptor, PurePosixPath(relative), self.path, inner_links=inner_links)
+        with _closing(descriptor):
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                kind = "is a link" if stat.S_ISLNK(mode) else "is neither a regular file nor a folder"
+                raise UnsafePath(self.path / relative, kind)
+            yield descriptor
+
+    def folder(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> "Folder":
+        """Raises UnsafePath; FileNotFoundError; NotADirectoryError."""
+        with self.pinned(relative, inner_links=inner_links) as pinned:
+            return Folder(_reopened(pinned, os.O_RDONLY | os.O_DIRECTORY), self.path / relative)
+
+    def file(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> BinaryIO:
+        """A regular file, open for reading. Raises UnsafePath; FileNotFoundError."""
+        with self.pinned(relative, inner_links=inner_links) as pinned:
+            if not stat.S_ISREG(os.fstat(pinned).st_mode):
+                raise UnsafePath(self.path / relative, "is a folder where a file has to be")
+            return os.fdopen(_reopened(pinned, os.O_RDONLY | os.O_NONBLOCK), "rb")
+
+    def read(
+        self,
+        relative: str | PurePosixPath,
+        *,
+        limit: int = MAX_READ_BYTES,
+        inner_links: bool = False,
+    ) -> bytes:
+        """A whole file. Raises UnsafePath, also when it has more than `limit` bytes; FileNotFoundError."""
+        with self.file(relative, inner_links=inner_links) as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise UnsafePath(self.path / relative, f"is larger than {limit:,} bytes")
+        return content
+
+    def tail(self, relative: str | PurePosixPath, limit: int) -> bytes:
+        """The last bytes of a file, `limit` at most. Raises UnsafePath; FileNotFoundError."""
+        with self.file(relative) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+            return file.read(limit)
+
+    def state(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> os.stat_result | None:
+        """Of a regular file or folder; None where there is none, or something else."""
+        try:
+            with self.pinned(relative, inner_links=inner_links) as pinned:
+                return os.fstat(pinned)
+        except OSError:
+            return None
+
+    def has_file(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> bool:
+        found = self.state(relative, inner_links=inner_links)
+        return found is not None and stat.S_ISREG(found.st_mode)
+
+    def names(self) -> list[str]:
+        """Of all that lies in it, whatever it is, sorted. Raises UnsafePath when there are too many."""
+        found = []
+        with os.scandir(self.descriptor) as entries:
+            for entry in entries:
+                found.append(entry.name)
+                if len(found) > MAX_TREE_ENTRIES:
+                    raise UnsafePath(self.path, f"holds more than {MAX_TREE_ENTRIES:,} files")
+        return sorted(found)
+
+    def make(self, name: str, mode: int = 0o755) -> "Folder":
+        """The folder in it of this name, made if needed. Raises UnsafePath when something else is there."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(_name(name), mode, dir_fd=self.descriptor)
+        return self.folder(name)
+
+    def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        """Put a file there in one step, in place of a file or link of this name."""
+        partial = f".{_name(name)}.{secrets.token_hex(4)}.partial"
+        try:
+            with self.new_file(partial, mode) as file:
+                file.write(content)
+            self.rename(partial, name)
+        finally:
+            self.unlink(partial)
+
+    def new_file(self, name: str, mode: int = 0o644) -> BinaryIO:
+        """A file that was not there, open for writing. Raises FileExistsError, also for a link."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(_name(name), flags, mode, dir_fd=self.descriptor)
+        os.fchmod(descriptor, mode)
+        return os.fdopen(descriptor, "wb")
+
+    def append(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        """At the end of a regular file, made if needed. Raises UnsafePath."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(_name(name), flags, mode, dir_fd=self.descriptor)
+        except FileExistsError:
+            with self.pinned(name) as pinned:
+                if not stat.S_ISREG(os.fstat(pinned).st_mode):
+                    raise UnsafePath(self.path / name, "is a folder where a file has to be") from None
+                descriptor = _reopened(pinned, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "ab", closefd=True) as file:
+            file.write(content)
+
+    def rename(self, name: str, to: str, target: "Folder | None" = None) -> None:
+        """In one step, in place of a file of the new name; in `target`, or here."""
+        there = (target or self).descriptor
+        os.replace(_name(name), _name(to), src_dir_fd=self.descriptor, dst_dir_fd=there)
+
+    def unlink(self, name: str) -> None:
+        """A file or link, if it is there; never what a link points to."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_name(name), dir_fd=self.descriptor)
+
+    def remove(self, name: str, depth: int = 0) -> None:
+        """Whatever is there, folders with all they hold; links are removed, never followed."""
+        try:
+            self.unlink(name)
+        except (IsADirectoryError, PermissionError):
+            if depth > MAX_TREE_DEPTH:
+                raise UnsafePath(self.path / name, f"lies more than {MAX_TREE_DEPTH} folders deep") from None
+            with self.folder(name) as inner:
+                for each in inner.names():
+                    inner.remove(each, depth + 1)
+            os.rmdir(name, dir_fd=self.descriptor)
+
+    def copy_file(
+        self,
+        relative: str | PurePosixPath,
+        target: "Folder",
+        name: str,
+        *,
+        link: bool = False,
+        inner_links: bool = False,
+    ) -> None:
+        """A regular file to a new one; `link` makes a hard link of it where the file system can.
+
+        Raises UnsafePath; FileNotFoundError; FileExistsError.
+        """
+        with self.file(relative, inner_links=inner_links) as source:
+            if link:
+                with contextlib.suppress(OSError):
+                    own = f"/proc/self/fd/{source.fileno()}"
+                    os.link(own, _name(name), dst_dir_fd=target.descriptor, follow_symlinks=True)
+                    return
+            state = os.fstat(source.fileno())
+            with target.new_file(name, stat.S_IMODE(state.st_mode) & 0o777) as copy:
+                _copy_bytes(source.fileno(), copy.fileno(), state.st_size)
+                os.utime(copy.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    def copy_tree(self, target: "Folder", *, link: bool = False) -> None:
+        """All regular files and folders into `target`, which is empty.
+
+        Raises UnsafePath at the first thing that is neither, and when there is too much.
+        """
+        _copy_tree(self, target, [MAX_TREE_ENTRIES], 0, link=link)
+
+
+def _copy_tree(source: Folder, target: Folder, left: list[int], depth: int, *, link: bool) -> None:
+    if depth > MAX_TREE_DEPTH:
+        raise UnsafePath(source.path, f"lies more than {MAX_TREE_DEPTH} folders deep")
+    for name in source.names():
+        left[0] -= 1
+        if left[0] < 0:
+            raise UnsafePath(source.path, f"and its folders hold more than {MAX_TREE_ENTRIES:,} files")
+        with source.pinned(name) as found:
+            is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
+        if is_folder:
+            with source.folder(name) as inner, target.make(name) as copy:
+                _copy_tree(inner, copy, left, depth + 1, link=link)
+        else:
+            source.copy_file(name, target, name, link=link)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete what lies at a path, if anything; nobody else can write in its parent folder."""
+    with contextlib.suppress(FileNotFoundError), Folder.open(path.parent) as parent:
+        parent.remove(path.name)
+
+
+def _resolve(folder: int, relative: PurePosixPath, path: Path, *, inner_links: bool) -> int:
+    """An O_PATH descriptor; of a link itself where that comes last and links are not followed."""
+    if relative.is_absolute() or ".." in relative.parts:
+        raise UnsafePath(path / relative, "leads out of its folder")
+    flags = os.O_PATH | os.O_CLOEXEC | (0 if inner_links else os.O_NOFOLLOW)
+    how = _OpenHow(flags, 0, _BENEATH | _NO_MAGICLINKS | (0 if inner_links else _NO_SYMLINKS))
+    for _ in range(_ATTEMPTS):
+        name = ctypes.c_char_p(os.fsencode(relative))
+        found = _libc.syscall(_OPENAT2, folder, name, ctypes.byref(how), ctypes.sizeof(how))
+        if found >= 0:
+            return found
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EPERM):  # an older kernel, or a filter that does not know the call
+            return _walk(folder, relative, path)
+        if number in _LINK_ERRORS:
+            why = "leads out of its folder by a link" if inner_links else "has a link in its path"
+            raise UnsafePath(path / relative, why)
+        if number != errno.EAGAIN:
+            raise OSError(number, os.strerror(number), str(path / relative))
+    raise UnsafePath(path / relative, "is being moved about")
+
+
+def _walk(folder: int, relative: PurePosixPath, path: Path) -> int:
+    """One component at a time, following no link at all."""
+    *folders, last = relative.parts or (".",)
+    current = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    for part in folders:
+        with _closing(current):
+            if stat.S_ISLNK(os.stat(part, dir_fd=current, follow_symlinks=False).st_mode):
+                raise UnsafePath(path / relative, "has a link in its path")
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            current = os.open(part, flags, dir_fd=current)
+    with _closing(current):
+        return os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+
+
+def _reopened(pinned: int, flags: int) -> int:
+    """Another descriptor of the same file; nothing is looked up by name."""
+    return os.open(f"/proc/self/fd/{pinned}", flags | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+def _copy_bytes(source: int, target: int, size: int) -> None:
+    """Shared with the original where the file system can, and sparse where the original is."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+        return
+    except OSError:
+        os.ftruncate(target, size)
+    place = 0
+    while place < size:
+        try:
+            place = os.lseek(source, place, os.SEEK_DATA)
+        except OSError:  # nothing but a hole is left
+            return
+        end = min(size, os.lseek(source, place, os.SEEK_HOLE))
+        os.lseek(target, place, os.SEEK_SET)
+        os.lseek(source, place, os.SEEK_SET)
+        while place < end and (chunk := os.read(source, min(_CHUNK_BYTES, end - place))):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(target, view) :]
+            place += len(chunk)
+        if place < end:  # it became shorter
+            return
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _name(name: str) -> str:
+    if not name or "/" in name or name in (".", ".."):
+        raise ValueError(f"{name!r} is not the name of one file")
+    return name
