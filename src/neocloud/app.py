@@ -93,7 +93,7 @@ def control_plane(
 
 @asynccontextmanager
 async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
-    engine = PodmanEngine(settings.home)
+    engine = PodmanEngine(settings.home, opened_ranges=settings.opened_ranges)
     try:
         await load_images(settings.home, engine)
         clock = SystemClock()

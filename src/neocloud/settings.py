@@ -41,6 +41,8 @@ class Settings:
     """Own quotas and first limits; None means those that ship."""
     public_pool: str = ""
     """Range of "public" addresses of new projects; empty means the vpc brick's default, 198.18.0.0/16."""
+    opened_ranges: tuple[IPv4Network, ...] = ()
+    """Private ranges that workloads of tenants may reach; without, they reach public addresses only."""
     audit_days: int = 365
     """How long audit events are kept."""
     tenant_name: str = "innovation-bank"
@@ -126,6 +128,15 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument(
         "--public-pool", type=ipv4_range, default="", help="public addresses (default: 198.18.0.0/16)"
     )
+    parser.add_argument(
+        "--allow-egress",
+        dest="opened_ranges",
+        metavar="RANGE",
+        action="append",
+        type=IPv4Network,
+        default=[],
+        help="private range that workloads may reach (may be repeated)",
+    )
     parser.add_argument("--audit-days", type=int, default=365, help="keep audit events for so many days")
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
@@ -145,6 +156,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
     values["model_folders"] = tuple(values["model_folders"])
+    values["opened_ranges"] = tuple(values["opened_ranges"])
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifests import (
     check_name,
+    denies_egress,
     file_contents,
     fingerprint,
     in_order,
@@ -83,6 +84,14 @@ def test_secret_data_is_decoded_and_plain_data_wins() -> None:
         manifest("ConfigMap", data={"..": "x"}),
         manifest("NetworkPolicy", spec={"podSelector": {"matchLabels": {"a": "b"}}}),
         manifest("NetworkPolicy", spec={"podSelector": {}, "ingress": []}),
+        manifest(
+            "NetworkPolicy",
+            spec={
+                "podSelector": {},
+                "ingress": [{"from": [{"podSelector": {}}]}],
+                "egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}],
+            },
+        ),
         pod(restartPolicy="Sometimes"),
         pod(terminationGracePeriodSeconds=-1),
         pod(hostPID=True),
@@ -129,6 +138,22 @@ def test_policy_that_allows_the_own_namespace_is_taken() -> None:
     ingress = [{"from": [{"podSelector": {}}]}]
     policy = manifest("NetworkPolicy", spec={"podSelector": {}, "ingress": ingress, "egress": [{}]})
     assert checked([policy]) == [policy]
+
+
+def test_policy_that_denies_egress_is_told_from_one_that_does_not() -> None:
+    same = [{"podSelector": {}}]
+    ingress = {"podSelector": {}, "ingress": [{"from": same}]}
+    for changes, denies in (
+        ({}, False),
+        ({"policyTypes": ["Ingress"]}, False),
+        ({"egress": [{}]}, False),
+        ({"policyTypes": ["Ingress", "Egress"], "egress": [{}]}, False),
+        ({"policyTypes": ["Ingress", "Egress"]}, True),
+        ({"policyTypes": ["Ingress", "Egress"], "egress": []}, True),
+        ({"egress": [{"to": same}]}, True),
+    ):
+        policy = manifest("NetworkPolicy", spec={**ingress, **changes})
+        assert checked([policy]) == [policy] and denies_egress(policy) is denies
 
 
 def test_fields_for_a_fleet_scheduler_are_let_through() -> None:

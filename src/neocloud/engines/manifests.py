@@ -126,17 +126,26 @@ def file_contents(manifest: KubernetesObject) -> dict[str, bytes]:
 
 
 def check_network_policy(manifest: KubernetesObject) -> None:
-    """Accept only what a namespace already means: pods of the same namespace may reach each other."""
+    """Accept only what a namespace already means, pods of the same namespace may reach each other, and
+    besides that no egress to elsewhere."""
     spec = manifest.get("spec") or {}
     same_namespace = [{"podSelector": {}}]
     fits = (
         not spec.get("podSelector")
         and all(rule == {"from": same_namespace} for rule in spec.get("ingress") or [])
-        and all(rule == {} for rule in spec.get("egress") or [{}])
+        and all(rule in ({}, {"to": same_namespace}) for rule in spec.get("egress") or [])
         and spec.get("ingress")
     )
     if not fits:
         raise EngineError(
             f"NetworkPolicy {manifest['metadata']['name']} asks for more than this engine enforces; "
-            "it takes only an empty podSelector with ingress from [{podSelector: {}}]."
+            "it takes only an empty podSelector with ingress from [{podSelector: {}}], "
+            "and egress to the same or to anywhere."
         )
+
+
+def denies_egress(policy: KubernetesObject) -> bool:
+    """Whether the pods of the policy's namespace may begin connections to each other alone."""
+    spec = policy.get("spec") or {}
+    is_meant = "Egress" in (spec.get("policyTypes") or ()) or bool(spec.get("egress"))
+    return is_meant and {} not in (spec.get("egress") or [])

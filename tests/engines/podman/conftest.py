@@ -11,6 +11,7 @@ import pytest_asyncio
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import mounts_below
+from tests.engines.podman.wire import WORLD
 
 BUSYBOX = Path("/bin/busybox")
 PROGRAMS = (
@@ -27,10 +28,10 @@ class PodmanBench:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.engine = PodmanEngine(home)
+        self.engine = self.reopened()
 
     def reopened(self) -> PodmanEngine:
-        return PodmanEngine(self.home)
+        return PodmanEngine(self.home, opened_ranges=[WORLD])
 
 
 @pytest.fixture(scope="module")

@@ -163,13 +163,13 @@ async def as_at_first(lab: Lab) -> AsyncIterator[None]:
     await lab.engine.apply([lab.net_a(), *(pod(name) for name in PLACES)])
 
 
-async def network_of(engine: PodmanEngine, name: str) -> str:
+async def network_of(engine: PodmanEngine, name: str, space: str = "") -> str:
     async def nothing() -> None:
         return
 
     libpod = Libpod(engine.layout.socket, nothing)
     try:
-        found = await libpod.get(f"/containers/space-{name}.{name}.main/json")
+        found = await libpod.get(f"/containers/{space or f'space-{name}'}.{name}.main/json")
         return f"/proc/{found['State']['Pid']}/ns/net"
     finally:
         await libpod.close()

@@ -14,12 +14,15 @@ import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from typing import TypeVar, cast
 
 WAIT_SECONDS = 0.7
 """How long an answer may take; what is dropped never answers."""
 _NETWORK = 0x40000000
 _ECHO_REQUEST = 8
+WORLD = IPv4Network("198.51.100.0/24")
+"""Where `outside` is. It is closed to pods, as it is no part of the internet, unless an engine opens it."""
 Made = TypeVar("Made")
 
 
@@ -56,12 +59,15 @@ class Station:
             raise failures[0]
         return made[0]
 
-    async def serve(self, *ports: int) -> None:
-        """Answer on TCP and UDP with the station's name and the address that the caller is seen under."""
+    async def serve(self, *ports: int, address: str = "0.0.0.0") -> None:
+        """Answer on TCP and UDP with the station's name and the address that the caller is seen under.
+
+        A station with several addresses answers UDP under the one that was asked only where it is named.
+        """
         for port in ports:
-            tcp = self.make(lambda port=port: _bound(socket.SOCK_STREAM, port))
+            tcp = self.make(lambda port=port: _bound(socket.SOCK_STREAM, address, port))
             self.servers.append(await asyncio.start_server(self._answer, sock=tcp))
-            udp = self.make(lambda port=port: _bound(socket.SOCK_DGRAM, port))
+            udp = self.make(lambda port=port: _bound(socket.SOCK_DGRAM, address, port))
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_datagram_endpoint(lambda: _Echo(self.name), sock=udp)
             self.servers.append(transport)
@@ -145,10 +151,10 @@ def _said(name: str, peer: tuple[str, int]) -> bytes:
     return f"{name} {peer[0]}".encode()
 
 
-def _bound(kind: int, port: int) -> socket.socket:
+def _bound(kind: int, address: str, port: int) -> socket.socket:
     server = socket.socket(socket.AF_INET, kind)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(("0.0.0.0", port))
+    server.bind((address, port))
     server.setblocking(False)
     return server
 
@@ -184,8 +190,11 @@ def resolution(source_mac: str, claimed: str, target_mac: str, target: str) -> b
 
 
 @contextlib.contextmanager
-def outside() -> Iterator[Station]:
-    """A network of another machine, as far as this one can tell: `world`, behind an interface of its own."""
+def outside(*addresses: str) -> Iterator[Station]:
+    """A network of another machine, as far as this one can tell: `world`, behind an interface of its own.
+
+    It has these addresses, too, and this machine knows the way to them.
+    """
     name = f"nctest-{os.getpid()}"
     here, there = f"ncw{os.getpid()}"[:15], f"ncx{os.getpid()}"[:15]
     world = Station("world", "198.51.100.2", f"/run/netns/{name}")
@@ -197,6 +206,9 @@ def outside() -> Iterator[Station]:
         _ip("-netns", name, "address", "add", "198.51.100.2/24", "dev", there)
         _ip("-netns", name, "link", "set", there, "up")
         _ip("-netns", name, "route", "add", "default", "via", "198.51.100.1")
+        for address in addresses:
+            _ip("-netns", name, "address", "add", f"{address}/32", "dev", there)
+            _ip("route", "add", f"{address}/32", "via", "198.51.100.2", "dev", here)
         yield world
     finally:
         world.close()

@@ -2,12 +2,14 @@
 
 import os
 from dataclasses import replace
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from neocloud.cli.commands.up_options import (
+    AllowEgress,
     AuditDays,
     DatabaseUrl,
     Domain,
@@ -59,6 +61,7 @@ def up(
     audit_days: AuditDays = None,
     model_folder: ModelFolder = None,
     public_pool: PublicPool = None,
+    allow_egress: AllowEgress = None,
     emulator: Emulator = False,
     emulator_gpus: EmulatorGpus = None,
 ) -> None:
@@ -94,6 +97,7 @@ def up(
             model_folders=tuple(str(folder.resolve()) for folder in model_folder) if model_folder else None,
             audit_days=audit_days,
             public_pool=public_pool,
+            opened_ranges=_opened_ranges(allow_egress),
             emulator=emulator or None,
             emulator_gpus=emulator_gpus,
         )
@@ -114,6 +118,18 @@ def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | Non
     if port is not None:
         return port
     return DEFAULT_TLS_PORT if kept.tls_port is None and (tls or host) else kept.tls_port
+
+
+def _opened_ranges(given: list[str] | None) -> tuple[str, ...] | None:
+    """None: as before."""
+    if not given:
+        return None
+    try:
+        return tuple(str(IPv4Network(text)) for text in given if text != "none")
+    except ValueError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"--allow-egress: {error}", "Write a range of IPv4 addresses: 10.20.0.0/16"
+        ) from error
 
 
 def _options(kept: Options, *, tls_port: int | None, **given: Any) -> Options:

@@ -67,6 +67,14 @@ PublicPool = Annotated[
     str | None,
     typer.Option(help="Range of the public addresses of new projects. Default: 198.18.0.0/16."),
 ]
+AllowEgress = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RANGE",
+        help="Private range that machines and containers may reach, such as 10.20.0.0/16; may be repeated."
+        ' Those given replace those of before; "none" closes all. Default: public addresses only.',
+    ),
+]
 Emulator = Annotated[
     bool,
     typer.Option(

@@ -36,6 +36,7 @@ class Options:
     audit_days: int = 0
     """0: as long as the server keeps them by itself."""
     public_pool: str = ""
+    opened_ranges: tuple[str, ...] = ()
     emulator: bool = False
     emulator_gpus: str = ""
 
@@ -65,6 +66,8 @@ class Options:
             given += ["--audit-days", str(self.audit_days)]
         if self.public_pool:
             given += ["--public-pool", self.public_pool]
+        for opened in self.opened_ranges:
+            given += ["--allow-egress", opened]
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given

@@ -51,14 +51,18 @@ _PODS_AT_ONCE = 8
 class PodmanEngine:
     """Implements `neocloud.engines.base.Engine`, and what only a single machine needs besides."""
 
-    def __init__(self, home: Path, *, pool: IPv4Network = DEFAULT_POOL) -> None:
+    def __init__(
+        self, home: Path, *, pool: IPv4Network = DEFAULT_POOL, opened_ranges: Sequence[IPv4Network] = ()
+    ) -> None:
+        """`opened_ranges`: private addresses that pods may reach nevertheless."""
         self.layout = Layout.of(home)
         """Where its files lie and what its parts are called; for whoever builds images or shows status."""
         self._libpod = Libpod(self.layout.socket, self._start_service)
-        self._parts = Parts.of(self.layout, self._libpod, pool)
+        self._parts = Parts.of(self.layout, self._libpod, pool, opened_ranges)
         self._prober = Prober(self._run_probe, self.restart)
         self._observer = Observer(self._parts, self._libpod, self._prober)
         self._images = Images(self._libpod)
+        self._opened = ", ".join(map(str, opened_ranges)) or "none"
         self._host: Host | None = None
         self._prepared = False
         self._preparing = asyncio.Lock()
@@ -88,6 +92,7 @@ class PodmanEngine:
                 "runtime": host.runtime,
                 "cgroups": host.cgroup_version,
                 "storage driver": info["store"]["graphDriverName"],
+                "private ranges open to workloads": self._opened,
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
             },

@@ -9,23 +9,25 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network
 
 from neocloud.engines.podman import nft
+from neocloud.engines.podman.egress import CHAIN, Egress, render_egress
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.member_rules import render_member_rules
 from neocloud.engines.podman.plane import Plane
 from neocloud.engines.podman.spoofing import removed, render_spoofing_table
 
 _BEFORE_PODMAN = -10
-_LINK_LOCAL = "169.254.0.0/16"
-"""Where clouds hand this machine's credentials to whoever asks."""
 
 
 def render_table(
-    layout: Layout, bridges: Iterable[tuple[str, IPv4Network]], plane: Plane | None = None
+    layout: Layout,
+    bridges: Iterable[tuple[str, IPv4Network]],
+    plane: Plane | None = None,
+    egress: Egress | None = None,
 ) -> str:
     """The whole rule set for the (interface, subnet) pairs of namespaces, and for virtual networks.
 
-    A pod may talk within its namespace and out to the world; it may not send under another address, reach
-    another bridge or this machine. From outside only published ports lead in.
+    A pod may talk within its namespace and to the public internet (`egress.py`); it may not send under
+    another address, reach another bridge or this machine. From outside only published ports lead in.
     """
     bridges = sorted(bridges)
     ours = f'"{layout.interface_prefix}*"'
@@ -42,6 +44,7 @@ def render_table(
         f"table inet {layout.table}",
         f"delete table inet {layout.table}",
         f"table inet {layout.table} {{",
+        *render_egress(egress or Egress()),
         *members,
         "  chain forward {",
         f"    type filter hook forward priority {_BEFORE_PODMAN}; policy accept;",
@@ -51,7 +54,7 @@ def render_table(
         "    ct state established,related accept",
         *inside,
         f'    iifname {ours} meta oifkind "bridge" counter drop',
-        f"    iifname {ours} ip daddr {_LINK_LOCAL} counter drop",
+        f"    iifname {ours} jump {CHAIN}",
         f"    iifname {ours} meta nfproto ipv4 accept",
         f"    oifname {ours} ct status dnat accept",
         "    counter drop",
@@ -68,7 +71,10 @@ def render_table(
 
 
 async def sync_tables(
-    layout: Layout, bridges: Iterable[tuple[str, IPv4Network]], plane: Plane | None = None
+    layout: Layout,
+    bridges: Iterable[tuple[str, IPv4Network]],
+    plane: Plane | None = None,
+    egress: Egress | None = None,
 ) -> None:
     """Make the kernel hold exactly the rules for these; no bridge, no table.
 
@@ -76,9 +82,10 @@ async def sync_tables(
     """
     bridges = list(bridges)
     if plane and plane.networks:
-        await nft.load(render_table(layout, bridges, plane) + render_spoofing_table(layout, plane))
+        rules = render_table(layout, bridges, plane, egress)
+        await nft.load(rules + render_spoofing_table(layout, plane))
         return
-    rules = render_table(layout, bridges) if bridges else _removed(layout)
+    rules = render_table(layout, bridges, egress=egress) if bridges else _removed(layout)
     await nft.load(rules + ("\n".join(removed(layout)) + "\n" if plane else ""))
 
 

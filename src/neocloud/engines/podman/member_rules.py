@@ -10,6 +10,7 @@ rule left on it.
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
+from neocloud.engines.podman.egress import CHAIN
 from neocloud.engines.podman.nft import listed, rendered_chain, rendered_map, rendered_set
 from neocloud.engines.podman.plane import Plane, placed
 from neocloud.engines.virtual_network import DIRECTIONS, SecurityRule, VirtualNetwork
@@ -22,7 +23,6 @@ _DEPARTURE, _ARRIVAL = -110, 110
 """Before the translation of targets, after that of sources; ours and netavark's."""
 _TARGETS, _SOURCES = -105, 90
 """Before netavark's own translation: the first one to decide wins."""
-_LINK_LOCAL = "169.254.0.0/16"
 
 Combination = tuple[str, tuple[str, ...]]
 """A network and the security groups of an interface on it."""
@@ -195,7 +195,7 @@ def _from_member(plane: Plane) -> list[str]:
         "ct state related accept",
         "oifname @subnet_bridges ct status dnat ct original ip daddr @public accept",
         'meta oifkind "bridge" counter drop',
-        f"ip daddr {_LINK_LOCAL} counter drop",
+        f"jump {CHAIN}",
         *_routes(plane),
         "counter drop",
     )

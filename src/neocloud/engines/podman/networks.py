@@ -6,18 +6,22 @@ look-ups hang for seconds whenever a container comes or goes.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
+from neocloud.engines.manifests import denies_egress
 from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
 from neocloud.engines.podman.coalesced import Coalesced
+from neocloud.engines.podman.egress import Egress, name_servers
 from neocloud.engines.podman.firewall import sync_tables
+from neocloud.engines.podman.hostsfile import resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.mounts import remove_tree
 from neocloud.engines.podman.netavark import remove_network_chains
+from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.public_addresses import (
     announce_public_addresses,
     end_connections,
@@ -26,17 +30,28 @@ from neocloud.engines.podman.public_addresses import (
 from neocloud.engines.podman.records import read_record, write_record
 from neocloud.engines.podman.virtual_networks import VirtualNetworks
 
+POLICY = "NetworkPolicy"
 _ROUTES = Path("/proc/net/route")
 
 
 class Networks:
     """Makes, remembers and removes the networks of all namespaces."""
 
-    def __init__(self, layout: Layout, libpod: Libpod, pool: IPv4Network, virtual: VirtualNetworks) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        libpod: Libpod,
+        pool: IPv4Network,
+        virtual: VirtualNetworks,
+        objects: Objects,
+        opened: Sequence[IPv4Network],
+    ) -> None:
         self.layout = layout
         self._libpod = libpod
         self._pool = pool
         self._virtual = virtual
+        self._objects = objects
+        self._opened = tuple(opened)
         self._lock = asyncio.Lock()
         self._synced = Coalesced(self._sync)
         self._public: dict[IPv4Address, IPv4Address] = {}
@@ -152,10 +167,21 @@ class Networks:
         plane = self._virtual.plane()
         public = plane.public_addresses() if plane else {}
         present = await withdraw_public_addresses(self.layout, public) if plane else set()
-        await sync_tables(self.layout, [(n.interface, n.subnet) for n in networks if n], plane)
+        bridges = [(n.interface, n.subnet) for n in networks if n]
+        await sync_tables(self.layout, bridges, plane, self._egress())
         await end_connections(a for a, leads_to in self._public.items() if public.get(a) != leads_to)
         self._public = public
         await announce_public_addresses(self.layout, public.keys() - present)
+
+    def _egress(self) -> Egress:
+        resolver, _ = resolver_configuration()
+        namespaces = (p["metadata"]["namespace"] for p in self._objects.all(POLICY) if denies_egress(p))
+        sealed = (self.find(namespace) for namespace in namespaces)
+        return Egress(
+            opened=self._opened,
+            resolvers=name_servers(resolver),
+            sealed=tuple(sorted({network.interface for network in sealed if network})),
+        )
 
 
 def host_subnets() -> list[IPv4Network]:

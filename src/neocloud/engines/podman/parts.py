@@ -1,7 +1,7 @@
 """The parts of one engine, and what each kind of object other than a Pod means to them."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
@@ -13,7 +13,7 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.mounts import remove_tree
 from neocloud.engines.podman.names import Names
-from neocloud.engines.podman.networks import Networks
+from neocloud.engines.podman.networks import POLICY, Networks
 from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.plugs import Plugs
 from neocloud.engines.podman.pods import Pods
@@ -35,10 +35,10 @@ class Parts:
     pods: Pods
 
     @classmethod
-    def of(cls, layout: Layout, libpod: Libpod, pool: IPv4Network) -> "Parts":
+    def of(cls, layout: Layout, libpod: Libpod, pool: IPv4Network, opened: Sequence[IPv4Network]) -> "Parts":
         objects, ports = Objects(layout), Ports(layout)
         virtual = VirtualNetworks(layout, libpod, objects, ports)
-        networks = Networks(layout, libpod, pool, virtual)
+        networks = Networks(layout, libpod, pool, virtual, objects, opened)
         names = Names(layout, networks, virtual, objects)
         volumes = Volumes(layout)
         projections = {
@@ -69,7 +69,7 @@ class Parts:
             await self.names.refresh_networks()
         else:
             self.objects.put(manifest)
-            await self._refresh_names(reference.namespace)
+            await self._follow_change(reference)
 
     async def announce(self, manifest: KubernetesObject) -> None:
         """Give a pod its address and its line in the hosts file before any of its peers starts."""
@@ -90,7 +90,7 @@ class Parts:
                 await self.networks.sync()
         else:
             self.objects.remove(reference)
-            await self._refresh_names(reference.namespace)
+            await self._follow_change(reference)
 
     async def remove_namespace(self, namespace: str) -> None:
         """Everything of a namespace whose pods are gone."""
@@ -119,6 +119,13 @@ class Parts:
                 address = self.address(Reference.of(manifest))
                 if address:
                     yield manifest, address
+
+    async def _follow_change(self, reference: Reference) -> None:
+        """Of an object that is only recorded: a policy is a matter of rules, a service one of names."""
+        if reference.kind == POLICY:
+            await self.networks.sync()
+        else:
+            await self._refresh_names(reference.namespace)
 
     async def _refresh_names(self, namespace: str) -> None:
         await self.names.refresh(namespace)

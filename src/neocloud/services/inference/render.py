@@ -113,8 +113,18 @@ def engine_variables(view: EngineView) -> dict[str, str]:
 
 
 def foundation(name: str, deployment_name: str, key: bytes) -> list[KubernetesObject]:
-    """What must be there before the first pod: a border that only this machine looks over, and the key."""
-    border = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
+    """What must be there before the first pod: a border and the key.
+
+    Only this machine reaches the replicas. They begin no connection: a model's code, or a request that names
+    an address to fetch from, reaches what the operator has opened and nothing else.
+    """
+    same_namespace = [{"podSelector": {}}]
+    border = {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": same_namespace}],
+        "egress": [{"to": same_namespace}],
+    }
     return [
         namespace_object(name, deployment_name),
         _object("networking.k8s.io/v1", "NetworkPolicy", name, "same-namespace-only", spec=border),

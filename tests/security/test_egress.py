@@ -1,0 +1,192 @@
+"""What tenants' pods and machines reach outside of the cloud, asked with packets.
+
+The world is a network behind this machine that has the operator's, cloud providers' and public addresses.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from neocloud.cli.machine.home import Options
+from neocloud.core.destinations import METADATA_ADDRESSES
+from neocloud.engines.base import Reference
+from neocloud.engines.podman import PodmanEngine
+from neocloud.engines.podman import networks as engine_networks
+from neocloud.services.inference.render import foundation
+from neocloud.settings import parse_arguments
+from tests.engines.podman.conftest import busybox_root as busybox_root
+from tests.engines.podman.conftest import traces_of
+from tests.engines.podman.test_packets import network_of
+from tests.engines.podman.wire import Station, outside
+
+packets = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+DNS, OTHER = 53, 7000
+RESOLVER, PUBLIC = "10.77.0.53", "1.2.3.4"
+METADATA = [str(address) for address in METADATA_ADDRESSES if address.version == 4]
+PRIVATE = ["10.77.0.1", "172.16.7.1", "192.168.77.1", "100.64.7.1", "198.18.7.1", *METADATA]
+OPENED = ["10.78.0.1", "192.168.78.1"]
+SEALED = "inferencedeployment-e00one"
+VPC = "net-e"
+
+
+def pod(namespace: str, **metadata: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "busybox", "command": ["sleep", "3600"]}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": namespace, "namespace": namespace, **metadata},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
+
+
+def on_subnet() -> dict[str, Any]:
+    interface = (
+        '{"network": "net-e", "subnet": "one", "address": "10.212.1.10", "mac": "52:54:00:00:00:01",'
+        ' "securityGroups": ["all"]}'
+    )
+    return pod("space-machine", annotations={"neocloud.dev/interface": interface})
+
+
+def network() -> dict[str, Any]:
+    rules = [{"direction": way, "access": "allow", "protocol": "any"} for way in ("ingress", "egress")]
+    subnet = {
+        "name": "one",
+        "cidrs": ["10.212.1.0/24"],
+        "gateway": "10.212.1.1",
+        "routes": [{"destination": "0.0.0.0/0", "nextHop": "egress"}],
+    }
+    spec = {"subnets": [subnet], "securityGroups": [{"name": "all", "rules": rules}], "domain": "e.internal"}
+    return {"kind": "VirtualNetwork", "metadata": {"name": VPC, "namespace": VPC}, "spec": spec}
+
+
+def namespace(name: str) -> dict[str, Any]:
+    return {"kind": "Namespace", "metadata": {"name": name}}
+
+
+@dataclass
+class Lab:
+    engine: PodmanEngine
+    world: Station
+    container: Station
+    machine: Station
+    sealed: Station
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lab(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> AsyncIterator[Lab]:
+    opened = [IPv4Network("10.78.0.0/16"), IPv4Network("192.168.78.1/32")]
+    engine = PodmanEngine(tmp_path_factory.mktemp("egress"), opened_ranges=opened)
+    with pytest.MonkeyPatch.context() as patch, outside(RESOLVER, PUBLIC, *PRIVATE, *OPENED) as world:
+        patch.setattr(engine_networks, "resolver_configuration", lambda: (f"nameserver {RESOLVER}\n", []))
+        try:
+            for address in (RESOLVER, PUBLIC, *PRIVATE, *OPENED):
+                await world.serve(DNS, OTHER, address=address)
+            await engine.import_image(busybox_root, "busybox", env={"PATH": "/bin"})
+            await engine.apply(
+                [
+                    *(namespace(name) for name in (VPC, "space-container", "space-machine")),
+                    *(network(), pod("space-container"), on_subnet()),
+                    *foundation(SEALED, "bank", b"key"),
+                    pod(SEALED),
+                ]
+            )
+            stations = [await station(engine, name) for name in ("space-container", "space-machine", SEALED)]
+            yield Lab(engine, world, *stations)
+        finally:
+            await engine.destroy()
+            await engine.close()
+    assert traces_of(engine.layout) == set()
+
+
+async def station(engine: PodmanEngine, name: str) -> Station:
+    found = (await engine.observe(name)).pod(name)
+    assert found and found.ip
+    return Station(name, found.ip, await network_of(engine, name, name))
+
+
+def case(function: Any) -> Any:
+    for mark in packets:
+        function = mark(function)
+    return function
+
+
+@case
+async def test_this_machine_reaches_all_of_them(lab: Lab) -> None:
+    """What is closed is closed by the rules for pods, not by the way there."""
+    for address in (RESOLVER, PUBLIC, *PRIVATE, *OPENED):
+        host = Station("host", "")
+        assert await host.tcp(address, OTHER) and await host.udp(address, DNS)
+
+
+@case
+async def test_public_addresses_are_reached(lab: Lab) -> None:
+    for sender in (lab.container, lab.machine):
+        assert await sender.tcp(PUBLIC, OTHER) == "world 198.51.100.1"
+        assert await sender.udp(PUBLIC, OTHER) == "world 198.51.100.1"
+
+
+@case
+@pytest.mark.parametrize("address", PRIVATE)
+async def test_private_ranges_and_metadata_services_are_closed(lab: Lab, address: str) -> None:
+    for sender in (lab.container, lab.machine):
+        for port in (OTHER, DNS):
+            assert (await sender.tcp(address, port), await sender.udp(address, port)) == (None, None)
+        assert not await sender.ping(address)
+
+
+@case
+@pytest.mark.parametrize("address", OPENED)
+async def test_what_the_operator_opens_is_reached(lab: Lab, address: str) -> None:
+    for sender in (lab.container, lab.machine, lab.sealed):
+        assert await sender.tcp(address, OTHER) == "world 198.51.100.1"
+
+
+@case
+async def test_the_name_server_answers_names_and_nothing_else(lab: Lab) -> None:
+    for sender in (lab.container, lab.machine):
+        assert await sender.udp(RESOLVER, DNS) and await sender.tcp(RESOLVER, DNS)
+        assert (await sender.tcp(RESOLVER, OTHER), await sender.udp(RESOLVER, OTHER)) == (None, None)
+        assert not await sender.ping(RESOLVER)
+
+
+@case
+async def test_serving_engines_begin_no_connection(lab: Lab) -> None:
+    for address in (PUBLIC, RESOLVER, "10.77.0.1"):
+        for port in (OTHER, DNS):
+            assert (await lab.sealed.tcp(address, port), await lab.sealed.udp(address, port)) == (None, None)
+
+
+@case
+async def test_serving_engines_still_answer_this_machine(lab: Lab) -> None:
+    await lab.sealed.serve(OTHER)
+    try:
+        assert await Station("host", "").tcp(lab.sealed.address, OTHER)
+    finally:
+        lab.sealed.close()
+
+
+@case
+async def test_a_policy_that_goes_opens_the_way_again(lab: Lab) -> None:
+    policy = next(each for each in foundation(SEALED, "bank", b"key") if each["kind"] == "NetworkPolicy")
+    await lab.engine.remove([Reference.of(policy)])
+    assert await lab.sealed.tcp(PUBLIC, OTHER) == "world 198.51.100.1"
+    await lab.engine.apply([policy])
+    assert await lab.sealed.tcp(PUBLIC, OTHER) is None
+
+
+@case
+async def test_status_says_what_is_open(lab: Lab) -> None:
+    capabilities = await lab.engine.capabilities()
+    assert capabilities.details["private ranges open to workloads"] == "10.78.0.0/16, 192.168.78.1/32"
+
+
+def test_ranges_that_neo_up_was_given_reach_the_engine() -> None:
+    kept = Options(opened_ranges=("10.78.0.0/16", "192.168.78.1/32"))
+    _, settings = parse_arguments(["--home", "/nonexistent", *kept.arguments()])
+    assert settings.opened_ranges == (IPv4Network("10.78.0.0/16"), IPv4Network("192.168.78.1/32"))
+    assert parse_arguments(Options().arguments())[1].opened_ranges == ()
