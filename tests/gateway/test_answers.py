@@ -80,9 +80,10 @@ def test_embeddings_are_of_models_that_are_served_for_them(served: Served) -> No
     assert response.json()["data"][0]["embedding"] == [0.5, 0.25, 0.125]
     row = served.row(response)
     assert (row["input"], row["output"], row["is_estimated"]) == (4, 0, 0)
-    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
-        asked = {"model": "bank", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
-        refused = served.client.post(path, json=asked)
+    messages = [{"role": "user", "content": "a"}]
+    inputs = {"chat/completions": {"messages": messages}, "completions": {"prompt": "a"}}
+    for path, asked in {**inputs, "responses": {"input": "a"}}.items():
+        refused = served.client.post(f"/v1/{path}", json={"model": "bank", **asked})
         assert refused.status_code == 400
         assert "POST /v1/embeddings" in refused.json()["error"]["message"]
 

@@ -108,7 +108,7 @@ def test_a_body_goes_through_but_for_the_name_and_the_usage() -> None:
         "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}},
         "stream": True,
         "stream_options": {"continuous_usage_stats": False},
-        "guided_regex": "[a-z]+",
+        "structured_outputs": {"regex": "[a-z]+"},
         "seed": 2**60,
     }
     request = parse(CHAT, json.dumps(fields).encode())
@@ -129,6 +129,9 @@ def test_a_body_goes_through_but_for_the_name_and_the_usage() -> None:
         (CHAT, {}, 8192 - 3),
         (COMPLETIONS, {"prompt": "a"}, 16),
         (COMPLETIONS, {"prompt": "a", "best_of": 4, "max_tokens": 5}, 20),
+        (COMPLETIONS, {"prompt": ["a", "b"], "n": 2, "max_tokens": 5}, 20),
+        (COMPLETIONS, {"prompt": [[1, 2], [3], [4]], "max_tokens": 5}, 15),
+        (COMPLETIONS, {"prompt": [1, 2, 3], "max_tokens": 5}, 5),
         (EMBEDDINGS, {"input": ["a", "b"]}, 0),
         (RESPONSES, {"input": "a", "max_output_tokens": 9}, 9),
     ],

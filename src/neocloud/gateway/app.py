@@ -88,7 +88,7 @@ class GatewayApp:
             request_id=request_id,
             caller=caller,
             project_id=project_id,
-            asked=asked.parse(scope["path"], raw),
+            asked=asked.parse(scope["path"], raw, self._settings.media_domains),
             wait_seconds=_wait_seconds(headers.get(b"x-neocloud-wait", b"")),
         )
 

@@ -1,21 +1,18 @@
 """What a request to a model asks for: the few fields that the gateway reads, and their checks.
 
-Everything else in a body is the engine's business and goes through untouched. All work here is bounded by the
-size of the body, which is limited before it is read.
+The other fields that `fields` allows are the engine's business and go through untouched. All work here is
+bounded by the size of the body, which is limited before it is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from neocloud.gateway import fields, json_input, media
 from neocloud.gateway.errors import OpenAiError, bad_request
-
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-EMBEDDINGS = "/v1/embeddings"
-RESPONSES = "/v1/responses"
+from neocloud.gateway.fields import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 
 INPUT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
 OUTPUT_FIELDS = {
@@ -29,7 +26,14 @@ LONGEST_TOKEN = 16
 """Bytes. With more than this for each token of the context, a prompt is too long whatever the tokenizer."""
 IMAGE_TOKENS = 1024
 MAX_CHOICES = 128
+MAX_PROMPTS = 128
+MAX_EMBEDDING_INPUTS = 2048
+"""OpenAI's own limit."""
+MAX_SEQUENCES = 1024
+"""Prompts times choices of one request of /v1/completions."""
 PREFIX_LENGTH = 1024
+UNKNOWN_ROOM_TOKENS = 4096
+"""Set aside for an answer without max_tokens of a model whose context length is not known."""
 COMPLETIONS_DEFAULT_TOKENS = 16
 """What OpenAI and vLLM take for /v1/completions without max_tokens."""
 
@@ -43,6 +47,8 @@ class Asked:
     shows_usage: bool
     """The client asked for the usage event itself."""
     choices: int
+    prompts: int
+    """Each is answered by so many choices."""
     max_output_tokens: int | None
     """Of one choice, as asked."""
     input_bytes: int
@@ -68,7 +74,7 @@ class Asked:
         """Refuses what cannot fit by any count; the engine, which counts exactly, refuses the rest."""
         if not context_length:
             return
-        if self.input_bytes > context_length * LONGEST_TOKEN:
+        if self.input_bytes > context_length * LONGEST_TOKEN * self.prompts:
             raise bad_request(
                 f"This model's maximum context length is {context_length} tokens, and your input of"
                 f" {self.input_bytes} bytes is longer. Shorten it.",
@@ -90,9 +96,9 @@ class Asked:
             return 0
         each = self.max_output_tokens
         if each is None:
-            room = max(context_length - self.input_tokens, 1) if context_length else 4096
+            room = max(context_length - self.input_tokens, 1) if context_length else UNKNOWN_ROOM_TOKENS
             each = COMPLETIONS_DEFAULT_TOKENS if self.path == COMPLETIONS else room
-        return each * self.choices
+        return each * self.choices * self.prompts
 
     def for_engine(self, engine_name: str) -> bytes:
         """The body as the engine gets it: its own name of the model, and usage always asked for."""
@@ -103,22 +109,20 @@ class Asked:
         return orjson.dumps(self.body)
 
 
-def parse(path: str, raw: bytes) -> Asked:
+def parse(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> Asked:
     """Raises OpenAiError 400 saying which field, or which character."""
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(
-            f"The body is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno},"
-            f" character {error.pos}).",
-            code="invalid_json",
-        ) from None
+        body = json_input.loads(raw)
+    except json_input.InvalidJson as error:
+        raise bad_request(f"The body {error}.", code="invalid_json") from None
     if not isinstance(body, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_json")
-    return read(path, body)
+    return read(path, body, media_domains)
 
 
-def read(path: str, body: dict[str, Any]) -> Asked:
+def read(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset()) -> Asked:
+    """`body` came from `json_input.loads`: what is too deep or too large is not looked for here."""
+    fields.check(path, body)
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request("You must say a model: {'model': NAME}. GET /v1/models lists them.", param="model")
@@ -128,14 +132,20 @@ def read(path: str, body: dict[str, Any]) -> Asked:
         raise _wrong_type("stream_options", "an object")
     if options is not None and not is_stream:
         raise bad_request("stream_options is only allowed when stream is true.", param="stream_options")
-    size, images, prefix = _measure(path, body)
+    size, images, prefix = _measure(path, body, media_domains)
+    choices = max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body))
+    prompts = _prompts(path, body)
+    if path == COMPLETIONS and choices * prompts > MAX_SEQUENCES:
+        found = f"{prompts} prompts with {choices} choices each are more than {MAX_SEQUENCES} answers."
+        raise bad_request(f"{found} Send fewer at a time.", param="n", code="invalid_value")
     return Asked(
         path=path,
         body=body,
         model=model,
         is_stream=is_stream,
         shows_usage=bool(options and options.get("include_usage")),
-        choices=max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body)),
+        choices=choices,
+        prompts=prompts,
         max_output_tokens=_output_limit(path, body),
         input_bytes=size,
         images=images,
@@ -146,6 +156,20 @@ def read(path: str, body: dict[str, Any]) -> Asked:
 def _best_of(path: str, body: Mapping[str, Any]) -> int:
     """Of /v1/completions: so many are computed, n of them are told."""
     return (_whole(body, "best_of", MAX_CHOICES) or 1) if path == COMPLETIONS else 1
+
+
+def _prompts(path: str, body: Mapping[str, Any]) -> int:
+    """A list of texts or of lists of tokens is as many prompts; one of tokens is one."""
+    most = {COMPLETIONS: MAX_PROMPTS, EMBEDDINGS: MAX_EMBEDDING_INPUTS}.get(path)
+    value = body.get(INPUT_FIELD[path])
+    if most is None or not isinstance(value, list):
+        return 1
+    count = sum(not isinstance(item, int) for item in value) or 1
+    if count > most:
+        name = INPUT_FIELD[path]
+        found = f"{name} has {count} entries; one request takes {most}. Send them in several requests."
+        raise bad_request(found, param=name, code="too_many_prompts")
+    return count
 
 
 def _output_limit(path: str, body: Mapping[str, Any]) -> int | None:
@@ -176,12 +200,10 @@ def _wrong_type(name: str, wanted: str) -> OpenAiError:
     return bad_request(f"{name} must be {wanted}.", param=name, code="invalid_type")
 
 
-def _measure(path: str, body: Mapping[str, Any]) -> tuple[int, int, str]:
+def _measure(path: str, body: Mapping[str, Any], media_domains: Set[str]) -> tuple[int, int, str]:
     """(bytes of text, images, prefix) of the input; tools and the like count by their text."""
     name = INPUT_FIELD[path]
     value = body.get(name)
-    if value is None and path == COMPLETIONS and body.get("prompt_embeds"):
-        return len(str(body["prompt_embeds"])) // 8, 0, ""
     if value is None or value == []:
         if name in body or path != RESPONSES:
             raise bad_request(f"{name} is missing or empty.", param=name, code="missing_required_parameter")
@@ -190,7 +212,10 @@ def _measure(path: str, body: Mapping[str, Any]) -> tuple[int, int, str]:
         return _length(value), 0, value[:PREFIX_LENGTH]
     if not isinstance(value, list):
         raise _wrong_type(name, "a list" if path == CHAT else "text or a list")
-    size, images = _measure_items(value, is_chat=path == CHAT)
+    size, images = _measure_items(value, name, media_domains)
+    if images > media.MAX_MEDIA:
+        found = f"{name} has {images} images, sounds and videos; one request takes {media.MAX_MEDIA}."
+        raise bad_request(found, param=name, code="too_many_media")
     extra = body.get("tools")
     if isinstance(extra, list):
         size += len(orjson.dumps(extra))
@@ -199,7 +224,7 @@ def _measure(path: str, body: Mapping[str, Any]) -> tuple[int, int, str]:
     return size, images, repr(value[:2])[:PREFIX_LENGTH]
 
 
-def _measure_items(items: list[Any], *, is_chat: bool) -> tuple[int, int]:
+def _measure_items(items: list[Any], name: str, media_domains: Set[str]) -> tuple[int, int]:
     size = images = 0
     for place, item in enumerate(items):
         if isinstance(item, dict):
@@ -209,10 +234,15 @@ def _measure_items(items: list[Any], *, is_chat: bool) -> tuple[int, int]:
             elif isinstance(content, list):
                 more, pictures = _measure_parts(content)
                 size, images = size + more, images + pictures
+            if not isinstance(content, str) or len(item) > 2:
+                media.check(item, name, media_domains)
             calls = item.get("tool_calls")
             if isinstance(calls, list):
                 size += len(orjson.dumps(calls))
-        elif is_chat:
+            output = item.get("output")
+            if name == "input" and output is not None:  # of a tool, in /v1/responses
+                size += _length(output) if isinstance(output, str) else len(orjson.dumps(output))
+        elif name == "messages":
             raise bad_request(
                 f"messages[{place}] must be an object with a role.", param="messages", code="invalid_type"
             )

@@ -1,6 +1,6 @@
 """The proxy as batches use it: one request, one answer, no stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import orjson
@@ -15,8 +15,9 @@ from neocloud.gateway.traffic import Traffic
 
 
 class BatchSender:
-    def __init__(self, proxy: Proxy, traffic: Traffic) -> None:
+    def __init__(self, proxy: Proxy, traffic: Traffic, media_domains: Set[str]) -> None:
         self._proxy = proxy
+        self._media_domains = media_domains
         self._traffic = traffic
 
     async def send(
@@ -36,7 +37,7 @@ class BatchSender:
                 request_id=request_id,
                 caller=caller,
                 project_id=project_id,
-                asked=asked.read(path, dict(body)),
+                asked=asked.read(path, dict(body), self._media_domains),
                 wait_seconds=wait_seconds,
                 is_batch=True,
             )

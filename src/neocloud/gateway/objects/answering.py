@@ -1,6 +1,5 @@
 """Turns handlers into routes: who calls is asked first, and every refusal has OpenAI's shape."""
 
-import json
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from neocloud.gateway import json_input
 from neocloud.gateway.callers import Caller
 from neocloud.gateway.errors import OpenAiError, bad_request, not_authenticated
 from neocloud.gateway.objects.borders import Callers
@@ -49,15 +49,9 @@ class Asked:
             if len(raw) > MAX_BODY_BYTES:
                 raise OpenAiError(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
         try:
-            value = json.loads(raw) if raw else {}
-        except UnicodeDecodeError as error:
-            raise bad_request("The body is not UTF-8.") from error
-        except json.JSONDecodeError as error:
-            raise bad_request(
-                f"The body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}."
-            ) from error
-        except RecursionError as error:
-            raise bad_request("The body is nested too deeply.") from error
+            value = json_input.loads(raw) if raw else {}
+        except json_input.InvalidJson as error:
+            raise bad_request(f"The body {error}.", code="invalid_json") from error
         if not isinstance(value, dict):
             raise bad_request("The body must be a JSON object.")
         return value

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neocloud.gateway import json_input
+
 BLOCK_BYTES = 1 << 20
+BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -121,5 +124,5 @@ class Lines:
         for raw in block:
             self._number += 1
             if raw.strip() and not self._results.has(self._number):
-                value = json.loads(raw.decode("utf-8-sig" if self._number == 1 else "utf-8"))
+                value = json_input.loads(raw.removeprefix(BOM) if self._number == 1 else raw)
                 yield Line(self._number, value["custom_id"], value["body"])

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from neocloud.gateway import json_input
+
 MOST_ERRORS = 100
 
 
@@ -65,18 +67,13 @@ def _object(raw: bytes, number: int, findings: Findings) -> dict[str, Any] | Non
         line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         if not line.strip():
             return None
-        value = json.loads(line)
+        value = json_input.loads(line.encode())
     except UnicodeDecodeError as error:
         found = f"Line {number} is not UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1})."
         findings.add(number, "invalid_utf8", found)
         return None
-    except json.JSONDecodeError as error:
-        findings.add(
-            number, "invalid_json_line", f"Line {number} is no JSON: {error.msg} at column {error.colno}."
-        )
-        return None
-    except RecursionError:
-        findings.add(number, "invalid_json_line", f"Line {number} is nested too deeply.")
+    except json_input.InvalidJson as error:
+        findings.add(number, "invalid_json_line", f"Line {number} {error.of_line}.")
         return None
     if isinstance(value, dict):
         return value

@@ -1,12 +1,12 @@
 """Signing in at the page: by a one-time code that `neo chat` fetched, or by an API key; and out again."""
 
-import json
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from neocloud.gateway import json_input
 from neocloud.gateway.admission import Admission
 from neocloud.gateway.callers import INVOKE, Caller
 from neocloud.gateway.errors import OpenAiError, bad_request, not_authenticated
@@ -88,8 +88,8 @@ async def _fields(request: Request) -> dict[str, str]:
         if len(body) > MOST_BYTES:
             raise OpenAiError(413, f"This is more than {MOST_BYTES} bytes, and no key is so long.")
     try:
-        fields = json.loads(body)
-    except ValueError:
+        fields = json_input.loads(body)
+    except json_input.InvalidJson:
         fields = None
     if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
         raise bad_request("The body must be a JSON object of texts: code or key.", code="invalid_json")

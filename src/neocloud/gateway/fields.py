@@ -1,0 +1,177 @@
+"""Which fields of a request go to the engine: OpenAI's, and vLLM's sampling parameters that are harmless.
+
+Every other field is refused by name, as OpenAI's own API does. Some of those that vLLM knows would let a
+caller choose what is the operator's: the chat template (a program), transfers of the KV cache to other hosts,
+the priority before other tenants, or how the processor of images is set up.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from neocloud.gateway.errors import OpenAiError, bad_request
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
+RESPONSES = "/v1/responses"
+
+MAX_SCHEMA_BYTES = 64 * 1024
+"""Of a JSON schema, grammar or expression that the engine compiles before it answers."""
+MAX_ENTRIES: Mapping[str, int] = {
+    "stop": 64,
+    "bad_words": 64,
+    "stop_token_ids": 1024,
+    "logit_bias": 1024,
+    "tools": 128,
+    "functions": 128,
+    "metadata": 16,
+    "chat_template_kwargs": 32,
+}
+"""Entries of a field that is a list or an object."""
+MAX_TEMPLATE_TEXT = 1024
+"""Characters of a text in `chat_template_kwargs`."""
+
+_EVERYWHERE = frozenset(("model", "user"))
+_SAMPLING = frozenset(
+    (
+        *("frequency_penalty", "presence_penalty", "temperature", "top_p", "seed", "stop", "logit_bias"),
+        *("top_k", "min_p", "repetition_penalty", "stop_token_ids", "include_stop_str_in_output"),
+        *("ignore_eos", "skip_special_tokens", "structured_outputs", "cache_salt", "stream"),
+        *("stream_options", "truncate_prompt_tokens", "truncation_side"),
+    )
+)
+_TEXT = frozenset(
+    (
+        *("n", "max_tokens", "logprobs", "response_format", "length_penalty", "min_tokens", "echo"),
+        *("spaces_between_special_tokens", "prompt_logprobs", "logprob_token_ids", "allowed_token_ids"),
+        *("bad_words", "add_special_tokens", "return_tokens_as_token_ids", "return_token_ids"),
+        *("repetition_detection", "thinking_token_budget"),
+    )
+)
+_OPENAI_ACCOUNT = frozenset(
+    (
+        *("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+        "prompt_cache_retention",
+    )
+)
+ALLOWED: Mapping[str, frozenset[str]] = {
+    CHAT: _EVERYWHERE
+    | _SAMPLING
+    | _TEXT
+    | _OPENAI_ACCOUNT
+    | {
+        *("messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "functions"),
+        *("function_call", "parallel_tool_calls", "reasoning_effort", "verbosity", "modalities", "audio"),
+        *("prediction", "web_search_options", "chat_template_kwargs", "add_generation_prompt"),
+        "continue_final_message",
+    },
+    COMPLETIONS: _EVERYWHERE | _SAMPLING | _TEXT | {"prompt", "suffix", "best_of"},
+    EMBEDDINGS: _EVERYWHERE
+    | {
+        *("input", "encoding_format", "dimensions", "truncate_prompt_tokens", "truncation_side"),
+        *("add_special_tokens", "embed_dtype", "endianness"),
+    },
+    RESPONSES: _EVERYWHERE
+    | _SAMPLING
+    | _OPENAI_ACCOUNT
+    | {
+        *("input", "instructions", "include", "max_output_tokens", "max_tool_calls", "reasoning", "text"),
+        *("parallel_tool_calls", "tool_choice", "tools", "top_logprobs", "truncation"),
+        "chat_template_kwargs",
+    },
+}
+"""By the path of the request."""
+OPERATORS = frozenset(
+    (
+        *("chat_template", "kv_transfer_params", "ec_transfer_params", "priority", "mm_processor_kwargs"),
+        *("media_io_kwargs", "vllm_xargs", "logits_processors", "request_id", "session_id", "mm_payload"),
+        *("return_mm_kwargs", "routed_experts_prompt_start", "prompt_embeds", "stream_interval"),
+        *("include_reasoning", "use_beam_search", "watermarking", "documents"),
+    )
+)
+"""Known to vLLM, and not a caller's to choose: they change how the engine works, or hide from the gateway
+what it computes."""
+NOT_STORED = frozenset(("background", "previous_response_id", "conversation", "prompt"))
+"""Of /v1/responses: they need answers that are kept, and none are."""
+STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
+_TEMPLATE_NAMES = frozenset(("chat_template", "tokenize", "conversation", "messages", "tools", "documents"))
+"""What the engine itself gives to the template."""
+_COMPILED = ("response_format", "structured_outputs", "text")
+_CHECKED = frozenset((*MAX_ENTRIES, *_COMPILED, "stream_options"))
+
+
+def check(path: str, body: dict[str, Any]) -> None:
+    """Raises OpenAiError 400 that names the field. A field that is not served and null is taken out."""
+    allowed = ALLOWED[path]
+    if not body.keys() <= allowed:
+        for name in body.keys() - allowed:
+            if body[name] is not None and not (name == "background" and body[name] is False):
+                raise _refused(path, name)
+            del body[name]
+    for name in body.keys() & _CHECKED:
+        _check_field(path, name, body[name])
+
+
+def _check_field(path: str, name: str, value: Any) -> None:
+    most = MAX_ENTRIES.get(name)
+    if most is not None and isinstance(value, list | dict) and len(value) > most:
+        raise bad_request(f"{name} has more than {most} entries.", param=name, code="invalid_value")
+    if name in _COMPILED and isinstance(value, dict | list | str):
+        if len(orjson.dumps(value)) > MAX_SCHEMA_BYTES:
+            found = f"{name} is larger than {MAX_SCHEMA_BYTES} bytes. Use a smaller schema."
+            raise bad_request(found, param=name, code="invalid_value")
+    elif name == "chat_template_kwargs":
+        _check_template(value)
+    elif name == "stream_options" and isinstance(value, dict):
+        unknown = next((option for option in value if option not in STREAM_OPTIONS), None)
+        if unknown is not None:
+            raise _unknown(path, f"stream_options.{unknown[:64]}")
+    elif name == "tools" and path == RESPONSES and isinstance(value, list):
+        for tool in value:
+            if isinstance(tool, dict) and tool.get("type") not in ("function", "custom"):
+                kind = str(tool.get("type"))[:64]
+                found = f"The tool type {kind!r} is not served here; a tool may be a function."
+                raise bad_request(found, param="tools", code="invalid_value")
+
+
+def _check_template(value: Any) -> None:
+    """Switches such as `enable_thinking`; nothing that stands for the template itself or what it is given."""
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    for name, each in value.items():
+        is_plain = each is None or isinstance(each, bool | int | float | str)
+        if isinstance(each, str) and len(each) > MAX_TEMPLATE_TEXT:
+            is_plain = False
+        if not is_plain or name in _TEMPLATE_NAMES:
+            raise bad_request(
+                f"chat_template_kwargs.{name[:64]} is not allowed: a value is true, false, a number or a"
+                " short text, and names of the template's own input are taken.",
+                param="chat_template_kwargs",
+                code="invalid_value",
+            )
+
+
+def _refused(path: str, name: str) -> OpenAiError:
+    if name in OPERATORS:
+        return bad_request(
+            f"{name} is not a caller's to choose on this cloud. Leave it out.",
+            param=name,
+            code="parameter_not_allowed",
+        )
+    if path == RESPONSES and name in NOT_STORED:
+        return bad_request(
+            f"{name} is not served: this cloud keeps no answers. Send the whole conversation in input.",
+            param=name,
+            code="parameter_not_allowed",
+        )
+    return _unknown(path, name[:64])
+
+
+def _unknown(path: str, name: str) -> OpenAiError:
+    return bad_request(
+        f"The parameter {name!r} is not known at {path}. Leave it out.", param=name, code="unknown_parameter"
+    )
