@@ -58,6 +58,10 @@ class World(Protocol):
 
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
 
+    def owned(self, owner_id: str) -> Sequence[Resource]:
+        """Resources that go when this one is deleted, e.g. the keys of a service account."""
+        ...
+
     def claims(self, space: str) -> Mapping[str, str]:
         """Who holds what in the space: resource ids by value."""
         ...
@@ -107,6 +111,12 @@ class Rules:
         """Rows that a Create makes together with the new resource, e.g. a network's route table. They are
         the rules' own, complete as they are."""
         return ()
+
+    def changes_what_runs(self, new: Message, old: Message) -> bool:
+        """Whether an update alters what the resource runs, or makes it run. Asked of resources that act as an
+        account: such a change needs the right to act as it. Without an answer of its own, a kind says yes to
+        every change of the spec."""
+        return new.spec != old.spec  # type: ignore[attr-defined]
 
     def wakes(self, resource: Message) -> Iterable[str]:
         """Ids of those whose reconcilers must look when this one was made, changed (also its status or
@@ -214,6 +224,9 @@ class Method:
     is_checked: bool = True
     """Whether the request must keep its annotations by itself. Not so of an update: what it leaves out stays
     as it is, so its handler checks the result."""
+    is_ending: bool = False
+    """A change that only stops what the target runs. Any other change of a resource that acts as an account
+    also needs the right to act as that account."""
 
 
 @dataclass(frozen=True)

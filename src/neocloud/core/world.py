@@ -33,6 +33,9 @@ class StoreWorld:
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
         return self._tx.list(kind, parent_id=parent_id)[0]
 
+    def owned(self, owner_id: str) -> Sequence[Resource]:
+        return self._tx.owned(owner_id)
+
     def claims(self, space: str) -> Mapping[str, str]:
         return self._tx.claims(space)
 

@@ -1,16 +1,16 @@
 """Whether the caller may: permissions, with refusals in the audit log, and parts that belong to a whole.
 
-The order is the same for every method: may you do this here, may you see what else you name, and only then
+The order is the same for every method: may you do this here, may you use what else you name, and only then
 whether the request is well formed. Who may not learns nothing else.
 """
 
 from collections.abc import Collection
 
-from neocloud.core import contract
+from neocloud.core import contract, wire
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.auditing import record_refusal
 from neocloud.server.inbound import Inbound
-from neocloud.server.references import references
+from neocloud.server.references import acting_prefixes, acts_as, references
 from neocloud.server.runtime import Runtime
 
 
@@ -37,6 +37,24 @@ async def require_references(
         if kind is None:
             raise contract.not_found("resource", identifier)
         await require(runtime, inbound, f"{kind.permission}.{kind.reference_verb}", identifier)
+
+
+async def require_acting(runtime: Runtime, inbound: Inbound, account_ids: Collection[str]) -> None:
+    """Raises ApiError unless the subject may act as each of these accounts. Whoever decides what a resource
+    runs can do what the account can that the resource acts as."""
+    for identifier in sorted(account_ids):
+        row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))
+        kind = runtime.kinds.get(row.kind) if row is not None else None
+        if kind is not None:  # An account that is gone gives no rights.
+            await require(runtime, inbound, f"{kind.permission}.{kind.reference_verb}", identifier)
+
+
+async def accounts_of(runtime: Runtime, resource_id: str) -> frozenset[str]:
+    """The accounts that the resource acts as; none when there is no such resource."""
+    row = await runtime.store.read(lambda tx: tx.get(resource_id))
+    if row is None or row.kind not in runtime.kinds or not row.spec:
+        return frozenset()
+    return acts_as(wire.resource_message(row).spec, acting_prefixes(runtime.kinds.values()))
 
 
 def refuse_limited(inbound: Inbound) -> None:

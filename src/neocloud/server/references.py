@@ -6,11 +6,12 @@ kind and method there is: an annotated field needs no further code. What the met
 its parent) is the permission check's business and not looked at here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.service import Kind
 
 _SUBJECT_FIELDS = frozenset({"id", "parent_id", "metadata"})
 """On the request itself: what the method is about."""
@@ -27,6 +28,17 @@ def references(request: Any) -> Iterator[tuple[str, str]]:
 def spec_references(spec: Any) -> Iterator[tuple[str, str]]:
     """The same for the spec of a resource that is there already."""
     yield from _in_message(spec, "spec.")
+
+
+def acting_prefixes(kinds: Iterable[Kind]) -> frozenset[str]:
+    """Id prefixes of accounts: kinds that a resource acts as when it names one. To name those needs more than
+    to see them."""
+    return frozenset(kind.id_prefix for kind in kinds if kind.reference_verb != Kind.reference_verb)
+
+
+def acts_as(spec: Any, prefixes: frozenset[str]) -> frozenset[str]:
+    """Ids of the accounts that a resource with this spec acts as."""
+    return frozenset(named for _, named in spec_references(spec) if contract.id_prefix(named) in prefixes)
 
 
 def _in_message(message: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,13 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.server.access import refuse_limited, require, require_references
+from neocloud.server.access import (
+    accounts_of,
+    refuse_limited,
+    require,
+    require_acting,
+    require_references,
+)
 from neocloud.server.auditing import note_change
 from neocloud.server.changes import recall, remember
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, Inbound
@@ -40,6 +46,8 @@ class Custom:
                 refuse_limited(inbound)
         if inbound.subject is not None:
             await require_references(self._runtime, inbound, target)
+            if self._method.is_change and not self._method.is_ending:
+                await require_acting(self._runtime, inbound, await accounts_of(self._runtime, target))
         self._check(inbound)
         if not self._method.is_change:
             return await self._handle(inbound)

@@ -12,10 +12,10 @@ from neocloud.core import contract, operations, wire
 from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
-from neocloud.server.access import refuse_part, require, require_references
+from neocloud.server.access import refuse_part, require, require_acting, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.inbound import RESET_MASK_HEADER, Inbound
-from neocloud.server.references import spec_references
+from neocloud.server.references import acting_prefixes, acts_as, spec_references
 from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape
 from neocloud.server.validation import (
@@ -45,6 +45,7 @@ class Update:
         if request.metadata.resource_version < 0:
             raise contract.bad_field("metadata.resource_version", "must be the current one, or 0 for any")
         mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
+        allowed = await self._require_acting(inbound, mask)
         now = self._runtime.now()
 
         def work(tx: Transaction) -> Change:
@@ -53,6 +54,8 @@ class Update:
             new = contract.merge_update(old, request, mask)
             self._check(request, new, old)
             self._kind.rules.defaults(new)
+            if not self._acting(new, old) <= allowed:
+                raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Repeat the change.")
             world = TransactionWorld(tx, self._runtime, inbound, now)
             violations = [*immutable_violations(new.spec, old.spec, "spec.")]
             violations += self._kind.rules.violations(new, old, world)
@@ -62,6 +65,35 @@ class Update:
             return self._write(tx, inbound, row, new, new.spec != old.spec, now)
 
         return await commit(self._runtime, inbound, work)
+
+    async def _require_acting(self, inbound: Inbound, mask: Any) -> frozenset[str]:
+        """The accounts as which the resource acts when the update changes what it runs: the caller may act as
+        each of them."""
+        request = inbound.message
+        row = await self._runtime.store.read(lambda tx: tx.get(request.metadata.id))
+        if row is None or row.kind != self._kind.message or not self._names_accounts(row, request):
+            return frozenset()
+        old = wire.resource_message(row)
+        new = contract.merge_update(old, request, mask)
+        self._kind.rules.defaults(new)
+        accounts = self._acting(new, old)
+        await require_acting(self._runtime, inbound, accounts)
+        return accounts
+
+    def _names_accounts(self, row: Resource, request: Any) -> bool:
+        if not self._shape.has("spec"):
+            return False
+        specs = (wire.resource_message(row).spec, request.spec)
+        return any(acts_as(spec, self._acting_prefixes) for spec in specs)
+
+    def _acting(self, new: Any, old: Any) -> frozenset[str]:
+        if not self._shape.has("spec") or not self._kind.rules.changes_what_runs(new, old):
+            return frozenset()
+        return acts_as(old.spec, self._acting_prefixes) | acts_as(new.spec, self._acting_prefixes)
+
+    @property
+    def _acting_prefixes(self) -> frozenset[str]:
+        return acting_prefixes(self._runtime.kinds.values())
 
     async def _named(self, resource_id: str) -> frozenset[str]:
         """What the resource names as it is."""

@@ -1,11 +1,12 @@
 """The first tenant of a cloud: made once, found again on every start.
 
-Makes a tenant with its groups, a default project, and a service account for whoever runs the cloud. The
+Makes a tenant with its groups and a service account for whoever runs the cloud, and a default project. The
 private key leaves this function and is kept nowhere: when the credentials file is lost, a new key takes its
 place.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,18 @@ from cryptography.hazmat.primitives.serialization import (
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.services.iam.access.tokens import ensure_signing_key
-from neocloud.services.iam.first_rows import FirstRows, add_operator_key, ensure_first_rows, find_first_rows
+from neocloud.services.iam.first_rows import (
+    FirstRows,
+    add_operator_key,
+    ensure_first_rows,
+    find_first_rows,
+    find_misplaced_operator,
+    move_operator,
+)
 from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeySpec, State
 from neocloud.services.iam.rules.accounts import DEFAULT_REGION
+
+_LOG = logging.getLogger("neocloud.iam")
 
 RSA_BITS = 2048
 CREDENTIALS = "subject-credentials"
@@ -57,6 +67,7 @@ async def bootstrap(
     make_key: Callable[[], RSAPrivateKey] = make_rsa_key,
 ) -> Bootstrap:
     """Repeatable. `held_credentials` are returned as they are when they still open this tenant."""
+    await _mend(store, tenant_name, region, held_credentials)
     held = await store.read(lambda tx: _still_valid(tx, tenant_name, region, held_credentials))
     if held is not None:
         return held
@@ -69,6 +80,28 @@ async def bootstrap(
         return _result(rows, _credentials(private_key, key))
 
     return await store.write(make)
+
+
+async def _mend(store: Store, tenant_name: str, region: str, held: Mapping[str, Any] | None) -> None:
+    """Move an operator's account that an earlier release made in the first project. Repeatable."""
+    subject = held.get(CREDENTIALS) if held else None
+    held_id = str(subject.get("sub", "")) if isinstance(subject, Mapping) else ""
+
+    def find(tx: Transaction) -> Resource | None:
+        return find_misplaced_operator(tx, tenant_name, region, held_id)
+
+    def move(tx: Transaction) -> list[str]:
+        account = find(tx)
+        return move_operator(tx, account) if account is not None else []
+
+    if await store.read(find) is not None:
+        others = await store.write(move)
+        _LOG.warning("moved the operator's account out of the first project, into the tenant")
+        if others:
+            _LOG.warning(
+                "the operator's account has keys that `neo up` did not make; delete unknown ones: %s",
+                ", ".join(others),
+            )
 
 
 def _still_valid(

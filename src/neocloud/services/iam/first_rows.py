@@ -1,6 +1,10 @@
-"""The rows a new tenant starts with: groups with their permits, a default project, the operator's account."""
+"""The rows a new tenant starts with: groups with their permits, a default project, the operator's account.
 
-from dataclasses import dataclass
+The operator's account lies in the tenant itself, in no project: a right in a project, whichever, does not
+reach it.
+"""
+
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +34,7 @@ def project_name(region: str) -> str:
 def find_first_rows(tx: Transaction, tenant_name: str, region: str) -> FirstRows | None:
     tenant = tx.find(iam.CONTAINER, "", tenant_name)
     project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
-    account = tx.find(iam.SERVICE_ACCOUNT, project.id, OPERATOR_NAME) if project else None
+    account = tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME) if tenant else None
     return FirstRows(tenant, project, account) if tenant and project and account else None
 
 
@@ -39,10 +43,49 @@ def ensure_first_rows(tx: Transaction, tenant_name: str, region: str, now: datet
     groups = {name: _group(tx, tenant, name, role, now) for name, role in iam.FIRST_GROUPS.items()}
     name = project_name(region)
     project = tx.find(iam.CONTAINER, tenant.id, name) or _container(tx, tenant.id, name, region, now)
-    account = tx.find(iam.SERVICE_ACCOUNT, project.id, OPERATOR_NAME)
+    account = tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME)
     if account is None:
-        account = _operator(tx, project, groups[OPERATOR_GROUP], now)
+        account = _operator(tx, tenant, groups[OPERATOR_GROUP], now)
     return FirstRows(tenant, project, account)
+
+
+def find_misplaced_operator(
+    tx: Transaction, tenant_name: str, region: str, held_account_id: str
+) -> Resource | None:
+    """The operator's account where earlier releases put it: in the first project.
+
+    Only the account that the credentials file is of, or one that is an administrator of the tenant: anybody
+    with a right over accounts in the project can make one of the same name.
+    """
+    tenant = tx.find(iam.CONTAINER, "", tenant_name)
+    project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
+    if tenant is None or project is None or tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME):
+        return None
+    account = tx.find(iam.SERVICE_ACCOUNT, project.id, OPERATOR_NAME)
+    admins = tx.find(iam.GROUP, tenant.id, OPERATOR_GROUP)
+    if account is None or admins is None:
+        return None
+    is_admin = any(row.parent_id == admins.id for row in tx.owned(account.id))
+    return account if is_admin or account.id == held_account_id else None
+
+
+def move_operator(tx: Transaction, account: Resource) -> list[str]:
+    """Put the operator's account, and its keys, from its project into the tenant.
+
+    Returns the ids of keys that `neo up` did not make: whoever had a right over accounts in the project could
+    make them.
+    """
+    project = tx.get(account.parent_id)
+    assert project is not None, "A project that holds an account is not deleted."
+    others = []
+    for key in tx.owned(account.id):
+        if key.parent_id != project.id:
+            continue
+        if key.kind != iam.AUTH_PUBLIC_KEY or _description(key) != OPERATOR_KEY_DESCRIPTION:
+            others.append(key.id)
+        tx.update(replace(key, parent_id=project.parent_id))
+    tx.update(replace(account, parent_id=project.parent_id))
+    return others
 
 
 def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: datetime) -> Resource:
@@ -56,7 +99,7 @@ def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: dat
     key.spec.data = public_pem
     AuthPublicKeyRules().defaults(key)
     prefix, owner_id = iam.AUTH_PUBLIC_KEY_ID_PREFIX, rows.service_account.id
-    return _insert(tx, now, key, prefix, rows.project.id, owner_id=owner_id, state=iam.State.ACTIVE)
+    return _insert(tx, now, key, prefix, rows.tenant.id, owner_id=owner_id, state=iam.State.ACTIVE)
 
 
 def _description(key: Resource) -> str:
@@ -84,11 +127,11 @@ def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetim
     return row
 
 
-def _operator(tx: Transaction, project: Resource, group: Resource, now: datetime) -> Resource:
+def _operator(tx: Transaction, tenant: Resource, group: Resource, now: datetime) -> Resource:
     account = iam.ServiceAccount()
     account.spec.description = "Whoever runs this cloud"
     ServiceAccountRules().defaults(account)
-    row = _insert(tx, now, account, iam.SERVICE_ACCOUNT_ID_PREFIX, project.id, name=OPERATOR_NAME)
+    row = _insert(tx, now, account, iam.SERVICE_ACCOUNT_ID_PREFIX, tenant.id, name=OPERATOR_NAME)
     add_membership(tx, group, row, now)
     return row
 

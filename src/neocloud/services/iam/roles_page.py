@@ -25,6 +25,10 @@ and on everything inside it. `neo iam role list` shows the roles of a running cl
 A permission is `<service>.<nouns>.<verb>`. A role is a list of patterns, read from left to right; the last
 that matches decides, and `!` takes away. What nothing matches is refused. Looking (`get`, `list`) never shows
 a secret: that takes rights of its own, such as `iam.accessKeys.getSecret`.
+
+A right over accounts, keys, groups or federations reaches only those that hold no more than the caller, by roles that
+hold the same permissions on the same resources: nobody makes a key for, impersonates, changes or deletes a mightier
+account, nor adds anybody to a mightier group.
 """
 
 

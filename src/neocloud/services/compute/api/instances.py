@@ -46,6 +46,7 @@ METHODS = (
         "compute.instances.stop",
         target=lambda request: request.id,
         is_change=True,
+        is_ending=True,
     ),
     Method(f"{SERVICE}/BatchGet", batch_get, ""),
 )

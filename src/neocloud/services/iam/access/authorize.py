@@ -4,6 +4,7 @@ A yes is believed for a second; a no is always looked up afresh, so a right work
 is gone a second after it is taken. Where a resource lies never changes, so that is remembered.
 A resource of another tenant is refused in the same words as one that does not exist. What came with the cloud
 belongs to no tenant: everybody may look at it, nobody may change it.
+Whatever lets somebody act as an account also needs everything that the account holds (rules/privilege.py).
 """
 
 from neocloud.core import contract
@@ -11,8 +12,15 @@ from neocloud.core.clock import Clock
 from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.recent import Recent
-from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, GROUP_MEMBERSHIP, lineage
-from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted, is_in_scope, is_looking
+from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, lineage
+from neocloud.services.iam.rules.grants import Grant, is_granted, is_in_scope, is_looking
+from neocloud.services.iam.rules.privilege import (
+    acts_on_principals,
+    grants_of,
+    mightier_than,
+    principals_of,
+)
+from neocloud.services.iam.rules.privilege import refusal as privilege_refusal
 
 LOOK_AGAIN_SECONDS = 1.0
 
@@ -26,44 +34,61 @@ class StoreAuthorizer:
         self._grants: Recent[str, frozenset[Grant]] = Recent(clock, max_age_seconds=LOOK_AGAIN_SECONDS)
 
     async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
+        if not acts_on_principals(permission) and self._is_known(subject, permission, target_id):
+            return
+        refusal, path, grants = await self._store.read(
+            lambda tx: (
+                refused(tx, subject, permission, target_id),
+                _lineage_ids(tx, target_id),
+                subject_grants(tx, subject.id),
+            )
+        )
+        if path and path[-1] == subject.tenant_id:
+            self._lineages.put(target_id, path)
+            self._grants.put(subject.id, grants)
+        if refusal is not None:
+            raise refusal
+
+    def _is_known(self, subject: Subject, permission: str, target_id: str) -> bool:
         path, grants = self._lineages.get(target_id), self._grants.get(subject.id)
-        in_scope = is_in_scope(subject.scopes, permission)
-        if (
-            in_scope
-            and path
+        return bool(
+            path
             and grants
+            and is_in_scope(subject.scopes, permission)
             and path[-1] == subject.tenant_id
             and is_granted(grants, permission, path)
-        ):
-            return
-        path, grants = await self._store.read(
-            lambda tx: (_lineage_ids(tx, target_id), subject_grants(tx, subject.id))
         )
-        if path and path[-1] == CLOUDS_PROJECT_ID and in_scope and is_looking(permission):
-            return
-        if not path or path[-1] != subject.tenant_id:
-            raise contract.not_found("resource", target_id)
-        self._lineages.put(target_id, path)
-        self._grants.put(subject.id, grants)
-        if not in_scope:
-            raise contract.permission_denied(
-                permission,
-                target_id,
-                f'The key that signs this call is for other services: it cannot be used for "{permission}".',
-            )
-        if not is_granted(grants, permission, path):
-            raise contract.permission_denied(
-                permission,
-                target_id,
-                f'{subject.name or subject.id} may not do this: it needs "{permission}" on {target_id}. '
-                "Ask an admin of the tenant to add it to a group that may.",
-            )
+
+
+def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) -> contract.ApiError | None:
+    """Why the subject may not do this on the target; None when it may."""
+    path, in_scope = _lineage_ids(tx, target_id), is_in_scope(subject.scopes, permission)
+    if path and path[-1] == CLOUDS_PROJECT_ID and in_scope and is_looking(permission):
+        return None
+    if not path or path[-1] != subject.tenant_id:
+        return contract.not_found("resource", target_id)
+    if not in_scope:
+        return contract.permission_denied(
+            permission,
+            target_id,
+            f'The key that signs this call is for other services: it cannot be used for "{permission}".',
+        )
+    if not is_granted(subject_grants(tx, subject.id), permission, path):
+        return contract.permission_denied(
+            permission,
+            target_id,
+            f'{subject.name or subject.id} may not do this: it needs "{permission}" on {target_id}. '
+            "Ask an admin of the tenant to add it to a group that may.",
+        )
+    if acts_on_principals(permission):
+        mightier = mightier_than(tx, subject.id, principals_of(tx, target_id))
+        return privilege_refusal(permission, mightier, target_id) if mightier else None
+    return None
 
 
 def subject_grants(tx: Transaction, subject_id: str) -> frozenset[Grant]:
-    """Everything that the subject's groups are permitted; memberships are owned by their member."""
-    groups = [row.parent_id for row in tx.owned(subject_id) if row.kind == GROUP_MEMBERSHIP]
-    return frozenset(grant for group in groups for grant in group_grants(tx.children(group)))
+    """Everything that the subject's groups are permitted."""
+    return grants_of(tx, subject_id)
 
 
 def _lineage_ids(tx: Transaction, resource_id: str) -> tuple[str, ...]:

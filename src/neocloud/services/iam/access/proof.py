@@ -10,7 +10,7 @@ from datetime import datetime
 from neocloud.core import contract
 from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.services.iam.access.authorize import subject_grants
+from neocloud.services.iam.access.authorize import refused
 from neocloud.services.iam.access.tokens import AccessClaims
 from neocloud.services.iam.access.users import attributes_of, is_usable
 from neocloud.services.iam.resources import (
@@ -23,10 +23,8 @@ from neocloud.services.iam.resources import (
     FederatedCredentialsSpec,
     SessionStatus,
     State,
-    lineage,
     tenant_of,
 )
-from neocloud.services.iam.rules.grants import is_granted
 
 IMPERSONATE = "iam.serviceAccounts.impersonate"
 REVOKED_BEFORE = "tokens-revoked-before"
@@ -57,12 +55,14 @@ def find_subject(tx: Transaction, claims: AccessClaims) -> Proven | None:
 
 
 def may_impersonate(tx: Transaction, actor: Subject, account_id: str) -> bool:
-    """Only service accounts of the actor's own tenant, and only with the permission on them."""
+    """Only service accounts of the actor's own tenant that hold no more than the actor, and only with the
+    permission on them."""
     row = tx.get(account_id)
-    if row is None or row.kind != SERVICE_ACCOUNT:
-        return False
-    path = [each.id for each in lineage(account_id, tx.get)]
-    return path[-1] == actor.tenant_id and is_granted(subject_grants(tx, actor.id), IMPERSONATE, path)
+    return (
+        row is not None
+        and row.kind == SERVICE_ACCOUNT
+        and refused(tx, actor, IMPERSONATE, account_id) is None
+    )
 
 
 def _proven(tx: Transaction, subject_id: str, proof_id: str, issued_at: datetime) -> Proven | None:

@@ -11,11 +11,10 @@ from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method, Twin
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access.access_keys import ensure_secret, show_secret_once
-from neocloud.services.iam.access.authorize import subject_grants
+from neocloud.services.iam.access.authorize import refused
 from neocloud.services.iam.api.keys import account_of, by_id, list_keys_of, switches
-from neocloud.services.iam.resources import ACCESS_KEY, lineage
+from neocloud.services.iam.resources import ACCESS_KEY
 from neocloud.services.iam.rules.access_key_id import key_id_of
-from neocloud.services.iam.rules.grants import is_granted
 from neocloud.services.iam.rules.keys import DeliveryMode, show_expiry
 
 V1, V2 = "nebius.iam.v1.AccessKeyService", "nebius.iam.v2.AccessKeyService"
@@ -67,8 +66,7 @@ def _as_seen(tx: Transaction, call: Call, key_id: str) -> Any:
 
 async def _may_see_secret(call: Call, key_id: str) -> bool:
     def ask(tx: Transaction) -> bool:
-        path = [row.id for row in lineage(key_id, tx.get)]
-        return call.subject is not None and is_granted(subject_grants(tx, call.subject.id), GET_SECRET, path)
+        return call.subject is not None and refused(tx, call.subject, GET_SECRET, key_id) is None
 
     return await call.dependencies.store.read(ask)
 

@@ -11,6 +11,7 @@ from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.services.iam.access.static_keys import find_static_key, key_id_in, new_token
 from neocloud.services.iam.resources import STATIC_KEY, STATIC_KEY_ID_PREFIX, State, StaticKeyStatus
 from neocloud.services.iam.rules.keys import account_problem, expiry_violations, view_static_key
+from neocloud.services.iam.rules.privilege import holds_at_least, refusal
 
 SERVICE = "nebius.iam.v1.StaticKeyService"
 RESERVED_LABELS = "neocloud.dev/"
@@ -26,6 +27,8 @@ async def issue(call: Call, request: Any) -> Any:
         if violations:
             raise contract.bad_request(violations)
         row = _row(call, request)
+        if call.subject is None or not holds_at_least(tx, call.subject.id, row.owner_id):
+            raise refusal("iam.staticKeys.create", row.owner_id)
         try:
             tx.insert(row)
         except AlreadyExists:

@@ -13,6 +13,7 @@ from neocloud.services.iam.resources import (
     is_tenant,
 )
 from neocloud.services.iam.rules.keys import account_problem, expiry_violations
+from neocloud.services.iam.rules.privilege import refuse_mightier
 from neocloud.services.iam.rules.public_key import PublicKey, PublicKeyError, read_public_key
 
 ContainerState = contract.enum("nebius.iam.v1.State")
@@ -94,6 +95,7 @@ class AuthPublicKeyRules(Rules):
         if isinstance(key, PublicKeyError):
             yield Violation("spec.data", str(key))
         yield from account_problem(new, world.get)
+        refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), world)
         yield from expiry_violations(new, "expires_at", world.now)
 
 

@@ -10,7 +10,7 @@ from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
 from neocloud.services.iam.resources import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
 from neocloud.services.iam.rules.grants import is_granted
-from neocloud.services.iam.rules.permits import subject_grants
+from neocloud.services.iam.rules.privilege import grants_of, refuse_mightier
 
 ADD_MEMBER = "iam.groupMemberships.create"
 FederationState = contract.enum("neocloud.iam.v1.OidcFederationStatus.State")
@@ -43,6 +43,8 @@ class FederatedCredentialsRules(Rules):
         account = world.get(spec.subject_id) if spec.subject_id else None
         if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != new.metadata.parent_id:
             yield Violation("spec.subject_id", f'"{spec.subject_id}" is no service account of this project')
+        else:
+            refuse_mightier("iam.federatedCredentials.create", spec.subject_id, world)
         if old is not None and old.spec.subject_id != spec.subject_id:
             yield Violation("spec.subject_id", "stays; make other credentials for another account")
         if not spec.federated_subject_id:
@@ -102,9 +104,10 @@ def _group_violations(
         yield Violation(field, f'"{group_id}" is no group of this tenant')
     elif not is_known and world.subject is not None:
         path = [row.id for row in lineage(group_id, world.get)]
-        if not is_granted(subject_grants(world.subject, world), ADD_MEMBER, path):
+        if not is_granted(grants_of(world, world.subject.id), ADD_MEMBER, path):
             raise contract.permission_denied(
                 ADD_MEMBER,
                 group_id,
                 f"Only who may add members to {group_id} can let a federation do it. Ask an admin.",
             )
+        refuse_mightier(ADD_MEMBER, group_id, world)

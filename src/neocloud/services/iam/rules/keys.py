@@ -9,6 +9,7 @@ from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.resources import SERVICE_ACCOUNT, State
 from neocloud.services.iam.rules.access_key_id import aws_access_key_id
+from neocloud.services.iam.rules.privilege import refuse_mightier
 
 DeliveryMode = contract.enum("nebius.iam.v2.SecretDeliveryMode")
 EXPIRED = "EXPIRED"
@@ -35,6 +36,7 @@ class AccessKeyRules(Rules):
                 " with GetSecret.",
             )
         yield from account_problem(new, world.get)
+        refuse_mightier("iam.accessKeys.create", self.owner_id(new), world)
         yield from expiry_violations(new, "expires_at", world.now)
 
 

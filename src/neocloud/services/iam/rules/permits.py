@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Subject, Violation, World
+from neocloud.core.service import Rules, Violation, World
 from neocloud.services.iam.resources import (
-    ACCESS_PERMIT,
     GROUP,
     GROUP_MEMBERSHIP,
     SERVICE_ACCOUNT,
@@ -16,7 +15,8 @@ from neocloud.services.iam.resources import (
     lineage,
     tenant_of,
 )
-from neocloud.services.iam.rules.grants import Grant, group_grants, is_granted, member_id
+from neocloud.services.iam.rules.grants import is_granted, member_id
+from neocloud.services.iam.rules.privilege import grants_of
 from neocloud.services.iam.rules.roles import ROLES
 
 GroupState = contract.enum("nebius.iam.v1.GroupStatus.State")
@@ -93,7 +93,7 @@ class AccessPermitRules(Rules):
             yield Violation(
                 "spec.resource_id", f'"{new.spec.resource_id}" is no resource of the group\'s tenant'
             )
-        elif world.subject and not is_granted(subject_grants(world.subject, world), CREATE_PERMIT, target):
+        elif world.subject and not is_granted(grants_of(world, world.subject.id), CREATE_PERMIT, target):
             raise contract.permission_denied(
                 CREATE_PERMIT,
                 new.spec.resource_id,
@@ -105,9 +105,3 @@ class AccessPermitRules(Rules):
 def _group(new: Any, world: World) -> Any | None:
     parent = world.get(new.metadata.parent_id)
     return parent if parent is not None and parent.kind == GROUP else None
-
-
-def subject_grants(subject: Subject, world: World) -> Iterable[Grant]:
-    for row in world.list(GROUP_MEMBERSHIP):
-        if member_id(row) == subject.id:
-            yield from group_grants(world.list(ACCESS_PERMIT, row.parent_id))

@@ -37,16 +37,16 @@ ROLES: Mapping[str, Role] = {
         "Looking at everything, also at what was done by whom; never secrets.", ("*.get", "*.list", "audit.*")
     ),
     "iam.admin": Role(
-        "Who may do what: accounts, keys, groups, permits. It can give any role: as mighty as admin.",
+        "Who may do what: accounts, keys, groups, permits. On a tenant it can give any role, also to itself.",
         _all("iam"),
     ),
     "iam.viewer": Role("Looking at accounts, groups and permits.", _read("iam")),
     "iam.serviceAccounts.user": Role(
-        "Acting as a service account, and letting a machine act as it.",
+        "Acting as a service account that holds no more than oneself, and letting a machine act as it.",
         ("iam.serviceAccounts.get", "iam.serviceAccounts.list", "iam.serviceAccounts.impersonate"),
     ),
     "iam.keys.admin": Role(
-        "Keys of service accounts: whoever has it can act as any account in its reach.",
+        "Keys of service accounts that hold no more than oneself: whoever has it can act as those accounts.",
         ("iam.authPublicKeys.*", "iam.accessKeys.*", "iam.staticKeys.*", *_read("iam")),
     ),
     "compute.editor": Role(

@@ -24,6 +24,17 @@ _STOPPED_ONLY = (
     "preemptible",
     "spot_pricing_policy",
 )
+_ONLY_AROUND = (
+    "resources",
+    "network_interfaces",
+    "nvl_instance_group_id",
+    "reservation_policy",
+    "preemptible",
+    "on_demand",
+    "follows_spot_price",
+    "spot_pricing_policy",
+)
+"""What is around the guest, and not in it."""
 
 
 def change_violations(new: Any, old: Any) -> Iterable[Violation]:
@@ -52,6 +63,24 @@ def change_violations(new: Any, old: Any) -> Iterable[Violation]:
             f"{', '.join(changed)} can change only while the instance is stopped; it is {state}. "
             "Stop it, change it, start it.",
         )
+
+
+def changes_what_runs(new: Any, old: Any) -> bool:
+    """Whether the guest would run something else, or run again. The size of the machine and of its disks, its
+    network and its price alter nothing of that; stopping it does not either."""
+    return _what_runs(new.spec) != _what_runs(old.spec) or (old.spec.stopped and not new.spec.stopped)
+
+
+def _what_runs(spec: Any) -> Any:
+    found = type(spec)()
+    found.CopyFrom(spec)
+    for name in (*_ONLY_AROUND, "stopped"):
+        found.ClearField(name)
+    for _, attached in attached_disks(found):
+        disk = attached.managed_disk.spec if attached.WhichOneof("type") == "managed_disk" else None
+        if disk is not None and (size := disk.WhichOneof("size")):
+            disk.ClearField(size)
+    return found
 
 
 def _differs(new: Any, old: Any, field: str) -> bool:

@@ -8,7 +8,7 @@ from neocloud.core.service import Rules, Violation, World
 from neocloud.services.compute.resources import GIB, check_room, filesystem, instance_demands, preset
 from neocloud.services.compute.resources.disk import attachment_space, attachment_value, readers, writer
 from neocloud.services.compute.resources.instance import existing_disks, is_read_only
-from neocloud.services.compute.rules.instance.change import change_violations
+from neocloud.services.compute.rules.instance.change import change_violations, changes_what_runs
 from neocloud.services.compute.rules.instance.network import interface_violations
 from neocloud.services.compute.rules.instance.pricing import name_policy, pricing_violations
 from neocloud.services.compute.rules.instance.shape import shape_violations
@@ -57,6 +57,9 @@ class InstanceRules(Rules):
             "compute.instance.non-gpu.vcpu": shape.vcpu,
             "compute.instance.non-gpu.memory": memory,
         }
+
+    def changes_what_runs(self, new: Any, old: Any) -> bool:
+        return changes_what_runs(new, old)
 
     def wakes(self, resource: Any) -> Iterable[str]:
         """What shows who uses it."""
