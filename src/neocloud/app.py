@@ -78,7 +78,12 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         extras=found,
-        extras_of=lambda store: iam.extras(store, clock, host=settings.host),
+        extras_of=lambda store: iam.extras(
+            store,
+            clock,
+            allow_private_issuers=settings.allow_private_issuers,
+            issuer_hosts=settings.issuer_hosts,
+        ),
         watch=watched_by(ledger.watch, routes.watch),
         after_pass=routes.after_pass,
     )

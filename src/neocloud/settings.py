@@ -52,6 +52,10 @@ class Settings:
     None means 6, and none in the emulator."""
     model_folders: tuple[Path, ...] = ()
     """Folders that are opened for models beside `<home>/models`: every project may serve what is in them."""
+    allow_private_issuers: bool = False
+    """Whether the issuers of federations may have private addresses, or be on this machine."""
+    issuer_hosts: tuple[str, ...] = ()
+    """Hosts that may serve endpoints of issuers, beside each issuer's own origin."""
     emulator: bool = False
     """Nothing real runs: the API on a fake engine, for clients' tests."""
     emulator_gpus: str = ""
@@ -151,12 +155,23 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
         default=[],
         help="open this folder for models, for every project (may be repeated)",
     )
+    parser.add_argument(
+        "--allow-private-issuers",
+        action="store_true",
+        help="let the issuers of federations have private addresses, or be on this machine",
+    )
+    parser.add_argument(
+        "--issuer-host",
+        dest="issuer_hosts",
+        action="append",
+        default=[],
+        help="a host beside an issuer's own that may serve its endpoints (may be repeated)",
+    )
     parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")
     parser.add_argument("--emulator-gpus", default="", help='what the emulated machine has: "8xH100,2xL40S"')
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
-    values["model_folders"] = tuple(values["model_folders"])
-    values["opened_ranges"] = tuple(values["opened_ranges"])
+    values |= {name: tuple(values[name]) for name in ("model_folders", "opened_ranges", "issuer_hosts")}
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
 
 

@@ -4,7 +4,12 @@ from ipaddress import ip_network
 
 import pytest
 
-from neocloud.core.destinations import METADATA_ADDRESSES, is_allowed_destination, is_loopback
+from neocloud.core.destinations import (
+    METADATA_ADDRESSES,
+    PRIVATE_NETWORKS,
+    is_allowed_destination,
+    is_loopback,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,13 @@ def test_the_operator_opens_networks() -> None:
     assert not is_allowed_destination("10.6.0.1", opened)
     assert is_allowed_destination("::ffff:10.5.1.1", opened)
     assert not is_allowed_destination("::ffff:10.6.0.1", opened)
+
+
+def test_metadata_addresses_are_opened_one_by_one_only() -> None:
+    for address in METADATA_ADDRESSES:
+        wide = (*PRIVATE_NETWORKS, ip_network("0.0.0.0/0"), ip_network("::/0"))
+        assert not is_allowed_destination(address, wide)
+        assert is_allowed_destination(address, (ip_network(address),))
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,14 @@ def in_browser(place: Place, federation_id: str, port: int) -> Session:
         begun = place.call(path, contract.method(path).input(**request))
         say(f"Sign in in the browser. If none opens, go to:\n\n  {begun.authorization_url}\n")
         webbrowser.open(begun.authorization_url)
-        code = reply.wait(begun.state, BROWSER_SECONDS)
-    fields = {"login_token": begun.login_token, "state": begun.state, "code": code, "client": client_words()}
+        code, issuer = reply.wait(begun.state, BROWSER_SECONDS)
+    fields = {
+        "login_token": begun.login_token,
+        "state": begun.state,
+        "code": code,
+        "iss": issuer,
+        "client": client_words(),
+    }
     return sign_in(place.call, "FinishOidc", fields, utc_now())
 
 
@@ -97,7 +103,7 @@ def make_profile(place: Place, session: Session, name: str, project: str) -> Pro
     if project:
         return profile
     with connect(profile) as client:
-        return Profile(**{**profile.__dict__, "project_id": _default_project(client, session.tenant_id)})
+        return Profile(**{**profile.__dict__, "project_id": default_project(client, session.tenant_id)})
 
 
 def account_words(profile: Any) -> str:
@@ -126,7 +132,7 @@ def client_words() -> str:
     return f"neo on {platform.node()}"[:200]
 
 
-def _default_project(client: Client, tenant_id: str) -> str:
+def default_project(client: Client, tenant_id: str) -> str:
     """The one that is called default-something, or the only one; "" when it may not be seen."""
     try:
         found = list(client.list_all("nebius.iam.v1.ProjectService/List", {"parent_id": tenant_id}))

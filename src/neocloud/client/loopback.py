@@ -25,8 +25,9 @@ class BrowserReply:
     def redirect_uri(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}{PATH}"
 
-    def wait(self, state: str, timeout_seconds: float) -> str:
-        """The code. Replies with another state are not ours and are passed over."""
+    def wait(self, state: str, timeout_seconds: float) -> tuple[str, str]:
+        """The code, and the issuer that the provider names itself ("" when it does not, RFC 9207). Replies
+        with another state are not ours and are passed over."""
         self._server.state = state
         deadline = time.monotonic() + timeout_seconds
         while self._server.answer is None:
@@ -37,7 +38,7 @@ class BrowserReply:
         if "code" not in answer:
             why = answer.get("error_description") or answer.get("error") or "no reason given"
             raise ClientError("UNAUTHENTICATED", f"The provider did not sign you in: {why}")
-        return answer["code"]
+        return answer["code"], answer.get("iss", "")
 
     def close(self) -> None:
         self._server.server_close()

@@ -60,6 +60,20 @@ REFUSED_NETWORKS: tuple[Network, ...] = tuple(
 )
 """Networks that are no part of the public internet, and METADATA_ADDRESSES that lie outside those."""
 
+PRIVATE_NETWORKS: tuple[Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "::1/128",
+        "fc00::/7",
+    )
+)
+"""What an operator opens who allows private addresses and this machine."""
+
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE = IPv6Network("::/96")
 
@@ -68,7 +82,8 @@ def is_allowed_destination(address: Address | str, opened: Iterable[Network] = (
     """Whether the address is public, or lies in a network that the operator has opened.
 
     An IPv6 address that carries an IPv4 address (mapped, NAT64, 6to4, Teredo) is judged by that one too. A
-    text that is no address is refused.
+    text that is no address is refused. A metadata address stays refused in a wider network that was opened:
+    it has to be opened by itself.
     """
     try:
         wanted = ip_address(address)
@@ -88,6 +103,8 @@ def is_loopback(address: Address | str) -> bool:
 
 
 def _is_allowed(address: Address, opened: tuple[Network, ...]) -> bool:
+    if address in METADATA_ADDRESSES:
+        return ip_network(address) in opened
     return _lies_in(address, opened) or not _lies_in(address, REFUSED_NETWORKS)
 
 

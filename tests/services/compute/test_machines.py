@@ -96,8 +96,9 @@ async def test_the_user_data_gets_its_missing_first_line(cloud: Cloud) -> None:
 
 
 async def test_a_service_accounts_token_reaches_the_guest(cloud: Cloud) -> None:
-    account = (await cloud.running.store.read(lambda tx: tx.list("nebius.iam.v1.ServiceAccount")[0]))[0]
-    instance = await cloud.machine("one", service_account_id=account.id)
+    metadata = {"parent_id": cloud.project, "name": "robot"}
+    made = await cloud.call("nebius.iam.v1.ServiceAccountService/Create", metadata=metadata)
+    instance = await cloud.machine("one", service_account_id=made.resource_id)
     secret = cloud.engine.world.objects[Reference("Secret", instance.metadata.id, "identity")]
     token = json.loads(base64.b64decode(secret["data"]["token.json"]))
     assert token["token_type"] == "Bearer" and token["expires_at"].endswith("Z")

@@ -21,6 +21,7 @@ from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
 from neocloud.services.iam import extras as iam_extras
 from neocloud.services.iam.access.issuers import ISSUERS, Issuers
+from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PASSWORDS, PasswordChecker
 from tests.services.iam import keys
 
@@ -62,6 +63,8 @@ class Cloud:
     http: httpx.AsyncClient
     bank: Bootstrap
     other: Bootstrap
+    extras: dict[str, Any]
+    """What handlers find in `Dependencies.extras`."""
     tokens: dict[str, str] = field(default_factory=dict)
 
     def subject_token(self, credentials: Mapping[str, Any], **claims: Any) -> str:
@@ -141,7 +144,7 @@ async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
     store = await open_store(database, b"k" * 32, clock)
     extras = {
         **iam_extras(store, clock),
-        ISSUERS: Issuers(clock, http=direct_http),
+        ISSUERS: Issuers(clock, Outgoing(http=direct_http, allow_private=True)),
         PASSWORDS: PasswordChecker(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)),
     }
     server = ApiServer(
@@ -155,7 +158,7 @@ async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
     try:
         bank = await bootstrap(store, clock, make_key=keys.rsa_key)
         other = await bootstrap(store, clock, tenant_name="other-bank", make_key=keys.other_rsa_key)
-        yield Cloud(store, clock, server.addresses.grpc, http, bank, other)
+        yield Cloud(store, clock, server.addresses.grpc, http, bank, other, extras)
     finally:
         await http.aclose()
         await server.stop(grace_seconds=0)

@@ -72,6 +72,8 @@ class Provider:
     """What it publishes; it signs with the last."""
     signing_key: RSAKey | None = None
     wants_secret: bool = False
+    endpoints: dict[str, Any] = field(default_factory=dict)
+    """Goes over what it says of itself."""
     codes: dict[str, Code] = field(default_factory=dict)
     key_requests: int = 0
 
@@ -201,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "authorization_endpoint": f"{issuer}/authorize",
                     "token_endpoint": f"{issuer}/token",
                     "jwks_uri": f"{issuer}/keys",
+                    **self.provider.endpoints,
                 },
             )
         elif path.path == "/keys":

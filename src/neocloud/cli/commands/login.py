@@ -95,10 +95,13 @@ def _with_credentials(credentials: Path, endpoint: str, name: str, tenant: str, 
         )
     with connect_as(found, endpoint) as client:
         account = client.call("nebius.iam.v1.ProfileService/Get").service_account_profile.info
+        place = account.metadata.parent_id
+        if not place.startswith("project-"):  # The operator's account lies in its tenant.
+            place = project or found.project_id or signing_in.default_project(client, place)
     return Profile(
         name=name,
         endpoint=endpoint,
         credentials_file=str(credentials.absolute()),
         tenant_id=tenant or found.tenant_id,
-        project_id=project or found.project_id or account.metadata.parent_id,
+        project_id=project or found.project_id or place,
     )

@@ -10,6 +10,7 @@ import typer
 
 from neocloud.cli.commands.up_options import (
     AllowEgress,
+    AllowPrivateIssuers,
     AuditDays,
     DatabaseUrl,
     Domain,
@@ -19,6 +20,7 @@ from neocloud.cli.commands.up_options import (
     GrpcPort,
     Host,
     HttpPort,
+    IssuerHost,
     ModelFolder,
     PriceFile,
     PublicPool,
@@ -62,6 +64,8 @@ def up(
     model_folder: ModelFolder = None,
     public_pool: PublicPool = None,
     allow_egress: AllowEgress = None,
+    allow_private_issuers: AllowPrivateIssuers = None,
+    issuer_host: IssuerHost = None,
     emulator: Emulator = False,
     emulator_gpus: EmulatorGpus = None,
 ) -> None:
@@ -98,6 +102,8 @@ def up(
             audit_days=audit_days,
             public_pool=public_pool,
             opened_ranges=_opened_ranges(allow_egress),
+            allow_private_issuers=allow_private_issuers,
+            issuer_hosts=tuple(issuer_host) if issuer_host else None,
             emulator=emulator or None,
             emulator_gpus=emulator_gpus,
         )

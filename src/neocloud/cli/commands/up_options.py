@@ -75,6 +75,20 @@ AllowEgress = Annotated[
         ' Those given replace those of before; "none" closes all. Default: public addresses only.',
     ),
 ]
+AllowPrivateIssuers = Annotated[
+    bool | None,
+    typer.Option(
+        "--allow-private-issuers/--no-allow-private-issuers",
+        help="Whether issuers of federations may have private addresses, or be on this machine. Default: no.",
+    ),
+]
+IssuerHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Host that may serve endpoints of issuers, beside an issuer's own; may be repeated."
+        " Those given replace those of before."
+    ),
+]
 Emulator = Annotated[
     bool,
     typer.Option(

@@ -37,6 +37,8 @@ class Options:
     """0: as long as the server keeps them by itself."""
     public_pool: str = ""
     opened_ranges: tuple[str, ...] = ()
+    allow_private_issuers: bool = False
+    issuer_hosts: tuple[str, ...] = ()
     emulator: bool = False
     emulator_gpus: str = ""
 
@@ -68,9 +70,14 @@ class Options:
             given += ["--public-pool", self.public_pool]
         for opened in self.opened_ranges:
             given += ["--allow-egress", opened]
+        given += self._about_issuers()
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
+
+    def _about_issuers(self) -> list[str]:
+        allowed = ["--allow-private-issuers"] if self.allow_private_issuers else []
+        return allowed + [f"--issuer-host={host}" for host in self.issuer_hosts]
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ A permission is `<service>.<nouns>.<verb>`. A role is a list of patterns, read f
 that matches decides, and `!` takes away. What nothing matches is refused. Looking (`get`, `list`) never shows
 a secret: that takes rights of its own, such as `iam.accessKeys.getSecret`.
 
-A right over accounts, keys, groups or federations reaches only those that hold no more than the caller, by roles that
-hold the same permissions on the same resources: nobody makes a key for, impersonates, changes or deletes a mightier
-account, nor adds anybody to a mightier group.
+A right over accounts, keys, groups or federations reaches only those that hold no more than the caller: the
+caller needs each of their permissions, on the same resource or on what that lies in. Nobody makes a key for,
+impersonates, changes or deletes an account that holds more than they do, nor adds anybody to such a group.
 """
 
 

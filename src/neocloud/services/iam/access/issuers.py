@@ -1,34 +1,36 @@
 """Other issuers of tokens: where their endpoints and their public keys are (OpenID Connect discovery).
 
 Keys are remembered for some minutes. A token with an unknown key id makes us look again, since issuers change
-their keys, but not more often than every few seconds. Only https is spoken; plain http only to this machine,
-and only while this cloud itself listens to nobody else. Redirects are not followed, answers are bounded.
+their keys, but not more often than every few seconds; an issuer that failed is left alone as long. How they
+are asked, and which addresses may be: access/outgoing.py.
 """
 
-import ipaddress
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-import httpx
 import jwt
 
 from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
 from neocloud.services.iam.access.external_tokens import ExternalTokenError
+from neocloud.services.iam.access.outgoing import Outgoing, Unanswered
 from neocloud.services.iam.access.recent import Recent
+
+_LOG = logging.getLogger("neocloud.iam")
 
 ISSUERS = "iam.issuers"
 KEEP_SECONDS = 600.0
 LOOK_AGAIN_SECONDS = 10.0
-TIMEOUT_SECONDS = 5.0
-MAX_ANSWER_BYTES = 512 * 1024
 
 
-def new_http() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False)
+class IssuerUnusable(ExternalTokenError):
+    """One text for whatever went wrong: who names an issuer learns nothing of what is at its address."""
+
+    def __init__(self) -> None:
+        super().__init__("the issuer cannot be used now; the log of the cloud says why")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Endpoints:
     keys: str
     client_authentication: tuple[str, ...]
     """How its token endpoint takes a client's secret."""
+    names_itself: bool = False
+    """Whether each of its authorization responses says which issuer it is from (RFC 9207)."""
 
 
 @dataclass
@@ -46,8 +50,7 @@ class Issuers:
     """One for the whole cloud, in `Dependencies.extras`."""
 
     clock: Clock
-    http: Callable[[], httpx.AsyncClient] = new_http
-    is_plain_allowed: bool = True
+    outgoing: Outgoing = field(default_factory=Outgoing)
 
     def __post_init__(self) -> None:
         self._endpoints: Recent[str, Endpoints] = Recent(
@@ -59,85 +62,76 @@ class Issuers:
         self._looked: Recent[str, bool] = Recent(
             self.clock, max_age_seconds=LOOK_AGAIN_SECONDS, max_size=1000
         )
+        self._failed: Recent[str, bool] = Recent(
+            self.clock, max_age_seconds=LOOK_AGAIN_SECONDS, max_size=1000
+        )
 
     async def endpoints(self, issuer: str) -> Endpoints:
+        """Raises IssuerUnusable."""
         known = self._endpoints.get(issuer)
         if known is not None:
             return known
-        document = await self.fetch("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
-        if document.get("issuer") != issuer:
-            raise ExternalTokenError("the issuer calls itself by another name than its address")
-        found = Endpoints(
-            issuer,
-            str(document.get("authorization_endpoint", "")),
-            str(document.get("token_endpoint", "")),
-            str(document.get("jwks_uri", "")),
-            tuple(document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]),
-        )
+        if self._failed.get(issuer):
+            raise IssuerUnusable
+        try:
+            found = await self._discover(issuer)
+        except IssuerUnusable:
+            self._failed.put(issuer, True)
+            raise
         self._endpoints.put(issuer, found)
         return found
 
     async def keys(self, issuer: str, key_id: str, *, given: str = "") -> jwt.PyJWKSet:
-        """Its public keys; `given` ones are used as they are."""
+        """Its public keys; `given` ones are used as they are. Raises IssuerUnusable."""
         if given:
             return _key_set(json.loads(given))
         known = self._keys.get(issuer)
         if known is not None and (_has(known, key_id) or self._looked.get(issuer)):
             return known
+        if self._looked.get(issuer):
+            raise IssuerUnusable
         self._looked.put(issuer, True)
         found = _key_set(await self.fetch("GET", (await self.endpoints(issuer)).keys))
         self._keys.put(issuer, found)
         return found
 
     async def fetch(self, verb: str, url: str, **more: Any) -> Mapping[str, Any]:
-        """A JSON object. Raises ExternalTokenError; its words hold nothing of the answer."""
-        self.check_url(url)
+        """A JSON object. Raises IssuerUnusable."""
         try:
-            async with self.http() as client, client.stream(verb, url, **more) as answer:
-                body = b""
-                async for chunk in answer.aiter_bytes():
-                    body += chunk
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise ExternalTokenError("the issuer's answer is too long")
-                status = answer.status_code
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ExternalTokenError(f"the issuer does not answer ({type(error).__name__})") from error
-        if status != httpx.codes.OK:
-            raise ExternalTokenError(f"the issuer answers with status {status}")
-        try:
-            document = json.loads(body)
-        except ValueError as error:
-            raise ExternalTokenError("the issuer's answer is no JSON") from error
-        if not isinstance(document, Mapping):
-            raise ExternalTokenError("the issuer's answer is no JSON object")
-        return document
+            return await self.outgoing.fetch(verb, url, **more)
+        except Unanswered as error:
+            raise unusable(url, str(error)) from None
 
-    def check_url(self, url: str) -> None:
-        """Raises ExternalTokenError unless it may be asked."""
-        if not is_allowed_url(url, self.is_plain_allowed):
-            raise ExternalTokenError("the issuer's address is not https")
-
-
-def is_allowed_url(url: str, is_plain_allowed: bool) -> bool:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return False
-    if parts.scheme == "https":
-        return bool(host) and "@" not in parts.netloc
-    return parts.scheme == "http" and is_plain_allowed and "@" not in parts.netloc and is_loopback(host)
+    async def _discover(self, issuer: str) -> Endpoints:
+        document = await self.fetch("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
+        if document.get("issuer") != issuer:
+            raise unusable(issuer, "it calls itself by another name than its address")
+        found = Endpoints(
+            issuer,
+            str(document.get("authorization_endpoint", "")),
+            str(document.get("token_endpoint", "")),
+            str(document.get("jwks_uri", "")),
+            _texts(document.get("token_endpoint_auth_methods_supported")) or ("client_secret_basic",),
+            document.get("authorization_response_iss_parameter_supported") is True,
+        )
+        for endpoint in filter(None, (found.authorization, found.token, found.keys)):
+            if not self.outgoing.may_serve(issuer, endpoint):
+                raise unusable(issuer, f"its endpoint {endpoint!r} is on another host: neo up --issuer-host")
+        return found
 
 
 def issuers_of(dependencies: Dependencies) -> Issuers:
     return dependencies.extras[ISSUERS]
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def unusable(url: str, why: str) -> IssuerUnusable:
+    """The error that the caller is told, once the reason is in the log."""
+    _LOG.warning("issuer %.200r: %.500s", url, why)
+    return IssuerUnusable()
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
 
 def _has(keys: jwt.PyJWKSet, key_id: str) -> bool:
@@ -148,4 +142,4 @@ def _key_set(document: Any) -> jwt.PyJWKSet:
     try:
         return jwt.PyJWKSet.from_dict(dict(document))
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
-        raise ExternalTokenError("the issuer has no usable public keys") from error
+        raise unusable("(key set)", "it has no usable public keys") from error

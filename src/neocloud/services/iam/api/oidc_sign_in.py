@@ -22,7 +22,7 @@ from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.external_tokens import ExternalTokenError, read_claimed, verify
-from neocloud.services.iam.access.issuers import Endpoints, Issuers, issuers_of
+from neocloud.services.iam.access.issuers import Endpoints, Issuers, issuers_of, unusable
 from neocloud.services.iam.access.sign_in_log import write_event
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.first_rows import add_membership
@@ -61,7 +61,8 @@ async def start(call: Call, request: Any) -> Any:
     spec, issuers = OidcFederationSpec.FromString(federation.spec), issuers_of(call.dependencies)
     try:
         endpoints = await issuers.endpoints(spec.issuer_url)
-        issuers.check_url(endpoints.authorization)
+        if not endpoints.authorization:
+            raise unusable(spec.issuer_url, "it names no authorization endpoint")
     except ExternalTokenError as error:
         raise contract.unavailable(f"Nobody can sign in by this federation now: {error}.") from error
     login = Login(
@@ -82,7 +83,7 @@ async def finish(call: Call, request: Any) -> Any:
     login = await _open(call, request)
     federation = await _federation(call, login.federation_id)
     try:
-        claims = await _claims(call, federation, login, request.code)
+        claims = await _claims(call, federation, login, request)
     except ExternalTokenError as error:
         await _refused(call, federation, str(error))
         raise contract.unauthenticated(f"The provider's sign-in is not accepted: {error}.") from error
@@ -147,13 +148,15 @@ async def _open(call: Call, request: Any) -> Login:
     return login
 
 
-async def _claims(call: Call, federation: Resource, login: Login, code: str) -> Mapping[str, Any]:
+async def _claims(call: Call, federation: Resource, login: Login, request: Any) -> Mapping[str, Any]:
     """The provider's statement about who signed in, checked."""
     spec = OidcFederationSpec.FromString(federation.spec)
     issuers = issuers_of(call.dependencies)
     endpoints = await issuers.endpoints(spec.issuer_url)
-    secret = await call.dependencies.store.read(lambda tx: tx.secret(federation.id, CLIENT_SECRET))
-    id_token = await _redeem(issuers, endpoints, spec.client_id, (secret or b"").decode(), login, code)
+    _check_sender(request.iss, endpoints)
+    sealed = await call.dependencies.store.read(lambda tx: tx.secret(federation.id, CLIENT_SECRET))
+    secret = (sealed or b"").decode()
+    id_token = await _redeem(issuers, endpoints, spec.client_id, secret, login, request.code)
     keys = await issuers.keys(spec.issuer_url, read_claimed(id_token).key_id)
     now = call.dependencies.clock.now()
     claims = verify(id_token, keys, issuer=spec.issuer_url, audiences={spec.client_id}, now=now)
@@ -183,8 +186,14 @@ async def _redeem(
     document = await issuers.fetch("POST", endpoints.token, **more)
     id_token = document.get("id_token")
     if not isinstance(id_token, str):
-        raise ExternalTokenError("the provider gave no identity token")
+        raise unusable(endpoints.issuer, "it gave no identity token")
     return id_token
+
+
+def _check_sender(issuer: str, endpoints: Endpoints) -> None:
+    """RFC 9207: a code from another issuer is not sent to this one's token endpoint (mix-up attack)."""
+    if issuer != endpoints.issuer and (issuer or endpoints.names_itself):
+        raise ExternalTokenError("the code was not given by this issuer")
 
 
 def _check_domain(claims: Mapping[str, Any], domains: Any) -> None:

@@ -75,7 +75,7 @@ def key_set_fault(text: str) -> str:
         keys = json.loads(text)["keys"]
         kinds = [key["kty"] for key in keys]
         is_private = any("d" in key for key in keys)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return 'must be a JWK set: {"keys": [{"kty": ...}]}'
     if is_private:
         return "holds a private key. Send only the public half and make a new pair: this one has travelled"

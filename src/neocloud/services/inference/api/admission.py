@@ -5,7 +5,14 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call
-from neocloud.services.iam.resources import AUTHENTICATOR, SERVICE_ACCOUNT, TENANT_RIGHTS
+from neocloud.core.store.protocol import Transaction
+from neocloud.services.iam.resources import (
+    AUTHENTICATOR,
+    CONTAINER,
+    SERVICE_ACCOUNT,
+    TENANT_RIGHTS,
+    is_project,
+)
 from neocloud.services.inference.extras import GATEWAY_KEY
 
 KEY_HEADER = "x-neocloud-gateway-key"
@@ -39,7 +46,17 @@ async def admit(call: Call, request: Any) -> Any:
         answer.grants.add(
             project_id=each.project_id, project_name=each.project_name, permissions=each.permissions
         )
-    row = await call.dependencies.store.read(lambda tx: tx.get(subject.id))
-    if row is not None and row.kind == SERVICE_ACCOUNT:
-        answer.home_project_id = row.parent_id
+    answer.home_project_id = await call.dependencies.store.read(lambda tx: _home_project(tx, subject.id))
     return answer
+
+
+def _home_project(tx: Transaction, subject_id: str) -> str:
+    """Where a service account lies; the oldest project for the operator's, which lies in the tenant."""
+    row = tx.get(subject_id)
+    if row is None or row.kind != SERVICE_ACCOUNT:
+        return ""
+    above = tx.get(row.parent_id)
+    if above is None or is_project(above):
+        return row.parent_id
+    projects = [each for each in tx.list(CONTAINER, parent_id=above.id)[0] if each.deleted_at is None]
+    return projects[0].id if projects else ""
