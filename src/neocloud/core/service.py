@@ -96,6 +96,12 @@ class Rules:
         demand. Names and limits: services/quotas/quotas.yaml."""
         return {}
 
+    def request_violations(self, request: Message) -> Iterable[Violation]:
+        """What is wrong with a Create or Update request by itself, as it was sent: an Update may leave out
+        what stays. Runs before the transaction. All parsing of what a tenant wrote (YAML, keys, long lists of
+        ranges) belongs here: in `violations` it would keep every other tenant's writes waiting."""
+        return ()
+
     def violations(self, new: Message, old: Message | None, world: World) -> Iterable[Violation]:
         """What is wrong with the merged resource; `old` is None on create. May raise ApiError for anything
         that is not a wrong field, e.g. not_enough_resources."""
@@ -170,6 +176,8 @@ class Kind:
     view: "View | None" = None
     """What is worked out anew each time a resource of the kind is read."""
     outside_view: "OutsideView | None" = None
+    larger_request_bytes: int = 0
+    """What a Create or Update may hold beyond what every request may; 0 where no field needs more."""
 
     @property
     def finalizers(self) -> tuple[str, ...]:
@@ -221,6 +229,8 @@ class Method:
     """The id of the resource (or parent) in the request that the permission is checked on."""
     is_change: bool = False
     """Written to the audit log also when it succeeds."""
+    larger_request_bytes: int = 0
+    """What a request may hold beyond what every request may; 0 where no field needs more."""
     is_checked: bool = True
     """Whether the request must keep its annotations by itself. Not so of an update: what it leaves out stays
     as it is, so its handler checks the result."""

@@ -17,7 +17,7 @@ import uvicorn
 from neocloud.core.seeding import seeds_of
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
 from neocloud.server.certificates import ServerCertificate
-from neocloud.server.grpc_front import OPTIONS, ContractHandler
+from neocloud.server.grpc_front import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.json_front import JsonFront, StatusReport
 from neocloud.server.pipeline import Around, Pipeline, just_serve
 from neocloud.server.redirector import Redirector
@@ -98,6 +98,10 @@ class ApiServer:
         """The methods that are served, as "package.Service/Method"."""
         return self._pipeline.paths
 
+    def max_bytes(self, path: str) -> int:
+        """Return how many bytes a request of this method may have."""
+        return self._pipeline.max_bytes(path)
+
     async def start(self) -> None:
         """Listen; returns when all ports answer. Raises ServerError when a port is taken."""
         grpc_port, http_port = self._ports
@@ -155,7 +159,7 @@ class ApiServer:
 
 
 def _grpc_server(pipeline: Pipeline) -> grpc.aio.Server:
-    server = grpc.aio.server(options=OPTIONS)
+    server = grpc.aio.server(options=options(pipeline), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS)
     server.add_generic_rpc_handlers((ContractHandler(pipeline),))
     return server
 

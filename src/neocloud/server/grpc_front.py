@@ -4,7 +4,7 @@ Bytes go in and out; the pipeline decodes. The ping settings let the published c
 pass, which a default server answers by closing the connection.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,16 +14,30 @@ import grpc.aio
 from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.pipeline import Answer, Pipeline
 
-MAX_REQUEST_BYTES = 8 * 1024 * 1024
-OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-)
+MAX_CONCURRENT_CALLS = 4096
+"""Being served at once, from all callers; more are refused with RESOURCE_EXHAUSTED."""
+MAX_STREAMS_PER_CONNECTION = 512
+"""Further calls of a connection wait in their client."""
+PING_INTERVAL_MS = 5_000
+MAX_PING_STRIKES = 2
+"""A client that pings faster, three times without an answer of ours in between, loses its connection."""
+MESSAGE_OVERHEAD_BYTES = 1024 * 1024
+"""A request this much over the largest that any method takes is still read, to be refused in our words."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Handler = Callable[[bytes, Any], Awaitable[bytes]]
+
+
+def options(pipeline: Pipeline) -> Sequence[tuple[str, int]]:
+    """The settings of a server of these methods."""
+    largest = max((pipeline.max_bytes(path) for path in pipeline.paths), default=0)
+    return (
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS),
+        ("grpc.http2.max_ping_strikes", MAX_PING_STRIKES),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+        ("grpc.max_receive_message_length", largest + MESSAGE_OVERHEAD_BYTES),
+    )
 
 
 class ContractHandler(grpc.GenericRpcHandler):
@@ -41,7 +55,9 @@ class ContractHandler(grpc.GenericRpcHandler):
         async def handle(body: bytes, context: Any) -> bytes:
             headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
             headers[SOURCE_HEADER] = _address(context.peer())
-            answer = await self._pipeline.answer(path, lambda cls: cls.FromString(body), headers)
+            answer = await self._pipeline.answer(
+                path, lambda cls: cls.FromString(body), headers, size=len(body)
+            )
             if answer.is_logged:  # an id that leads nowhere is not worth a fifth of a short call
                 names = ("x-request-id", "x-trace-id")
                 await context.send_initial_metadata(tuple((name, answer.request_id) for name in names))

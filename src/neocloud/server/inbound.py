@@ -8,6 +8,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
 from neocloud.core.service import Subject
+from neocloud.server.bounds import MAX_REQUEST_BYTES
 
 IDEMPOTENCY_HEADER = "x-idempotency-key"
 RESET_MASK_HEADER = "x-resetmask"
@@ -55,3 +56,5 @@ class Endpoint:
     is_public: bool = False
     """Anyone may call it, even without a token."""
     is_change: bool = False
+    max_bytes: int = MAX_REQUEST_BYTES
+    """Of a request, as it was sent."""

@@ -15,12 +15,12 @@ from starlette.routing import Route
 
 from neocloud import __version__
 from neocloud.core import contract
+from neocloud.server.bounds import check_size, check_tree
 from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.oauth import TOKEN_EXCHANGE_PATH, TokenExchangeForm
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.runtime import Runtime
 
-MAX_REQUEST_BYTES = 8 * 1024 * 1024
 HTTP_STATUS: Mapping[contract.Code, int] = {
     contract.Code.CANCELLED: 499,
     contract.Code.UNKNOWN: 500,
@@ -78,26 +78,27 @@ class JsonFront:
         path = f"{request.path_params['service']}/{request.path_params['method']}"
         try:
             _require_json(request)
-            body = await read_body(request)
+            body = await read_body(request, self._pipeline.max_bytes(path))
         except contract.ApiError as error:
             return _error_response(Answer("", error=error))
         headers = {**request.headers, SOURCE_HEADER: request.client.host if request.client else ""}
-        answer = await self._pipeline.answer(path, lambda cls: contract.from_json(cls, body), headers)
+        answer = await self._pipeline.answer(
+            path, lambda cls: contract.from_json(cls, body, check=check_tree), headers, size=len(body)
+        )
         if answer.error is not None:
             return _error_response(answer)
         text = contract.to_json(answer.message, proto_names=False)
         return Response(text, media_type="application/json", headers=_identity(answer))
 
 
-async def read_body(request: Request) -> bytes:
-    """The body, at most MAX_REQUEST_BYTES of it."""
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body. Raises ApiError when it is longer than `limit` bytes, without reading the rest."""
     chunks: list[bytes] = []
     size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
-            if size > MAX_REQUEST_BYTES:
-                raise contract.bad_request([], f"The body is larger than {MAX_REQUEST_BYTES} bytes.")
+            check_size(size, limit)
             chunks.append(chunk)
     except ClientDisconnect:
         raise contract.bad_request([], "The body ended too early.") from None

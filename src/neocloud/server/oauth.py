@@ -40,7 +40,10 @@ class TokenExchangeForm:
             return _refusal("invalid_request", "The body is not a form (application/x-www-form-urlencoded).")
         content = {name: values if name in _REPEATED else values[0] for name, values in form.items()}
         answer = await self._pipeline.answer(
-            _RPC, lambda cls: contract.from_dict(cls, _known(cls, content)), dict(request.headers)
+            _RPC,
+            lambda cls: contract.from_dict(cls, _known(cls, content)),
+            dict(request.headers),
+            size=len(body),
         )
         if answer.error is not None:
             return _refusal(_ERRORS.get(answer.error.code, "server_error"), answer.error.message)

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from neocloud.core import contract
 from neocloud.core.store.protocol import LeaseLost, StoreError
 from neocloud.server.auditing import named_resource, record_refusal
+from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
 from neocloud.server.changes import recall
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, Endpoint, Inbound, Serve
 from neocloud.server.runtime import Runtime
@@ -53,15 +54,23 @@ class Pipeline:
     def paths(self) -> frozenset[str]:
         return frozenset(self._endpoints)
 
-    async def answer(self, path: str, decode: Callable[[Any], Any], headers: Mapping[str, str]) -> Answer:
-        """Serve the method at `path`; `decode` makes the request of a message class."""
+    def max_bytes(self, path: str) -> int:
+        """Return how many bytes a request of this method may have."""
+        endpoint = self._endpoints.get(path)
+        return endpoint.max_bytes if endpoint is not None else MAX_REQUEST_BYTES
+
+    async def answer(
+        self, path: str, decode: Callable[[Any], Any], headers: Mapping[str, str], *, size: int
+    ) -> Answer:
+        """Serve the method at `path`; `decode` makes the request of a message class, from `size` bytes."""
         request_id = secrets.token_hex(16)
         service = path.partition("/")[0]
         try:
             endpoint = self._endpoints.get(path)
             if endpoint is None:
                 raise contract.unimplemented(path)
-            message = await self._serve(endpoint, decode, headers, request_id)
+            check_size(size, endpoint.max_bytes)
+            message = await self._serve(endpoint, decode, headers, request_id, size)
             return Answer(request_id, message, is_logged=endpoint.is_change)
         except contract.ApiError as error:
             _LOG.info("%s %r %s: %r", request_id, path, error.code.name, error.message)
@@ -79,7 +88,12 @@ class Pipeline:
             return Answer(request_id, error=contract.internal(request_id), service=service)
 
     async def _serve(
-        self, endpoint: Endpoint, decode: Callable[[Any], Any], headers: Mapping[str, str], request_id: str
+        self,
+        endpoint: Endpoint,
+        decode: Callable[[Any], Any],
+        headers: Mapping[str, str],
+        request_id: str,
+        size: int,
     ) -> Any:
         subject = None
         if not endpoint.is_public:
@@ -88,6 +102,7 @@ class Pipeline:
             message = decode(endpoint.rpc.input)
         except DecodeError:
             raise contract.bad_request([], "The request is not a message of the method's type.") from None
+        check_bounds(message, size)
         inbound = Inbound(endpoint.rpc, message, headers, request_id, subject)
         try:
             answer = await self._around(inbound, endpoint.serve)

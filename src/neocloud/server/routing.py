@@ -9,6 +9,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Kind, Method, Service, Twin
+from neocloud.server.bounds import MAX_REQUEST_BYTES
 from neocloud.server.inbound import Endpoint
 from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape, ShapeError, require_operation_answer, shape_of
@@ -74,7 +75,13 @@ def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> I
             continue
         if verb in _CHANGES:
             require_operation_answer(rpc)
-        yield Endpoint(rpc, _VERBS[verb](runtime, shape), is_change=verb in _CHANGES)
+        more = kind.larger_request_bytes if verb in _CHANGES else 0
+        yield Endpoint(
+            rpc,
+            _VERBS[verb](runtime, shape),
+            is_change=verb in _CHANGES,
+            max_bytes=MAX_REQUEST_BYTES + more,
+        )
     for verb, path in kind.elsewhere.items():
         require_operation_answer(_method(path))
         yield Endpoint(_method(path), _VERBS[verb](runtime, shape), is_change=True)
@@ -96,7 +103,7 @@ def _twin_endpoint(table: Mapping[str, Endpoint], twin: Twin) -> Endpoint:
     rpc = _method(twin.path)
     if twin.answer is None and rpc.output is not other.rpc.output:
         raise ShapeError(f"{twin.path} answers with another message than {twin.of}; give the twin an answer.")
-    return Endpoint(rpc, Translated(twin, other), is_change=other.is_change)
+    return Endpoint(rpc, Translated(twin, other), is_change=other.is_change, max_bytes=other.max_bytes)
 
 
 def _method(path: str) -> contract.Rpc:
@@ -109,5 +116,9 @@ def _method(path: str) -> contract.Rpc:
 def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:
     is_public = method.permission is None
     return Endpoint(
-        _method(method.path), Custom(runtime, method), is_public=is_public, is_change=method.is_change
+        _method(method.path),
+        Custom(runtime, method),
+        is_public=is_public,
+        is_change=method.is_change,
+        max_bytes=MAX_REQUEST_BYTES + method.larger_request_bytes,
     )

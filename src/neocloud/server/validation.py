@@ -10,7 +10,7 @@ from typing import Any
 import protovalidate
 
 from neocloud.core import contract
-from neocloud.core.service import Violation
+from neocloud.core.service import Rules, Violation
 
 MAX_NAME_BYTES = 1024
 OWN_PACKAGE = "neocloud."
@@ -32,6 +32,12 @@ def check(message: Any) -> None:
     """Raise ApiError when the message breaks its annotations."""
     violations = annotation_violations(message)
     if violations:
+        raise contract.bad_request(violations)
+
+
+def check_request(rules: Rules, request: Any) -> None:
+    """Raise ApiError when the kind's rules refuse the request by itself. Not for a transaction."""
+    if violations := list(rules.request_violations(request)):
         raise contract.bad_request(violations)
 
 

@@ -63,16 +63,19 @@ class WalkedCloud:
         return await self.send(path, request(path, TABLE, held), token)
 
     async def send(self, path: str, message: Any, token: str | None, **headers: str) -> Answer:
+        return await self.send_bytes(path, message.SerializeToString(), token, **headers)
+
+    async def send_bytes(self, path: str, body: bytes, token: str | None, **headers: str) -> Answer:
         metadata = tuple(headers.items())
         if token is not None:
             metadata = (("authorization", f"Bearer {token}"), *metadata)
         try:
-            body = await self.channel.unary_unary(f"/{path}")(message.SerializeToString(), metadata=metadata)
+            answered = await self.channel.unary_unary(f"/{path}")(body, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             trailers: dict[str, Any] = dict(error.trailing_metadata() or ())
             details = trailers.get("grpc-status-details-bin", b"")
             return Answer(error.code().name, error.details() or "", details)
-        return Answer("OK", body=body)
+        return Answer("OK", body=answered)
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ from neocloud.core.contract.ids import id_prefix, is_id, new_id
 from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_json
 from neocloud.core.contract.masks import Mask, parse_mask
 from neocloud.core.contract.merge import merge_update
-from neocloud.core.contract.paging import page_after, page_token
+from neocloud.core.contract.paging import bad_page_token, page_after, page_token
 from neocloud.core.contract.registry import Rpc, enum, message, method, methods, pool, services
 from neocloud.core.contract.well_known import pack, timestamp, to_datetime, unpack
 
@@ -56,6 +56,7 @@ __all__ = [
     "annotations",
     "api_host_names",
     "bad_field",
+    "bad_page_token",
     "bad_request",
     "bad_state",
     "cache_path",

@@ -4,6 +4,7 @@ Unknown fields are refused: a misspelt field that is silently dropped is worse t
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import json_format
@@ -27,14 +28,18 @@ def from_dict(message_class: Any, content: dict[str, Any]) -> Any:
         raise _refusal(message_class, str(error)) from None
 
 
-def from_json(message_class: Any, text: str | bytes) -> Any:
-    """Raises ApiError (INVALID_ARGUMENT) when the text is no JSON object of this message."""
+def from_json(
+    message_class: Any, text: str | bytes, *, check: Callable[[Any], None] = lambda content: None
+) -> Any:
+    """Raises ApiError (INVALID_ARGUMENT) when the text is no JSON object of this message. `check` sees the
+    content before a message is made of it, which takes far longer than parsing, and may raise."""
     try:
         content = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise _refusal(message_class, str(error)) from None
     if not isinstance(content, dict):
         raise _refusal(message_class, f"a JSON {type(content).__name__} was given")
+    check(content)
     return from_dict(message_class, content)
 
 

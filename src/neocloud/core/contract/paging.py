@@ -2,16 +2,21 @@
 
 A token carries a check sum over its content and the list it belongs to, so a damaged token, or one of another
 list, is refused instead of giving a wrong page. The sum is no secret and guards nothing: a token only names a
-place in a list that the caller must be allowed to read anyway.
+place in a list that the caller must be allowed to read anyway. Anybody can write a token with the right sum,
+so its content is checked like the rest of a request.
 """
 
 import base64
 import binascii
 import hashlib
+import re
 
-from neocloud.core.contract.errors import bad_field
+from neocloud.core.contract.errors import ApiError, bad_field
 
+MAX_TOKEN_CHARS = 4096
 _SUM_LENGTH = 8
+_NUMBER = r"[0-9]{1,18}"
+"""Fits the 64-bit columns of both databases."""
 
 
 def page_token(after: str, scope: str) -> str:
@@ -22,18 +27,26 @@ def page_token(after: str, scope: str) -> str:
     return base64.urlsafe_b64encode(_check_sum(content, scope) + content).decode().rstrip("=")
 
 
-def page_after(token: str, scope: str) -> str:
-    """The sort key in a token. Raises ApiError when it was damaged or is of another list."""
+def page_after(token: str, scope: str, *, numbers: int = 0) -> str:
+    """Return the sort key in a token. Raises ApiError when it was damaged, is of another list, or holds
+    something else than so many whole numbers with ":" between them; with `numbers` 0 it may be any text."""
     if not token:
         return ""
     try:
+        if len(token) > MAX_TOKEN_CHARS:
+            raise bad_page_token()
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        check_sum, content = raw[:_SUM_LENGTH], raw[_SUM_LENGTH:]
-        if check_sum == _check_sum(content, scope):
-            return content.decode()
+        check_sum, content = raw[:_SUM_LENGTH], raw[_SUM_LENGTH:].decode()
     except (binascii.Error, ValueError):
-        pass
-    raise bad_field(
+        raise bad_page_token() from None
+    is_of_list = check_sum == _check_sum(raw[_SUM_LENGTH:], scope)
+    if not is_of_list or (numbers and not re.fullmatch(":".join([_NUMBER] * numbers), content)):
+        raise bad_page_token()
+    return content
+
+
+def bad_page_token() -> ApiError:
+    return bad_field(
         "page_token", "is not a token of this list. Pass next_page_token of the page before, or nothing."
     )
 

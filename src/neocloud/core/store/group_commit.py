@@ -21,6 +21,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
+from neocloud.core.store.writing import writing
 
 _LARGEST_GROUP = 256
 _ATTEMPTS = 12
@@ -113,16 +114,20 @@ class GroupCommit:
         """Without a neighbour to protect, the transaction itself is what is rolled back."""
         try:
             with self._database.engine.begin() as connection:
-                return _Outcome(work(self._open(connection)))
+                return _Outcome(self._run(work, connection))
         except DBAPIError:
             raise
         except Exception as error:  # noqa: BLE001 - belongs to whoever submitted the work, and goes there
             return _Outcome(error=error)
 
+    def _run(self, work: Work, connection: Connection) -> Any:
+        with writing():
+            return work(self._open(connection))
+
     def _in_savepoint(self, connection: Connection, work: Work) -> _Outcome:
         connection.exec_driver_sql("SAVEPOINT work")
         try:
-            result = work(self._open(connection))
+            result = self._run(work, connection)
             connection.exec_driver_sql("RELEASE SAVEPOINT work")
             return _Outcome(result)
         except DBAPIError as error:

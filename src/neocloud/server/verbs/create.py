@@ -14,7 +14,13 @@ from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.inbound import Inbound
 from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape
-from neocloud.server.validation import check, label_violations, name_violations, refuse_unserved
+from neocloud.server.validation import (
+    check,
+    check_request,
+    label_violations,
+    name_violations,
+    refuse_unserved,
+)
 from neocloud.server.world import TransactionWorld
 
 
@@ -33,6 +39,7 @@ class Create:
         check(request)
         refuse_unserved(request, {"metadata", "spec"})
         self._check_metadata(request.metadata)
+        check_request(self._kind.rules, request)
         now = self._runtime.now()
         draft = self._draft(request, now)
 

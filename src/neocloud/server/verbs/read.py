@@ -112,7 +112,7 @@ def requested_page(request: Any, scope: str) -> Page:
         raise contract.bad_field(
             "page_size", f"is {size}; must be 1 to {MAX_PAGE_SIZE}, or 0 for the default"
         )
-    after = contract.page_after(getattr(request, "page_token", ""), scope)
+    after = contract.page_after(getattr(request, "page_token", ""), scope, numbers=1)
     return Page(size=min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE), after=after)
 
 

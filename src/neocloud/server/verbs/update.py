@@ -13,6 +13,7 @@ from neocloud.core.reconcile.waking import wake_interested
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
 from neocloud.server.access import refuse_part, require, require_acting, require_references
+from neocloud.server.bounds import MAX_REQUEST_BYTES
 from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.inbound import RESET_MASK_HEADER, Inbound
 from neocloud.server.references import acting_prefixes, acts_as, spec_references
@@ -20,6 +21,7 @@ from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape
 from neocloud.server.validation import (
     annotation_violations,
+    check_request,
     immutable_violations,
     label_violations,
     name_violations,
@@ -44,6 +46,7 @@ class Update:
         refuse_unserved(request, {"metadata", "spec", "status"})
         if request.metadata.resource_version < 0:
             raise contract.bad_field("metadata.resource_version", "must be the current one, or 0 for any")
+        check_request(self._kind.rules, request)
         mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
         allowed = await self._require_acting(inbound, mask)
         now = self._runtime.now()
@@ -127,6 +130,9 @@ class Update:
             self._kind.message, self._shape.behaviors, new.metadata.name, old.metadata.name
         )
         violations += label_violations(new.metadata.labels, old.metadata.labels)
+        size = new.spec.ByteSize()
+        if size > max(self._kind.larger_request_bytes + MAX_REQUEST_BYTES, old.spec.ByteSize()):
+            violations.append(Violation("spec", f"would have {size} bytes after this change; send less"))
         if new.metadata.parent_id != old.metadata.parent_id:
             violations.append(
                 Violation("metadata.parent_id", f"cannot be changed; it is {old.metadata.parent_id!r}")

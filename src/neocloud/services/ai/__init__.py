@@ -14,7 +14,7 @@ from neocloud.services.ai.resources import (
     EndpointState,
     JobState,
 )
-from neocloud.services.ai.rules import EndpointRules, JobRules
+from neocloud.services.ai.rules import FILE_REQUEST_BYTES, EndpointRules, JobRules
 from neocloud.services.ai.views import without_secrets
 
 VERBS = frozenset({"Create", "Get", "GetByName", "List", "Delete"})
@@ -32,6 +32,7 @@ ENDPOINTS = Kind(
     stopped_state=EndpointState.STOPPED,
     is_reconciled=True,
     view=without_secrets,
+    larger_request_bytes=FILE_REQUEST_BYTES,
 )
 JOBS = Kind(
     message=JOB,
@@ -46,6 +47,7 @@ JOBS = Kind(
     working_states=frozenset({JobState.STARTING, JobState.RUNNING}),
     is_reconciled=True,
     view=without_secrets,
+    larger_request_bytes=FILE_REQUEST_BYTES,
 )
 
 SERVICE = Service(name="ai", kinds=(ENDPOINTS, JOBS), methods=METHODS, reconcilers=reconcilers, meters=METERS)

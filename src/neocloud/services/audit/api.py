@@ -34,7 +34,7 @@ async def list_events(call: Call, request: Any) -> Any:
     _check(call, request)
     is_ascending = call.headers.get(ORDER_HEADER, "") == OLDEST_FIRST
     scope = f"audit/{request.parent_id}/{request.filter}/{is_ascending}"
-    after = contract.page_after(request.page_token, scope)
+    after = contract.page_after(request.page_token, scope, numbers=2)
     if request.event_type not in (0, _CONTROL_PLANE):
         return ListResponse()  # of what goes on inside machines and files nothing is written down
     node = _tree(request)

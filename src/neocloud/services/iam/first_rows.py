@@ -10,6 +10,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.store.writing import reading_own
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ServiceAccountRules, active_container
 from neocloud.services.iam.rules.permits import GroupMembershipRules, GroupRules
@@ -97,7 +98,8 @@ def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: dat
     key.spec.account.service_account.id = rows.service_account.id
     key.spec.description = OPERATOR_KEY_DESCRIPTION
     key.spec.data = public_pem
-    AuthPublicKeyRules().defaults(key)
+    with reading_own():
+        AuthPublicKeyRules().defaults(key)
     prefix, owner_id = iam.AUTH_PUBLIC_KEY_ID_PREFIX, rows.service_account.id
     return _insert(tx, now, key, prefix, rows.tenant.id, owner_id=owner_id, state=iam.State.ACTIVE)
 

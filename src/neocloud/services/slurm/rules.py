@@ -8,6 +8,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.compute.resources import (
     FilesystemState,
     attachment_space,
@@ -41,6 +42,15 @@ class ClusterRules(Rules):
             demand["slurm.node.count"] += nodes
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += nodes * shape.gpus
         return demand
+
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        for index, key in enumerate(request.spec.login.ssh_public_keys):
+            if not _is_public_key(key):
+                yield Violation(
+                    f"spec.login.ssh_public_keys[{index}]",
+                    'is no SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
+                    " (the .pub file, never the private key)",
+                )
 
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         found = [
@@ -88,13 +98,6 @@ def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
 
 
 def _login_violations(new: Any, world: World) -> Iterable[Violation]:
-    for index, key in enumerate(new.spec.login.ssh_public_keys):
-        if not _is_public_key(key):
-            yield Violation(
-                f"spec.login.ssh_public_keys[{index}]",
-                'is no SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
-                " (the .pub file, never the private key)",
-            )
     port = new.spec.login.port
     if 0 < port < PRIVILEGED_PORT_LIMIT:
         yield Violation("spec.login.port", f"must be 0 (any) or at least {PRIVILEGED_PORT_LIMIT}")
@@ -152,6 +155,7 @@ def _attachment(cluster: Any) -> str:
 
 
 def _is_public_key(text: str) -> bool:
+    refuse_while_writing("Reading an SSH key")
     line = text.strip()
     if not line or "\n" in line:
         return False

@@ -45,7 +45,7 @@ class ListBy:
         """In order of creation; the token counts how many were shown."""
         if request.page_size < 0:
             raise contract.bad_field("page_size", "must not be negative")
-        first = int(contract.page_after(request.page_token, scope) or 0)
+        first = int(contract.page_after(request.page_token, scope, numbers=1) or 0)
         end = first + min(request.page_size or _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE)
         items = found[first:end]
         for item in items if self.view is not None else ():

@@ -6,25 +6,32 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from neocloud.core.service import Violation, World
+from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.ai.resources import IMAGES, KnownImages
 
 MOST_FILE_BYTES = 1024 * 1024
 """Of all injected files together."""
+FILE_REQUEST_BYTES = MOST_FILE_BYTES * 3 // 2
+"""What a request may hold beyond others for them: in JSON they are Base64, a third longer."""
 _SYSTEM = (PurePosixPath("/proc"), PurePosixPath("/sys"), PurePosixPath("/dev"))
 
 
 def words(text: str) -> Sequence[str]:
     """As a shell would cut them; no shell ever sees them. Raises ValueError."""
+    refuse_while_writing("Cutting a command into words")
     return shlex.split(text)
 
 
-def container_violations(spec: Any, world: World) -> Iterable[Violation]:
-    yield from _image(spec.image, world)
+def word_violations(spec: Any) -> Iterable[Violation]:
     for field in ("container_command", "args"):
         try:
             words(getattr(spec, field))
         except ValueError as error:
             yield Violation(f"spec.{field}", f"cannot be cut into words: {error}; close every quote")
+
+
+def container_violations(spec: Any, world: World) -> Iterable[Violation]:
+    yield from _image(spec.image, world)
     if spec.working_dir and not spec.working_dir.startswith("/"):
         yield Violation("spec.working_dir", "must be an absolute path")
     yield from _variables(spec)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core.service import Rules, Violation, World
-from neocloud.services.ai.rules.container import container_violations
+from neocloud.services.ai.rules.container import container_violations, word_violations
 from neocloud.services.ai.rules.offered import not_offered
 from neocloud.services.ai.rules.place import default_subnet, hold_filesystems, place_violations
 from neocloud.services.compute.resources import GIB, check_room, preset, preset_violations
@@ -14,6 +14,9 @@ SMALLEST_SECONDS = 1
 
 
 class WorkloadRules(Rules):
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        return word_violations(request.spec)
+
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         found = [
             *preset_violations(new.spec.platform, new.spec.preset, "spec"),

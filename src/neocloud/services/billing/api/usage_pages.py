@@ -38,11 +38,15 @@ def place(request: Any) -> Place | None:
     content = contract.page_after(request.page_token, _list_of(request))
     if not content:
         return None
-    start, end, *after = json.loads(content)
-    return Place(
-        Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)),
-        (after[0], after[1], after[2], after[3], after[4]),
-    )
+    try:
+        start, end, number, *names = json.loads(content)
+        window = Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC))
+        first, second, third, fourth = names
+    except (ValueError, TypeError, OverflowError, OSError, RecursionError):
+        raise contract.bad_page_token() from None
+    if type(number) is not int or not all(isinstance(name, str) for name in names):
+        raise contract.bad_page_token()
+    return Place(window, (number, first, second, third, fourth))
 
 
 def page(

@@ -82,7 +82,7 @@ def _members(tx: Transaction, request: Any) -> tuple[Sequence[Resource], str]:
     scope = f"{GROUP_MEMBERSHIP}/{request.parent_id}"
     wanted = Page(
         size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
-        after=contract.page_after(request.page_token, scope),
+        after=contract.page_after(request.page_token, scope, numbers=1),
     )
     rows, after = tx.list(GROUP_MEMBERSHIP, parent_id=request.parent_id, page=wanted)
     return rows, contract.page_token(after, scope)

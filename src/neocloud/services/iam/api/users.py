@@ -165,7 +165,7 @@ async def list_with_attributes(call: Call, request: Any) -> Any:
         scope = f"usersOf/{request.parent_id}"
         wanted = Page(
             size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
-            after=contract.page_after(request.page_token, scope),
+            after=contract.page_after(request.page_token, scope, numbers=1),
         )
         rows, after = tx.list(TENANT_USER_ACCOUNT, parent_id=request.parent_id, page=wanted)
         items = [_with_attributes(tx, row) for row in rows]

@@ -81,19 +81,23 @@ class AuthPublicKeyRules(Rules):
         status = resource.status
         if not status.state:
             status.state = KeyState.Value(State.ACTIVE)
-        key = _read(resource.spec.data)
+        is_read = bool(status.fingerprint) or not resource.spec.data
+        key = None if is_read else _read(resource.spec.data)
         if isinstance(key, PublicKey):
             status.fingerprint, status.algorithm, status.key_size = key.fingerprint, key.algorithm, key.bits
 
     def owner_id(self, resource: Any) -> str:
         return resource.spec.account.service_account.id
 
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        is_kept = bool(request.metadata.id) and not request.spec.data
+        key = None if is_kept else _read(request.spec.data)
+        if isinstance(key, PublicKeyError):
+            yield Violation("spec.data", str(key))
+
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         if old is not None:
             return
-        key = _read(new.spec.data)
-        if isinstance(key, PublicKeyError):
-            yield Violation("spec.data", str(key))
         yield from account_problem(new, world.get)
         refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), world)
         yield from expiry_violations(new, "expires_at", world.now)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
+from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.iam.resources import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
 from neocloud.services.iam.rules.grants import is_granted
 from neocloud.services.iam.rules.privilege import grants_of, refuse_mightier
@@ -21,14 +22,17 @@ class OidcFederationRules(Rules):
         if not resource.status.state:
             resource.status.state = FederationState.Value("ACTIVE")
 
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        is_kept = bool(request.metadata.id) and not request.spec.issuer_url
+        if not is_kept and (why := issuer_fault(request.spec.issuer_url)):
+            yield Violation("spec.issuer_url", why)
+
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         parent = world.get(new.metadata.parent_id)
         if parent is None or not is_tenant(parent):
             yield Violation("metadata.parent_id", "a federation lies in a tenant; give an id tenant-...")
         if not new.metadata.name:
             yield Violation("metadata.name", "a federation needs a name")
-        if why := issuer_fault(new.spec.issuer_url):
-            yield Violation("spec.issuer_url", why)
         known = set(old.spec.group_ids) if old is not None else set()
         for index, group_id in enumerate(new.spec.group_ids):
             yield from _group_violations(f"spec.group_ids[{index}]", group_id, group_id in known, new, world)
@@ -37,6 +41,14 @@ class OidcFederationRules(Rules):
 class FederatedCredentialsRules(Rules):
     def owner_id(self, resource: Any) -> str:
         return resource.spec.subject_id
+
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        provider = request.spec.oidc_provider
+        is_kept = bool(request.metadata.id) and not provider.issuer_url
+        if not is_kept and (why := issuer_fault(provider.issuer_url)):
+            yield Violation("spec.oidc_provider.issuer_url", why)
+        if provider.jwk_set_json and (why := key_set_fault(provider.jwk_set_json)):
+            yield Violation("spec.oidc_provider.jwk_set_json", why)
 
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         spec = new.spec
@@ -49,10 +61,6 @@ class FederatedCredentialsRules(Rules):
             yield Violation("spec.subject_id", "stays; make other credentials for another account")
         if not spec.federated_subject_id:
             yield Violation("spec.federated_subject_id", "is required: the `sub` of the workload's tokens")
-        if why := issuer_fault(spec.oidc_provider.issuer_url):
-            yield Violation("spec.oidc_provider.issuer_url", why)
-        if spec.oidc_provider.jwk_set_json and (why := key_set_fault(spec.oidc_provider.jwk_set_json)):
-            yield Violation("spec.oidc_provider.jwk_set_json", why)
 
 
 def issuer_fault(url: str) -> str:
@@ -71,6 +79,7 @@ def issuer_fault(url: str) -> str:
 
 def key_set_fault(text: str) -> str:
     """A key set holds public keys only."""
+    refuse_while_writing("Reading a key set")
     try:
         keys = json.loads(text)["keys"]
         kinds = [key["kty"] for key in keys]

@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
+from neocloud.core.store.writing import refuse_while_writing
+
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 SigningPublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
@@ -31,7 +33,8 @@ class PublicKey:
 
 
 def read_public_key(pem: str) -> PublicKey:
-    """Raises PublicKeyError."""
+    """Raises PublicKeyError. Not for the write transaction."""
+    refuse_while_writing("Reading a public key")
     if "PRIVATE KEY" in pem:
         raise PublicKeyError(
             "is a private key. Send only the public half (openssl pkey -in key.pem -pubout) and make a new"

@@ -23,6 +23,9 @@ CancelJobResponse = contract.message("neocloud.slurm.v1.CancelJobResponse")
 ReadJobLogResponse = contract.message("neocloud.slurm.v1.ReadJobLogResponse")
 
 LOG_CHUNK_BYTES = 256 * 1024
+SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
+"""What a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and the
+escapes that it has in JSON."""
 NO_SUCH_FILE = 66
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -24,11 +24,22 @@ from neocloud.services.vpc.rules.spaces import pool_blocks
 PRIVATE_RANGES = tuple(
     IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
 )
+MAX_BLOCKS = 64
+"""Ranges of one pool or subnet."""
 _IPV4 = IpVersion.Value("IPV4")
 _PUBLIC = IpVisibility.Value("PUBLIC")
 
 
+def too_many_blocks(field: str, count: int) -> Iterable[Violation]:
+    """Each is compared with all others, in the transaction that takes them."""
+    if count > MAX_BLOCKS:
+        yield Violation(field, f"are {count} ranges; at most {MAX_BLOCKS} are taken")
+
+
 class PoolRules(Rules):
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        return too_many_blocks("spec.cidrs", len(request.spec.cidrs))
+
     def defaults(self, resource: Any) -> None:
         for block in resource.spec.cidrs:
             default_block(block)

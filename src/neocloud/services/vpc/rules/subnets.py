@@ -30,7 +30,7 @@ from neocloud.services.vpc.rules.places import (
     private_sources,
     public_sources,
 )
-from neocloud.services.vpc.rules.pools import default_block, mask_violations
+from neocloud.services.vpc.rules.pools import default_block, mask_violations, too_many_blocks
 from neocloud.services.vpc.rules.spaces import (
     SUBNET_BLOCKS,
     pool_blocks,
@@ -46,6 +46,11 @@ _FIRST_SHARE_PREFIX = 17
 
 
 class SubnetRules(Rules):
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        for field in ("ipv4_private_pools", "ipv4_public_pools"):
+            count = sum(1 for _ in _blocks(getattr(request.spec, field)))
+            yield from too_many_blocks(f"spec.{field}.pools", count)
+
     def defaults(self, resource: Any) -> None:
         for pools in (resource.spec.ipv4_private_pools, resource.spec.ipv4_public_pools):
             pools.use_network_pools = pools.use_network_pools or not pools.pools

@@ -17,13 +17,15 @@ from neocloud.services.compute.rules.user_data import user_data_violations
 
 
 class InstanceRules(Rules):
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        return user_data_violations(request.spec.cloud_init_user_data)
+
     def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
         found = [
             *shape_violations(new, old, world),
             *pricing_violations(new, old, world),
             *storage_violations(new, old, world),
             *interface_violations(new, old, world),
-            *user_data_violations(new.spec.cloud_init_user_data),
             *(change_violations(new, old) if old is not None else ()),
         ]
         if not found:
