@@ -17,7 +17,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.steps import Reconciler
 from neocloud.core.seeding import sow_all
-from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
+from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, Subject
 from neocloud.core.store import Store, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Around, just_serve
@@ -25,6 +25,9 @@ from neocloud.settings import Settings
 from neocloud.tls import tls_of
 
 log = logging.getLogger("neocloud")
+
+MACHINE_PERMISSION = "cloud.machine.inspect"
+"""On the first tenant, which is the operator's: admins and editors of it have it, who only look have not."""
 
 
 class FirstTenant(Protocol):
@@ -118,17 +121,18 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             new_id=contract.new_id,
             after_pass=parts.after_pass,
         )
+        authorizer = parts.authorizer(store)
         server = ApiServer(
             services=parts.services,
             authenticator=parts.authenticator(store),
-            authorizer=parts.authorizer(store),
+            authorizer=authorizer,
             dependencies=dependencies,
             grpc_port=settings.grpc_port,
             http_port=settings.http_port,
             tls=tls_of(settings, clock.now()),
             wake=worker.wake,
             inventory=lambda: inventory,
-            status=lambda: _status(parts),
+            status=lambda subject: _status(parts, first.tenant_id, authorizer, subject),
             around=parts.around(store),
         )
         await server.start()
@@ -178,14 +182,23 @@ async def _watch(engine: Engine, worker: Worker) -> None:
         worker.wake(event.pod.namespace)
 
 
-async def _status(parts: Parts) -> dict[str, Any]:
-    return {
+async def _status(
+    parts: Parts, operators_tenant: str, authorizer: Authorizer, subject: Subject
+) -> dict[str, Any]:
+    """What every tenant needs to know; the machine itself is the operator's business."""
+    known = {
         "version": __version__,
-        "home": str(parts.settings.home),
         "is_emulator": parts.settings.emulator,
+        "services": [service.name for service in parts.services],
+    }
+    try:
+        await authorizer.authorize(subject, MACHINE_PERMISSION, operators_tenant)
+    except contract.ApiError:
+        return known
+    return known | {
+        "home": str(parts.settings.home),
         "database": "postgresql" if parts.settings.database_url else "sqlite",
         "engine": asdict(await parts.engine.capabilities()),
-        "services": [service.name for service in parts.services],
     }
 
 

@@ -45,6 +45,11 @@ class Settings:
     """Private ranges that workloads of tenants may reach; without, they reach public addresses only."""
     audit_days: int = 365
     """How long audit events are kept."""
+    calls_per_second: float = 200.0
+    """Sustained, of one account; ten times as many at once. 0: no limit. Terraform keeps ten calls in flight,
+    and a list of everything in a project is some hundred."""
+    sign_ins_per_second: float = 50.0
+    """Of callers that are not signed in, from one address; ten times as many at once. 0: no limit."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
     starting_seconds: float | None = None
@@ -142,6 +147,10 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
         help="private range that workloads may reach (may be repeated)",
     )
     parser.add_argument("--audit-days", type=int, default=365, help="keep audit events for so many days")
+    parser.add_argument("--calls-per-second", type=rate, default=200.0, help="of one account; 0: no limit")
+    parser.add_argument(
+        "--sign-ins-per-second", type=rate, default=50.0, help="of callers without a token, from one address"
+    )
     parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
     parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
     parser.add_argument(
@@ -181,6 +190,14 @@ def model_folder(text: str) -> Path:
     if folder == Path("/"):
         raise ValueError("the whole machine cannot be opened for models")
     return folder
+
+
+def rate(text: str) -> float:
+    """As argparse reads it: a ValueError is told to the operator."""
+    found = float(text)
+    if not 0 <= found < float("inf"):
+        raise ValueError("must be 0 or more")
+    return found
 
 
 def ipv4_range(text: str) -> str:

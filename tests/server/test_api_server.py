@@ -170,8 +170,8 @@ async def test_a_store_that_cannot_is_unavailable_with_its_own_words(cloud: Clou
 
 
 async def test_the_status_page_is_for_signed_in_callers(cloud: Cloud) -> None:
-    async def report() -> dict[str, str]:
-        return {"engine": "fake"}
+    async def report(subject: Subject) -> dict[str, str]:
+        return {"asked by": subject.name}
 
     dependencies = Dependencies(cloud.store, cloud.clock, engine=None, settings=None)
     one = ApiServer([], TokenTable(), PermissionTable(), dependencies, status=report)
@@ -180,6 +180,6 @@ async def test_the_status_page_is_for_signed_in_callers(cloud: Cloud) -> None:
         url = f"http://{one.addresses.http}/status"
         assert (await cloud.http.get(url)).status_code == 401
         answer = await cloud.http.get(url, headers={"authorization": f"Bearer {ADMIN}"})
-        assert answer.json() == {"engine": "fake"}
+        assert answer.json() == {"asked by": "admin"}
     finally:
         await one.stop(grace_seconds=0)

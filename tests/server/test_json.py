@@ -64,7 +64,7 @@ async def test_only_json_is_read(cloud: Cloud) -> None:
 
 async def test_a_body_beyond_the_limit_is_refused(cloud: Cloud) -> None:
     refused = await cloud.call(f"{FILESYSTEMS}/Get", b" " * (MAX_REQUEST_BYTES + 1))
-    assert "larger than" in refused.json()["message"]
+    assert f"larger than the {MAX_REQUEST_BYTES} bytes" in refused.json()["message"]
 
 
 @pytest.mark.parametrize(

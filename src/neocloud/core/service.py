@@ -231,6 +231,9 @@ class Method:
     """Written to the audit log also when it succeeds."""
     larger_request_bytes: int = 0
     """What a request may hold beyond what every request may; 0 where no field needs more."""
+    is_internal: bool = False
+    """Called by another process of this cloud, which proves in the handler what it is: many people's requests
+    come as one caller's, so they are not counted against a rate."""
     is_checked: bool = True
     """Whether the request must keep its annotations by itself. Not so of an update: what it leaves out stays
     as it is, so its handler checks the result."""

@@ -28,7 +28,7 @@ class Front:
         self._clock = clock
 
     async def __call__(self, inbound: Inbound, serve: Serve) -> Any:
-        met = self._book.meet(inbound.rpc.path)
+        met = self._book.meet(_tenant(inbound), inbound.rpc.path)
         for spec in met:
             if kind_of(spec) == "slow_call":
                 await self._clock.sleep(spec.slow_call.delay.ToTimedelta().total_seconds())
@@ -51,7 +51,7 @@ class Front:
             if inbound.rpc.output.DESCRIPTOR.full_name not in OPERATIONS or not _is_change(inbound):
                 return answer
             for delay in delays:
-                self._book.hold(answer.resource_id, delay)
+                self._book.hold(_tenant(inbound), answer.resource_id, delay)
         return await self._finished(inbound, answer)
 
     async def _finished(self, inbound: Inbound, answer: Any) -> Any:
@@ -68,6 +68,10 @@ class Front:
             if row.code is not None:
                 return wire.operation_message(row, inbound.rpc.output)
         return answer
+
+
+def _tenant(inbound: Inbound) -> str:
+    return inbound.subject.tenant_id if inbound.subject else ""
 
 
 def _is_change(inbound: Inbound) -> bool:

@@ -20,6 +20,7 @@ from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_front import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.json_front import JsonFront, StatusReport
 from neocloud.server.pipeline import Around, Pipeline, just_serve
+from neocloud.server.rates import Rate, Rates
 from neocloud.server.redirector import Redirector
 from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
@@ -76,8 +77,8 @@ class ApiServer:
     ) -> None:
         kinds, seeds = kinds_of(services), seeds_of(services)
         runtime = Runtime(dependencies, authenticator, authorizer, kinds, wake, inventory, seeds)
-        self._pipeline = Pipeline(endpoints(services, runtime), runtime, around)
-        self._json = JsonFront(self._pipeline, runtime, status)
+        self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), around)
+        self._json = JsonFront(self._pipeline, status)
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)
         self._tls = tls
@@ -156,6 +157,14 @@ class ApiServer:
             await self._redirector.stop()
         self._redirector = None
         self._grpc = self._http = self._forgetting = None
+
+
+def _rates(dependencies: Dependencies) -> Rates:
+    """As the operator chose; a server without settings has no limits."""
+    settings = dependencies.settings
+    subjects = Rate(getattr(settings, "calls_per_second", 0.0))
+    strangers = Rate(getattr(settings, "sign_ins_per_second", 0.0))
+    return Rates(subjects, strangers, dependencies.clock.monotonic)
 
 
 def _grpc_server(pipeline: Pipeline) -> grpc.aio.Server:

@@ -44,7 +44,7 @@ def check_size(size: int, limit: int) -> None:
     """Raise ApiError when a request of so many bytes is over the limit of its method."""
     if size > limit:
         raise contract.bad_request(
-            [], f"The request has {size} bytes; this method takes at most {limit}. Send less at once."
+            [], f"The request is larger than the {limit} bytes that this method takes. Send less at once."
         )
 
 

@@ -56,5 +56,7 @@ class Endpoint:
     is_public: bool = False
     """Anyone may call it, even without a token."""
     is_change: bool = False
+    is_internal: bool = False
+    """Not counted against a rate."""
     max_bytes: int = MAX_REQUEST_BYTES
     """Of a request, as it was sent."""

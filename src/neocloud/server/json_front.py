@@ -5,6 +5,7 @@ token exchange.
 """
 
 import base64
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,11 +16,11 @@ from starlette.routing import Route
 
 from neocloud import __version__
 from neocloud.core import contract
+from neocloud.core.service import Subject
 from neocloud.server.bounds import check_size, check_tree
 from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.oauth import TOKEN_EXCHANGE_PATH, TokenExchangeForm
 from neocloud.server.pipeline import Answer, Pipeline
-from neocloud.server.runtime import Runtime
 
 HTTP_STATUS: Mapping[contract.Code, int] = {
     contract.Code.CANCELLED: 499,
@@ -40,13 +41,13 @@ HTTP_STATUS: Mapping[contract.Code, int] = {
     contract.Code.UNAUTHENTICATED: 401,
 }
 
-StatusReport = Callable[[], Awaitable[Mapping[str, Any]]]
+StatusReport = Callable[[Subject], Awaitable[Mapping[str, Any]]]
+"""What this caller may know of the cloud's state."""
 
 
 class JsonFront:
-    def __init__(self, pipeline: Pipeline, runtime: Runtime, status: StatusReport | None) -> None:
+    def __init__(self, pipeline: Pipeline, status: StatusReport | None) -> None:
         self._pipeline = pipeline
-        self._runtime = runtime
         self._status = status
         self.is_ready = False
 
@@ -67,12 +68,12 @@ class JsonFront:
 
     async def _report(self, request: Request) -> Response:
         try:
-            await self._runtime.authenticate(request.headers.get("authorization", ""))
+            subject = await self._pipeline.known_caller(headers_of(request))
         except contract.ApiError as error:
             return _error_response(Answer("", error=error))
         if self._status is None:
             return _error_response(Answer("", error=contract.unimplemented("/status")))
-        return JSONResponse(dict(await self._status()))
+        return JSONResponse(dict(await self._status(subject)))
 
     async def _call(self, request: Request) -> Response:
         path = f"{request.path_params['service']}/{request.path_params['method']}"
@@ -81,14 +82,21 @@ class JsonFront:
             body = await read_body(request, self._pipeline.max_bytes(path))
         except contract.ApiError as error:
             return _error_response(Answer("", error=error))
-        headers = {**request.headers, SOURCE_HEADER: request.client.host if request.client else ""}
         answer = await self._pipeline.answer(
-            path, lambda cls: contract.from_json(cls, body, check=check_tree), headers, size=len(body)
+            path,
+            lambda cls: contract.from_json(cls, body, check=check_tree),
+            headers_of(request),
+            size=len(body),
         )
         if answer.error is not None:
             return _error_response(answer)
         text = contract.to_json(answer.message, proto_names=False)
         return Response(text, media_type="application/json", headers=_identity(answer))
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """With the address that the request came from."""
+    return {**request.headers, SOURCE_HEADER: request.client.host if request.client else ""}
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -124,7 +132,10 @@ def _error_response(answer: Answer) -> Response:
     details = error.status(answer.service).details
     if details:
         content["details"] = [_detail(packed) for packed in details]
-    return JSONResponse(content, status_code=HTTP_STATUS[error.code], headers=_identity(answer))
+    headers = _identity(answer)
+    if error.retry_after_seconds is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
+    return JSONResponse(content, status_code=HTTP_STATUS[error.code], headers=headers)
 
 
 def _detail(packed: Any) -> dict[str, Any]:

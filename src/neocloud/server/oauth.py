@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from neocloud.core import contract
+from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.pipeline import Pipeline
 
 TOKEN_EXCHANGE_PATH = "/oauth2/token/exchange"
@@ -42,7 +43,7 @@ class TokenExchangeForm:
         answer = await self._pipeline.answer(
             _RPC,
             lambda cls: contract.from_dict(cls, _known(cls, content)),
-            dict(request.headers),
+            {**request.headers, SOURCE_HEADER: request.client.host if request.client else ""},
             size=len(body),
         )
         if answer.error is not None:

@@ -13,11 +13,13 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
+from neocloud.core.service import Subject
 from neocloud.core.store.protocol import LeaseLost, StoreError
 from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
 from neocloud.server.changes import recall
-from neocloud.server.inbound import IDEMPOTENCY_HEADER, Endpoint, Inbound, Serve
+from neocloud.server.inbound import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Inbound, Serve
+from neocloud.server.rates import Rates
 from neocloud.server.runtime import Runtime
 
 _LOG = logging.getLogger("neocloud.server")
@@ -44,11 +46,16 @@ class Answer:
 
 class Pipeline:
     def __init__(
-        self, endpoints: Mapping[str, Endpoint], runtime: Runtime, around: Around = just_serve
+        self,
+        endpoints: Mapping[str, Endpoint],
+        runtime: Runtime,
+        rates: Rates,
+        around: Around = just_serve,
     ) -> None:
         self._endpoints = endpoints
         self._runtime = runtime
         self._around = around
+        self._rates = rates
 
     @property
     def paths(self) -> frozenset[str]:
@@ -87,6 +94,16 @@ class Pipeline:
             _LOG.exception("%s %s failed", request_id, path)
             return Answer(request_id, error=contract.internal(request_id), service=service)
 
+    async def known_caller(self, headers: Mapping[str, str]) -> Subject:
+        """Return who calls. Raises ApiError when nobody knows, or when they call too often."""
+        try:
+            subject = await self._runtime.authenticate(headers.get("authorization", ""))
+        except contract.ApiError:
+            self._rates.count_unknown(headers.get(SOURCE_HEADER, ""))
+            raise
+        self._rates.count_call(subject.id)
+        return subject
+
     async def _serve(
         self,
         endpoint: Endpoint,
@@ -97,7 +114,9 @@ class Pipeline:
     ) -> Any:
         subject = None
         if not endpoint.is_public:
-            subject = await self._runtime.authenticate(headers.get("authorization", ""))
+            subject = await self.known_caller(headers)
+        elif not endpoint.is_internal:
+            self._rates.count_sign_in(headers.get(SOURCE_HEADER, ""))
         try:
             message = decode(endpoint.rpc.input)
         except DecodeError:

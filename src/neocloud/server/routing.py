@@ -120,5 +120,6 @@ def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:
         Custom(runtime, method),
         is_public=is_public,
         is_change=method.is_change,
+        is_internal=method.is_internal,
         max_bytes=MAX_REQUEST_BYTES + method.larger_request_bytes,
     )

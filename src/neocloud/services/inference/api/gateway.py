@@ -64,8 +64,8 @@ def _wake(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
 
 
 METHODS = (
-    Method(f"{SERVICE}/Admit", admit, None, is_checked=False),
-    Method(f"{SERVICE}/ListRoutes", list_routes, None, is_checked=False),
-    Method(f"{SERVICE}/ReportTraffic", report_traffic, None, is_checked=False),
+    Method(f"{SERVICE}/Admit", admit, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ListRoutes", list_routes, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ReportTraffic", report_traffic, None, is_internal=True, is_checked=False),
 )
 """Not checked by the server: who has no key learns not even whether the request was well formed."""
