@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -11,8 +10,7 @@ from neocloud import app
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.server.rates import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, Rates
-from neocloud.settings import Settings, parse_arguments
-from tests.server.walk import cloud as walk
+from neocloud.settings import parse_arguments
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud
 
@@ -32,14 +30,9 @@ class StoppedClock:
 
 
 @pytest.fixture
-async def slow_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WalkedCloud]:
+async def slow_cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:
     """One whose operator allows little."""
-
-    def settings(**chosen: Any) -> Settings:
-        return Settings(**chosen, calls_per_second=A_FEW, sign_ins_per_second=A_FEW)
-
-    monkeypatch.setattr(walk, "Settings", settings)
-    async with walked_cloud(tmp_path) as ready:
+    async with walked_cloud(tmp_path, calls_per_second=A_FEW) as ready:
         yield ready
 
 

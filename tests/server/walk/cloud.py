@@ -79,9 +79,12 @@ class WalkedCloud:
 
 
 @asynccontextmanager
-async def walked_cloud(home: Path, database: Path | None = None) -> AsyncIterator[WalkedCloud]:
+async def walked_cloud(
+    home: Path, database: Path | None = None, *, calls_per_second: float = 0.0
+) -> AsyncIterator[WalkedCloud]:
+    """Walks call as fast as they can, so there is no limit by default."""
     clock = SystemClock()
-    settings = Settings(home=home)
+    settings = Settings(home=home, calls_per_second=calls_per_second, sign_ins_per_second=calls_per_second)
     engine = FakeEngine()
     parts = app.parts(settings, engine, clock, {})
     inventory = await engine.capabilities()
