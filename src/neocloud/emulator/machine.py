@@ -1,19 +1,19 @@
 """The machine that an emulated cloud pretends to have: a fake engine and a fake Slurm, kept over restarts.
 
-The pretended world is in memory and written to a file of the home folder a moment after it has changed. Only
-the owner of that folder can write it, so it is safe to read back.
+The pretended world is in memory and written to a file of the home folder a moment after it has changed.
 """
 
 import asyncio
-import pickle
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from neocloud.core.clock import Clock
+from neocloud.core.store import load_or_make_key
+from neocloud.core.store.vault import Vault
+from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.gpu_models import gpu_type
@@ -53,7 +53,7 @@ class EmulatedWorld(FakeWorld):
 class EmulatedMachine:
     engine: FakeEngine
     slurm: FakeSlurm
-    file: Path
+    file: WorldFile
 
     @property
     def extras(self) -> Mapping[str, Any]:
@@ -70,18 +70,16 @@ class EmulatedMachine:
         if not (isinstance(world, EmulatedWorld) and world.is_changed):
             return
         world.is_changed = False
-        partial = self.file.with_suffix(".partial")
-        partial.write_bytes(pickle.dumps((world, self.slurm.records)))
-        partial.replace(self.file)
+        self.file.write(world, self.slurm.records)
 
 
 @asynccontextmanager
 async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[EmulatedMachine]:
     """As the last server on this home folder left it."""
-    file = settings.home / "emulated-world"
-    world, slurm_records = _read(file)
+    file = WorldFile(settings.home, Vault(load_or_make_key(settings.key_file)))
+    world = EmulatedWorld()
     slurm = FakeSlurm(world)
-    slurm.records.update(slurm_records)
+    slurm.records.update(file.read(world))
     engine = FakeEngine(
         world,
         responder=FakeMachines(world).respond,
@@ -100,13 +98,6 @@ async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[Em
         await asyncio.wait({keeping})
         machine.keep()
         await engine.close()
-
-
-def _read(file: Path) -> tuple[FakeWorld, Mapping[str, Any]]:
-    try:
-        return pickle.loads(file.read_bytes())
-    except FileNotFoundError:
-        return EmulatedWorld(), {}
 
 
 async def _keep(machine: EmulatedMachine, clock: Clock) -> None:
