@@ -21,6 +21,7 @@ from neocloud.server.changes import recall
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Inbound, Serve
 from neocloud.server.rates import Rates
 from neocloud.server.runtime import Runtime
+from neocloud.server.withholding import withhold_secrets
 
 _LOG = logging.getLogger("neocloud.server")
 
@@ -132,6 +133,7 @@ class Pipeline:
                     await record_refusal(self._runtime, inbound, error, named_resource(inbound))
                 raise
         contract.clear_input_only(answer)
+        await withhold_secrets(self._runtime, inbound, answer)
         if endpoint.is_change:
             _LOG.info("%s %s by %s", request_id, endpoint.rpc.path, inbound.subject_id or "anyone")
         return answer

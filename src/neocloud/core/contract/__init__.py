@@ -13,7 +13,7 @@ from neocloud.core.contract.annotations import (
     resource_behaviors,
 )
 from neocloud.core.contract.cache import ContractUnavailable, cache_path
-from neocloud.core.contract.clearing import clear_input_only, clear_output_only, redact
+from neocloud.core.contract.clearing import clear_input_only, clear_output_only, clear_secrets, redact
 from neocloud.core.contract.errors import (
     ApiError,
     Code,
@@ -42,6 +42,7 @@ from neocloud.core.contract.masks import Mask, parse_mask
 from neocloud.core.contract.merge import merge_update
 from neocloud.core.contract.paging import bad_page_token, page_after, page_token
 from neocloud.core.contract.registry import Rpc, enum, message, method, methods, pool, services
+from neocloud.core.contract.secrets import holds_secrets, keep_secrets, secret_parts
 from neocloud.core.contract.well_known import pack, timestamp, to_datetime, unpack
 
 __all__ = [
@@ -62,14 +63,17 @@ __all__ = [
     "cache_path",
     "clear_input_only",
     "clear_output_only",
+    "clear_secrets",
     "conflict",
     "enum",
     "from_dict",
     "from_json",
     "from_status",
+    "holds_secrets",
     "id_prefix",
     "internal",
     "is_id",
+    "keep_secrets",
     "merge_update",
     "message",
     "message_annotations",
@@ -89,6 +93,7 @@ __all__ = [
     "quota_failure",
     "redact",
     "resource_behaviors",
+    "secret_parts",
     "services",
     "timestamp",
     "to_datetime",

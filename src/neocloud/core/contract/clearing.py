@@ -33,6 +33,16 @@ def clear_input_only(value: Any) -> None:
     _clear(value, "is_input_only")
 
 
+def clear_secrets(value: Any) -> None:
+    """Drop, in place, the fields that are marked sensitive or credentials."""
+    _clear(value, "is_secret")
+
+
+def may_hold_secrets(descriptor: Any) -> bool:
+    """Whether messages of this type can hold a field that is marked sensitive or credentials."""
+    return _may_hold(descriptor, "is_secret")
+
+
 def _clear(value: Any, what: str) -> None:
     descriptor = value.DESCRIPTOR
     if not _may_hold(descriptor, what):

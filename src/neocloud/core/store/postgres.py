@@ -18,6 +18,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
+from neocloud.core.store.sealing import seal_old_rows
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
 
@@ -67,6 +68,7 @@ class PostgresStore:
         self._database = PostgresDatabase(address)
         try:
             _upgrade(self._database)
+            _seal_old_rows(self._database, vault)
         except BaseException:
             self._database.engine.dispose()
             raise
@@ -102,6 +104,19 @@ def _upgrade(database: PostgresDatabase) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
             schema.upgrade(connection, f"The database {database.where}")
             connection.commit()
+    except DBAPIError as error:
+        raise database.explain(error) from error
+
+
+def _seal_old_rows(database: PostgresDatabase, vault: Vault) -> None:
+    def wipe() -> None:
+        alone = database.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with alone.connect() as connection:
+            connection.execute(text("VACUUM FULL resources"))
+            connection.execute(text("VACUUM FULL history"))
+
+    try:
+        seal_old_rows(database.engine, vault, wipe)
     except DBAPIError as error:
         raise database.explain(error) from error
 

@@ -115,7 +115,7 @@ class RecordRows(Session):
             statement, values["kinds"] = statement.where(_OF_KINDS), list(kinds)
         if until is not None:
             statement, values["until"] = statement.where(_BEFORE), to_micros(until)
-        return [history_from(row) for row in self._all(statement, values)]
+        return [history_from(row, self._vault) for row in self._all(statement, values)]
 
     def put_secret(self, resource_id: str, name: str, value: bytes) -> None:
         sealed = self._vault.seal(resource_id, name, value)

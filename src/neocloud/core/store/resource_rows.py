@@ -51,23 +51,23 @@ _WAKE = (
 
 class ResourceRows(Session):
     def insert(self, resource: Resource) -> None:
-        values = resource_values(resource)
+        values = resource_values(resource, self._vault)
         if not self._insert_new(_INSERT, values):
             raise AlreadyExists(self._why_taken(resource))
         self._do(
             _INSERT_QUEUE,
             {"resource_id": resource.id, "kind": resource.kind, "due_at": values["created_at"]},
         )
-        self._do(_INSERT_HISTORY, history_values(resource, resource.created_at))
+        self._do(_INSERT_HISTORY, history_values(resource, resource.created_at, self._vault))
         self._tell(None, resource)
 
     def get(self, resource_id: str) -> Resource | None:
         row = self._row(_GET, {"id": resource_id})
-        return None if row is None else resource_from(row)
+        return None if row is None else resource_from(row, self._vault)
 
     def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
         row = self._row(_FIND, {"kind": kind, "parent_id": parent_id, "name": name})
-        return None if row is None else resource_from(row)
+        return None if row is None else resource_from(row, self._vault)
 
     def list(
         self, kind: str, *, parent_id: str | None = None, page: Page | None = None
@@ -77,16 +77,16 @@ class ResourceRows(Session):
             statement = statement.where(_c.parent_id == bindparam("parent_id"))
             values["parent_id"] = parent_id
         if page is None:
-            return [resource_from(row) for row in self._all(statement, values)], ""
+            return [resource_from(row, self._vault) for row in self._all(statement, values)], ""
         rows = self._all(_one_page(statement, page), values)
         more = str(rows[page.size - 1].seq) if len(rows) > page.size else ""
-        return [resource_from(row) for row in rows[: page.size]], more
+        return [resource_from(row, self._vault) for row in rows[: page.size]], more
 
     def children(self, resource_id: str) -> Sequence[Resource]:
-        return [resource_from(row) for row in self._all(_CHILDREN, {"parent_id": resource_id})]
+        return [resource_from(row, self._vault) for row in self._all(_CHILDREN, {"parent_id": resource_id})]
 
     def owned(self, owner_id: str) -> Sequence[Resource]:
-        return [resource_from(row) for row in self._all(_OWNED, {"owner_id": owner_id})]
+        return [resource_from(row, self._vault) for row in self._all(_OWNED, {"owner_id": owner_id})]
 
     def update(self, resource: Resource, *, expected_version: int | None = None) -> None:
         old = self.get(resource.id)
@@ -109,18 +109,18 @@ class ResourceRows(Session):
         self._do(_DELETE_CLAIMS, {"id": resource_id})
         self._do(_DELETE_COUNTERS, {"id": resource_id})
         self._do(_DELETE, {"id": resource_id})
-        self._do(_INSERT_HISTORY, history_values(resource, self._clock.now(), is_deleted=True))
+        self._do(_INSERT_HISTORY, history_values(resource, self._clock.now(), self._vault, is_deleted=True))
         self._tell(resource, None)
 
     def wake(self, resource_id: str, at: datetime) -> None:
         self._do(_WAKE, {"id": resource_id, "at": to_micros(at)})
 
     def _replace(self, old: Resource, new: Resource, at: datetime | None = None) -> None:
-        values = resource_values(new)
+        values = resource_values(new, self._vault)
         values["row_id"] = values.pop("id")
         self._do(_UPDATE, values)
         if (old.state, old.spec, dict(old.labels)) != (new.state, new.spec, dict(new.labels)):
-            self._do(_INSERT_HISTORY, history_values(new, at or self._clock.now()))
+            self._do(_INSERT_HISTORY, history_values(new, at or self._clock.now(), self._vault))
         if (old.parent_id, old.spec, dict(old.labels)) != (new.parent_id, new.spec, dict(new.labels)):
             self._tell(old, new)
 

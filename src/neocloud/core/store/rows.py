@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from neocloud.core.store.protocol import AuditEvent, HistoryEntry, IdempotencyKey, OperationRow, Resource
+from neocloud.core.store.vault import Vault
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -35,7 +36,7 @@ def load_map(text: str) -> dict[str, str]:
     return json.loads(text) if text else {}
 
 
-def resource_values(resource: Resource) -> dict[str, Any]:
+def resource_values(resource: Resource, vault: Vault) -> dict[str, Any]:
     return {
         "id": resource.id,
         "kind": resource.kind,
@@ -45,8 +46,8 @@ def resource_values(resource: Resource) -> dict[str, Any]:
         "updated_at": to_micros(resource.updated_at),
         "resource_version": resource.resource_version,
         "labels": dump_map(resource.labels),
-        "spec": resource.spec,
-        "status": resource.status,
+        "spec": vault.seal_part(resource.kind, resource.id, "spec", resource.spec),
+        "status": vault.seal_part(resource.kind, resource.id, "status", resource.status),
         "state": resource.state,
         "owner_id": resource.owner_id,
         "finalizers": "\n".join(resource.finalizers),
@@ -55,7 +56,7 @@ def resource_values(resource: Resource) -> dict[str, Any]:
     }
 
 
-def resource_from(row: Sequence[Any]) -> Resource:
+def resource_from(row: Sequence[Any], vault: Vault) -> Resource:
     """From a row of all columns of `resources` in order; the first one, seq, is not part of it."""
     return Resource(
         id=row[1],
@@ -66,8 +67,8 @@ def resource_from(row: Sequence[Any]) -> Resource:
         updated_at=from_micros(row[6]),
         resource_version=row[7],
         labels=load_map(row[8]),
-        spec=row[9],
-        status=row[10],
+        spec=vault.open_part(row[1], "spec", row[9]),
+        status=vault.open_part(row[1], "status", row[10]),
         state=row[11],
         owner_id=row[12],
         finalizers=tuple(row[13].split("\n")) if row[13] else (),
@@ -119,7 +120,12 @@ def operation_from(row: Any) -> OperationRow:
 
 
 def history_values(
-    resource: Resource, at: datetime, *, state: str | None = None, is_deleted: bool = False
+    resource: Resource,
+    at: datetime,
+    vault: Vault,
+    *,
+    state: str | None = None,
+    is_deleted: bool = False,
 ) -> dict[str, Any]:
     return {
         "resource_id": resource.id,
@@ -129,13 +135,13 @@ def history_values(
         "at": to_micros(at),
         "state": resource.state if state is None else state,
         "resource_version": resource.resource_version,
-        "spec": resource.spec,
+        "spec": vault.seal_part(resource.kind, resource.id, "spec", resource.spec),
         "labels": dump_map(resource.labels),
         "is_deleted": is_deleted,
     }
 
 
-def history_from(row: Any) -> HistoryEntry:
+def history_from(row: Any, vault: Vault) -> HistoryEntry:
     return HistoryEntry(
         resource_id=row.resource_id,
         kind=row.kind,
@@ -144,7 +150,7 @@ def history_from(row: Any) -> HistoryEntry:
         at=from_micros(row.at),
         state=row.state,
         resource_version=row.resource_version,
-        spec=row.spec,
+        spec=vault.open_part(row.resource_id, "spec", row.spec),
         labels=load_map(row.labels),
         is_deleted=row.is_deleted,
     )

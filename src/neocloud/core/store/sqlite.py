@@ -25,6 +25,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
+from neocloud.core.store.sealing import seal_old_rows
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
 
@@ -69,6 +70,7 @@ class SqliteStore:
         try:
             check_file(path)
             _upgrade(self._database, str(path))
+            _seal_old_rows(self._database, vault)
         except BaseException:
             self._database.engine.dispose()
             self._unlock()
@@ -250,6 +252,26 @@ def _upgrade(database: SqliteDatabase, where: str) -> None:
         raise database.explain(error) from error
     except sqlite3.Error as error:  # while connecting
         raise explain(error, database.path) from error
+
+
+def _seal_old_rows(database: SqliteDatabase, vault: Vault) -> None:
+    try:
+        seal_old_rows(database.engine, vault, partial(_wipe, database))
+    except DBAPIError as error:
+        raise database.explain(error) from error
+
+
+def _wipe(database: SqliteDatabase) -> None:
+    """Write the file anew without its free pages, and empty the write-ahead log."""
+    pooled = database.engine.raw_connection()
+    try:
+        raw: Any = pooled.dbapi_connection
+        raw.execute("VACUUM")
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise explain(error, database.path) from error
+    finally:
+        pooled.close()
 
 
 def _lock(path: Path) -> int:

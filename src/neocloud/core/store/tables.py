@@ -198,6 +198,14 @@ secrets = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
+sealed = Table(
+    "sealed",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("part", Text, primary_key=True),
+)
+"""Kinds whose rows were all looked through: none has this part in plain."""
+
 claims = Table(
     "claims",
     metadata,

@@ -1,5 +1,9 @@
 """Encryption of secrets at rest: AES-256-GCM with a key that lies in a file beside the database.
 
+Sealed are the secrets that services keep by name, and the spec and status of every kind that can hold a
+field which the contract marks as sensitive. A sealed column begins with the byte 1, which begins no protobuf
+message (it would be the tag of field 0), so rows that were written in plain are told apart and still read.
+
 Each value is bound to its resource and name, so a value cannot be moved to another row. What this protects
 against is a copied database file or backup; who can read the key file as well can read the secrets.
 """
@@ -11,11 +15,13 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from neocloud.core.contract.secrets import secret_parts
 from neocloud.core.store.protocol import StoreError
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
-_FORMAT = b"\x01"
+FORMAT = b"\x01"
+"""The first byte of everything sealed."""
 
 
 def load_or_make_key(path: str | Path) -> bytes:
@@ -70,7 +76,7 @@ class Vault:
 
     def seal(self, resource_id: str, name: str, value: bytes) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
-        return _FORMAT + nonce + self._cipher.encrypt(nonce, value, _place(resource_id, name))
+        return FORMAT + nonce + self._cipher.encrypt(nonce, value, _place(resource_id, name))
 
     def open(self, resource_id: str, name: str, sealed: bytes) -> bytes:
         nonce, body = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
@@ -81,6 +87,14 @@ class Vault:
                 f"The secret {name!r} of {resource_id} cannot be read with this key. "
                 "The key file does not belong to this database: restore the one that does."
             ) from None
+
+    def seal_part(self, kind: str, resource_id: str, part: str, value: bytes) -> bytes:
+        """The "spec" or "status" of a resource as it is stored: sealed where its kind can hold secrets."""
+        return self.seal(resource_id, part, value) if value and part in secret_parts(kind) else value
+
+    def open_part(self, resource_id: str, part: str, value: bytes) -> bytes:
+        """What was stored as the "spec" or "status" of a resource, sealed or not."""
+        return self.open(resource_id, part, value) if value[:1] == FORMAT else value
 
 
 def _place(resource_id: str, name: str) -> bytes:

@@ -27,6 +27,7 @@ from neocloud.server.validation import (
     name_violations,
     refuse_unserved,
 )
+from neocloud.server.withholding import may_read_secrets
 from neocloud.server.world import TransactionWorld
 
 
@@ -48,13 +49,14 @@ class Update:
             raise contract.bad_field("metadata.resource_version", "must be the current one, or 0 for any")
         check_request(self._kind.rules, request)
         mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
-        allowed = await self._require_acting(inbound, mask)
+        is_blind = await self._is_blind(inbound, resource_id)
+        allowed = await self._require_acting(inbound, mask, is_blind)
         now = self._runtime.now()
 
         def work(tx: Transaction) -> Change:
             row = self._current(tx, request)
             old = wire.resource_message(row)
-            new = contract.merge_update(old, request, mask)
+            new = _merged(old, request, mask, is_blind)
             self._check(request, new, old)
             self._kind.rules.defaults(new)
             if not self._acting(new, old) <= allowed:
@@ -69,7 +71,7 @@ class Update:
 
         return await commit(self._runtime, inbound, work)
 
-    async def _require_acting(self, inbound: Inbound, mask: Any) -> frozenset[str]:
+    async def _require_acting(self, inbound: Inbound, mask: Any, is_blind: bool) -> frozenset[str]:
         """The accounts as which the resource acts when the update changes what it runs: the caller may act as
         each of them."""
         request = inbound.message
@@ -77,7 +79,7 @@ class Update:
         if row is None or row.kind != self._kind.message or not self._names_accounts(row, request):
             return frozenset()
         old = wire.resource_message(row)
-        new = contract.merge_update(old, request, mask)
+        new = _merged(old, request, mask, is_blind)
         self._kind.rules.defaults(new)
         accounts = self._acting(new, old)
         await require_acting(self._runtime, inbound, accounts)
@@ -97,6 +99,12 @@ class Update:
     @property
     def _acting_prefixes(self) -> frozenset[str]:
         return acting_prefixes(self._runtime.kinds.values())
+
+    async def _is_blind(self, inbound: Inbound, resource_id: str) -> bool:
+        """The caller was shown the resource without its secrets, and cannot mean to erase them."""
+        if not contract.secret_parts(self._kind.message):
+            return False
+        return not await may_read_secrets(self._runtime, inbound, self._kind, resource_id)
 
     async def _named(self, resource_id: str) -> frozenset[str]:
         """What the resource names as it is."""
@@ -186,3 +194,13 @@ class Update:
                 operation.created_at,
                 f"Replaced by the later update {operation.id}.",
             )
+
+
+def _merged(old: Any, request: Any, mask: Any, is_blind: bool) -> Any:
+    """The resource as the request would have it. Of who is blind, blank secrets mean those that are there."""
+    if is_blind and request.HasField("spec"):
+        whole = type(request)()
+        whole.CopyFrom(request)
+        contract.keep_secrets(whole.spec, old.spec)
+        request = whole
+    return contract.merge_update(old, request, mask)

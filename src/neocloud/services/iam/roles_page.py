@@ -24,7 +24,10 @@ and on everything inside it. `neo iam role list` shows the roles of a running cl
 
 A permission is `<service>.<nouns>.<verb>`. A role is a list of patterns, read from left to right; the last
 that matches decides, and `!` takes away. What nothing matches is refused. Looking (`get`, `list`) never shows
-a secret: that takes rights of its own, such as `iam.accessKeys.getSecret`.
+a secret: that takes a permission of its own, such as `iam.accessKeys.getSecret` for the secret of an access
+key, or `compute.instances.getSecret` for the user data of a machine. Roles that may change such a resource
+hold it too. To everybody else the fields that the API marks as sensitive are shown empty, and an update that
+sends them back empty keeps them as they are.
 
 A right over accounts, keys, groups or federations reaches only those that hold no more than the caller: the
 caller needs each of their permissions, on the same resource or on what that lies in. Nobody makes a key for,

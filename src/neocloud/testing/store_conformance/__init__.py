@@ -13,6 +13,7 @@ from neocloud.testing.store_conformance.counters import CounterConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import RecordConformance
 from neocloud.testing.store_conformance.resources import ResourceConformance
+from neocloud.testing.store_conformance.secrets import SecretConformance
 from neocloud.testing.store_conformance.transactions import TransactionConformance
 
 
@@ -23,6 +24,7 @@ class StoreConformance(
     AuditConformance,
     ClaimConformance,
     CounterConformance,
+    SecretConformance,
     TransactionConformance,
 ):
     """All of it."""
