@@ -217,7 +217,7 @@ def test_a_change_with_the_official_sdk_loses_no_user_data(home: Path) -> None:
 
 
 def test_a_state_folder_of_9817877_is_read_and_sealed(home: Path) -> None:
-    """Made by that commit's own emulator: a machine with user data, an endpoint, a key, an invitation."""
+    """Made by that commit's own emulator: a machine with user data, an endpoint, an invitation."""
     with tarfile.open(FIXTURE) as archive:
         archive.extractall(home, filter="data")
     home.chmod(0o700)
@@ -227,12 +227,10 @@ def test_a_state_folder_of_9817877_is_read_and_sealed(home: Path) -> None:
         (machine,) = cloud.client.call(f"{INSTANCES}/List", parent).items
         (endpoint,) = cloud.client.call(f"{ENDPOINTS}/List", parent).items
         (invitation,) = cloud.client.call(f"{INVITATIONS}/List", {"parent_id": cloud.tenant_id}).items
-        keys = cloud.client.call("nebius.iam.v1.StaticKeyService/List", parent).items
         states = [message.status.state for message in (machine, endpoint)]
         cloud.client.call(f"{INSTANCES}/Stop", {"id": machine.metadata.id})
     assert "MARKER-user-data-1" in machine.spec.cloud_init_user_data
     assert invitation.spec.email == "MARKER-invited@bank.example"
-    assert [key.metadata.name for key in keys] == ["key"]
     assert states == [
         contract.enum("nebius.compute.v1.InstanceStatus.InstanceState").Value("RUNNING"),
         contract.enum("nebius.ai.v1.EndpointStatus.State").Value("RUNNING"),
