@@ -109,6 +109,10 @@ def test_secret_data_is_decoded_and_plain_data_wins() -> None:
         pod({"readinessProbe": {"exec": {"command": []}}}),
         pod({"env": [{"name": "A=B", "value": "x"}]}),
         pod({"securityContext": {"procMount": "Unmasked"}}),
+        pod({"securityContext": {"privileged": True}}),
+        pod({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+        pod({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}}}),
+        pod(securityContext={"seccompProfile": {"type": "Unconfined"}}),
         pod(volumes=[{"name": "v", "nfs": {}}]),
         pod(volumes=[{"name": "v", "hostPath": {"path": "relative"}}]),
         pod(volumes=[{"name": "v", "hostPath": {"path": "/etc/passwd", "type": "CharDevice"}}]),
@@ -154,6 +158,11 @@ def test_policy_that_denies_egress_is_told_from_one_that_does_not() -> None:
     ):
         policy = manifest("NetworkPolicy", spec={**ingress, **changes})
         assert checked([policy]) == [policy] and denies_egress(policy) is denies
+
+
+def test_the_default_filter_of_system_calls_may_be_named() -> None:
+    default = {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert checked([pod({"securityContext": default}, securityContext=default)])
 
 
 def test_fields_for_a_fleet_scheduler_are_let_through() -> None:

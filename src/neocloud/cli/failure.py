@@ -8,6 +8,8 @@ import tempfile
 import traceback
 from types import TracebackType
 
+from neocloud.cli.terminal import write
+
 EXIT_CODES = {
     "INVALID_ARGUMENT": 2,
     "OUT_OF_RANGE": 2,
@@ -37,7 +39,7 @@ def exit_code(code: str) -> int:
 
 
 def report(message: str) -> None:
-    sys.stderr.write(f"neo: {message}\n")
+    write(f"neo: {message}\n", sys.stderr)
 
 
 def report_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

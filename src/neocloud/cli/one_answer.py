@@ -1,6 +1,5 @@
 """One question to a model, answered in the terminal as it comes, with the figures of the chat page."""
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from neocloud.cli.output import say
+from neocloud.cli.terminal import write
 from neocloud.client.gateway import Gateway
 
 MILLION = Decimal(1_000_000)
@@ -51,11 +51,10 @@ def _stream(gateway: Gateway, body: Mapping[str, Any]) -> Measured:
                 measured.first_seconds = time.monotonic() - began
                 text = text.lstrip()
             measured.total_seconds = time.monotonic() - began
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            write(text)
             ends_line = text.endswith("\n")
     if not ends_line:
-        sys.stdout.write("\n")
+        write("\n")
     return measured
 
 

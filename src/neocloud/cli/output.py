@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from neocloud.cli.terminal import visible, write
+
 UNBOUNDED_WIDTH = 10_000
 GAP = 3
 WORDS_BY_STYLE = {
@@ -69,20 +71,19 @@ def console(file: TextIO | Any = None) -> Console:
 
 def say(text: str = "") -> None:
     """A line for the person, beside the result."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    write(f"{text}\n", sys.stderr)
 
 
 def warn(text: str) -> None:
-    console(sys.stderr).print(Text(f"Warning: {text}", style="yellow"))
+    console(sys.stderr).print(Text(f"Warning: {visible(text)}", style="yellow"))
 
 
 def show(output: Format, data: Any, view: View, *, empty: str = "") -> None:
     """Print `data` as asked for; `view` is its form for people, `empty` what to say when there is nothing."""
     if output is Format.JSON:
-        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     elif output is Format.YAML:
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+        write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
     elif view.rows:
         print_view(view)
     else:
@@ -94,7 +95,7 @@ def print_view(view: View) -> None:
     if screen.is_terminal:
         screen.print(_styled(view))
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _lines(view)))
+        write("".join(f"{line}\n" for line in _lines(view)))
 
 
 def _text(value: Any) -> str:
@@ -118,7 +119,7 @@ def _styled(view: View) -> Table:
     )
     for header in view.headers:
         justify = "right" if header in view.right else "left"
-        result.add_column(header, justify=justify, overflow="fold", no_wrap=header in UNBROKEN)
+        result.add_column(visible(header), justify=justify, overflow="fold", no_wrap=header in UNBROKEN)
     if not view.headers:
         result.add_column(style="bold", no_wrap=True)
         result.add_column(overflow="fold")
@@ -129,4 +130,4 @@ def _styled(view: View) -> Table:
 
 def _cell(text: str) -> Text:
     """States are coloured by their word."""
-    return Text(text, style=next((STYLES[word] for word in text.split("+") if word in STYLES), ""))
+    return Text(visible(text), style=next((STYLES[word] for word in text.split("+") if word in STYLES), ""))

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neocloud.cli.output import console, say
+from neocloud.cli.terminal import visible
 
 SYMBOLS = {"ok": ("✓", "green"), "failed": ("✗", "red"), "pending": ("·", "dim")}
 REFRESH_PER_SECOND = 10
@@ -44,7 +45,9 @@ def stage(title: str) -> Iterator[Callable[[str], None]]:
     line = _StageLine(title, started)
     with Live(line, console=screen, refresh_per_second=REFRESH_PER_SECOND, transient=True):
         yield line.show
-    screen.print(Text.assemble(("✓ ", "green"), title, (f"  {duration(time.monotonic() - started)}", "dim")))
+    screen.print(
+        Text.assemble(("✓ ", "green"), visible(title), (f"  {duration(time.monotonic() - started)}", "dim"))
+    )
 
 
 class _StageLine:
@@ -59,7 +62,10 @@ class _StageLine:
         elapsed = duration(time.monotonic() - self.started)
         self.spinner.update(
             text=Text.assemble(
-                self.title, (f"  {elapsed}  {self.detail}", "dim"), overflow="ellipsis", no_wrap=True
+                visible(self.title),
+                (f"  {elapsed}  {visible(self.detail)}", "dim"),
+                overflow="ellipsis",
+                no_wrap=True,
             )
         )
         return self.spinner
@@ -108,9 +114,12 @@ class StepsView:
         for step in self.steps:
             done = self.done_after.get(step.name)
             rows.add_row(
-                self._symbol(step), step.name, "" if done is None else duration(done), _message(step)
+                self._symbol(step),
+                Text(visible(step.name)),
+                "" if done is None else duration(done),
+                Text(visible(_message(step))),
             )
-        heading = Text.assemble((self.title, "bold"), (f"  {duration(self.elapsed)}", "dim"))
+        heading = Text.assemble((visible(self.title), "bold"), (f"  {duration(self.elapsed)}", "dim"))
         return Group(heading, rows)
 
     def _symbol(self, step: Any) -> RenderableType:

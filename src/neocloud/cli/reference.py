@@ -22,7 +22,8 @@ HEAD = """# Commands of `neo`
 
 Results go to stdout, everything else to stderr. Reading commands take `--output table|json|yaml`; JSON and
 YAML have the field names of the API. Without a terminal there are no escape codes and no row is cut;
-`NO_COLOR` is honoured. `neo --install-completion` sets up completion for your shell.
+`NO_COLOR` is honoured. Control characters in logs, names and answers are shown as text on a terminal, `\\x1b`
+for an escape; piped, they come unchanged. `neo --install-completion` sets up completion for your shell.
 
 `--profile` (or `NEOCLOUD_PROFILE`) before the command chooses the cloud to talk to; `NEOCLOUD_HOME` names the
 state folder of a cloud on this machine. Profiles lie in `$XDG_CONFIG_HOME/neocloud/config.yaml`.

@@ -80,6 +80,7 @@ def check_pod(manifest: KubernetesObject) -> None:
         raise EngineError(f"{where} has no spec.")
     _known(spec, _POD | _STEERS_A_FLEET, where)
     _known(spec.get("securityContext") or {}, _POD_SECURITY, f"{where}: securityContext")
+    _check_seccomp(spec.get("securityContext") or {}, where)
     if spec.get("restartPolicy", "Always") not in ("Always", "OnFailure", "Never"):
         raise EngineError(f"{where}: restartPolicy must be Always, OnFailure or Never.")
     check_name(spec.get("hostname", name.replace(".", "-")), f"hostname of {where}", label=True)
@@ -97,6 +98,16 @@ def _known(given: Mapping[str, Any], known: set[str], where: str) -> None:
     for field in given:
         if field not in known:
             raise EngineError(f"{where}: field {field!r} is not supported by this engine.")
+
+
+def _check_seccomp(context: Mapping[str, Any], where: str) -> None:
+    """The engines' default filter of system calls is the one that there is."""
+    profile = context.get("seccompProfile")
+    if profile is not None and profile != {"type": "RuntimeDefault"}:
+        raise EngineError(
+            f"{where}: seccompProfile {profile!r} is not supported; leave it out or use RuntimeDefault, "
+            "which every container has."
+        )
 
 
 def _unique(values: Iterable[object], what: str) -> None:
@@ -157,6 +168,9 @@ def _check_container(container: Mapping[str, Any], volumes: set[str], where: str
     where = f"{where}, container {container['name']}"
     _known(container, _CONTAINER, where)
     _known(container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}: securityContext")
+    _check_seccomp(container.get("securityContext") or {}, where)
+    if (container.get("securityContext") or {}).get("privileged"):
+        raise EngineError(f"{where}: a privileged container is the host's root; add single capabilities.")
     image = container.get("image")
     if not isinstance(image, str) or not image or any(sign.isspace() for sign in image):
         raise EngineError(f"{where}: image must be the name of an image.")

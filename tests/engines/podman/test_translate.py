@@ -156,7 +156,7 @@ def test_security_of_the_container_wins_over_that_of_the_pod() -> None:
     }
     (spec,) = specs({"securityContext": security}, securityContext=pod_security)
     assert (spec["user"], spec["cap_add"], spec["cap_drop"]) == ("0:6", ["CAP_NET_ADMIN"], ["ALL"])
-    assert spec["read_only_filesystem"] and spec["no_new_privileges"] and not spec["privileged"]
+    assert spec["read_only_filesystem"] and spec["no_new_privileges"]
     assert spec["sysctl"] == {"net.core.somaxconn": "9"}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from neocloud.cli.commands.billing import parse_date
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.target import profile_of
+from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
@@ -106,8 +106,7 @@ def export(
             while True:
                 page = client.call(LIST, {**request, "page_size": PAGE_SIZE, "page_token": token})
                 lines = (json.dumps(contract.to_dict(item), ensure_ascii=False) for item in page.items)
-                sys.stdout.write("".join(f"{line}\n" for line in lines))
-                sys.stdout.flush()
+                write("".join(f"{line}\n" for line in lines))
                 number, token = number + len(page.items), page.next_page_token
                 if not token:
                     break

@@ -14,6 +14,7 @@ from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.commands import add_nouns
 from neocloud.cli.target import profile_of, project_of
+from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -108,7 +109,7 @@ def report(
     )
     show(output, contract.to_dict(answer), view, empty="Nothing was used in that time.")
     if output is Format.TABLE and answer.lines:
-        typer.echo(
+        echo(
             f"\nTotal {answer.total_cost} {answer.currency}, {_time(answer.start)} to {_time(answer.end)} UTC"
         )
         unpriced = sorted({line.sku for line in answer.lines if line.is_unpriced})
@@ -219,7 +220,7 @@ def estimate(
     view = table(["SKU", "TOKENS", "PRICE", "COST"], rows, right=["TOKENS", "PRICE", "COST"])
     show(output, contract.to_dict(answer), view, empty="Nothing is priced.")
     if output is Format.TABLE:
-        typer.echo(f"\nTotal {answer.cost} {answer.currency}; a request {answer.cost_per_request}")
+        echo(f"\nTotal {answer.cost} {answer.currency}; a request {answer.cost_per_request}")
 
 
 def tokens_by_model(lines: Iterable[Any]) -> list[dict[str, Any]]:

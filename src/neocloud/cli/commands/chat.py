@@ -12,6 +12,7 @@ from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.one_answer import answer
 from neocloud.cli.output import say
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 
@@ -65,7 +66,7 @@ def chat(
         for name in filter(None, (model, compare)):
             _model(opened, name)
         link = _link(opened, model, compare)
-    typer.echo(link)
+    echo(link)
     if browser and sys.stdout.isatty() and _has_browser():
         webbrowser.open(link)
     else:

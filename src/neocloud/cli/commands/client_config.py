@@ -16,6 +16,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import trust_store
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.target import home_of, profile_of
+from neocloud.cli.terminal import echo
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 
@@ -108,15 +109,13 @@ def trust(
     """
     if remove:
         removed = trust_store.remove()
-        typer.echo(
-            "This machine does not trust the cloud's authority any more." if removed else "It did not."
-        )
+        echo("This machine does not trust the cloud's authority any more." if removed else "It did not.")
         return
     home = Home(home_of(context))
     _server_with_tls(home)
     path = trust_store.add(home.authority_file)
-    typer.echo(f"This machine trusts the cloud's authority now: {path}.")
-    typer.echo("Take it back with: neo client-config trust --remove")
+    echo(f"This machine trusts the cloud's authority now: {path}.")
+    echo("Take it back with: neo client-config trust --remove")
 
 
 def _write_plan(
@@ -136,13 +135,13 @@ def _write_plan(
         _refuse_overwriting(places)
     for path, file in places.items():
         _write(path, file)
-        typer.echo(f"Wrote {path}")
+        echo(f"Wrote {path}")
     if not trust_store.trusts(target.authority):
-        typer.echo("This machine does not trust the cloud's authority yet. Once, as root:")
-        typer.echo("  neo client-config trust")
-    typer.echo("Next:")
+        echo("This machine does not trust the cloud's authority yet. Once, as root:")
+        echo("  neo client-config trust")
+    echo("Next:")
     for step in plan.next_steps:
-        typer.echo(f"  {step}")
+        echo(f"  {step}")
 
 
 def _target(context: typer.Context) -> Target:

@@ -8,6 +8,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, show, table
 from neocloud.cli.target import profile_of
+from neocloud.cli.terminal import echo
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 
 app = command_group("Profiles: which cloud, as whom, in which project.\n\nExample:\n\n  neo config profiles")
@@ -43,7 +44,7 @@ def use(name: Annotated[str, typer.Argument(help="Name of the profile.")]) -> No
       neo config use default
     """
     write_profiles(read_profiles(config_file()).using(name), config_file())
-    typer.echo(f"{name} is the current profile now.")
+    echo(f"{name} is the current profile now.")
 
 
 @app.command()
@@ -58,7 +59,7 @@ def set_project(
     """
     profile = replace(profile_of(context), project_id=project_id)
     write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
-    typer.echo(f"Profile {profile.name} works in {project_id} now.")
+    echo(f"Profile {profile.name} works in {project_id} now.")
 
 
 @app.command()
@@ -71,4 +72,4 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the profile.")]) ->
     """
     known = read_profiles(config_file())
     write_profiles(known.without(known.get(name).name), config_file())
-    typer.echo(f"Profile {name} is forgotten.")
+    echo(f"Profile {name} is forgotten.")

@@ -13,6 +13,7 @@ from neocloud.cli.machine.server_process import run_server_verb, stop_server
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 
@@ -51,7 +52,7 @@ def destroy(
         with stage("Remove files"):
             _remove_files(place.path)
     _forget_profile(place.path)
-    typer.echo(f"Neocloud is gone from this machine; {place.path} is removed.")
+    echo(f"Neocloud is gone from this machine; {place.path} is removed.")
 
 
 def _remove_files(folder: Path) -> None:

@@ -11,6 +11,7 @@ from neocloud.cli.machine.server_process import run_server_verb, stop_server
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of
+from neocloud.cli.terminal import echo
 
 app = command_group()
 
@@ -41,5 +42,5 @@ def down(
             was_running = stop_server(place)
         with stage("Stop what runs in the cloud"):
             run_server_verb(place, place.options(), "--stop-workloads")
-    typer.echo("Neocloud is stopped." if was_running else "Neocloud was stopped already.")
-    typer.echo(f"Its state is kept in {place.path}. Start it again: neo up. Remove it: neo destroy.")
+    echo("Neocloud is stopped." if was_running else "Neocloud was stopped already.")
+    echo(f"Its state is kept in {place.path}. Start it again: neo up. Remove it: neo destroy.")

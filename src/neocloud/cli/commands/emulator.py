@@ -7,6 +7,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, show, table
 from neocloud.cli.target import client_of
+from neocloud.cli.terminal import echo
 from neocloud.client.faults import CLEAR, LIST, FaultKind
 from neocloud.client.faults import inject as inject_fault
 from neocloud.core import contract
@@ -99,7 +100,7 @@ def clear(
     """
     with client_of(context) as client:
         cleared = client.call(CLEAR, {"id": fault_id}).cleared
-    typer.echo(f"Cleared {cleared}.")
+    echo(f"Cleared {cleared}.")
 
 
 def _table(faults: list[Any]) -> Any:

@@ -9,6 +9,7 @@ import typer
 from neocloud.cli import signing_in
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import fields_table, print_view, warn
+from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect, connect_as
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
@@ -72,7 +73,7 @@ def login(
     with connect(profile) as client:
         answer = client.call("nebius.iam.v1.ProfileService/Get")
     write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
-    typer.echo(f"Signed in. {profile.name} is the current profile now.")
+    echo(f"Signed in. {profile.name} is the current profile now.")
     if os.environ.get("NEOCLOUD_HOME"):
         warn(f"NEOCLOUD_HOME is set and goes before it. Unset it, or use `neo --profile {profile.name}`.")
     print_view(

@@ -7,6 +7,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import warn
 from neocloud.cli.target import profile_of
+from neocloud.cli.terminal import echo
 from neocloud.client.connection import invoker, open_channel
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
@@ -39,4 +40,4 @@ def logout(context: typer.Context) -> None:
         warn(f"The cloud could not be told, so the session lives there until it is revoked. {error}")
     forget_session(file)
     write_profiles(read_profiles(config_file()).without(profile.name), config_file())
-    typer.echo(f"Signed out. Profile {profile.name} is forgotten.")
+    echo(f"Signed out. Profile {profile.name} is forgotten.")

@@ -7,6 +7,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, show, table
 from neocloud.cli.target import client_of
+from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 SERVICE = "neocloud.iam.v1.SessionService"
@@ -73,7 +74,7 @@ def revoke(
             client.call(f"{SERVICE}/Revoke", {"id": session_id})
         else:
             client.call("nebius.iam.v1.SessionManagementService/Revoke", chosen)
-    typer.echo("Revoked.")
+    echo("Revoked.")
 
 
 @app.command()
@@ -88,4 +89,4 @@ def token(context: typer.Context) -> None:
       export NEBIUS_IAM_TOKEN=$(neo session token)
     """
     with client_of(context) as client:
-        typer.echo(client.tokens.token())
+        echo(client.tokens.token())

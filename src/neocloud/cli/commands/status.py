@@ -14,6 +14,7 @@ from neocloud.cli.machine.server_process import get_json
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table, warn
 from neocloud.cli.progress import duration
 from neocloud.cli.target import home_of, profile_of_home
+from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 
@@ -98,9 +99,7 @@ def _cluster_summary(cluster: Any) -> dict[str, Any]:
 
 def _print_stopped(place: Home) -> None:
     print_view(fields_table([("State", "stopped"), ("State folder", place.path)]))
-    typer.echo(
-        "Start it with `neo up`." if place.is_ours() else "There is no cloud there. `neo up` starts one."
-    )
+    echo("Start it with `neo up`." if place.is_ours() else "There is no cloud there. `neo up` starts one.")
 
 
 def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -> None:
@@ -122,7 +121,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
     print_view(fields_table([*rows, *_engine_rows(engine)]))
     for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
-    typer.echo()
+    echo()
     clusters = [(item["name"], item["state"], item["workers"], item["id"]) for item in report["clusters"]]
     if clusters:
         show(
@@ -131,7 +130,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
             table(["SLURM CLUSTER", "STATE", "WORKERS", "ID"], clusters, right=["WORKERS"]),
         )
     else:
-        typer.echo("No Slurm cluster yet. Make one: neo slurm cluster create NAME --workers 2")
+        echo("No Slurm cluster yet. Make one: neo slurm cluster create NAME --workers 2")
 
 
 def _engine_rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:

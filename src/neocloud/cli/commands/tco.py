@@ -13,6 +13,7 @@ from neocloud.cli.output import Format, OutputOption, View, print_view, show, ta
 from neocloud.cli.progress import stage
 from neocloud.cli.speed import measured_speeds
 from neocloud.cli.target import client_of
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -85,9 +86,9 @@ def tco(
     for view in (_rows(answer), _serving(answer), _hosted_rows(answer)):
         if view.rows:
             print_view(view)
-            typer.echo()
+            echo()
     for note in answer.notes:
-        typer.echo(f"Note{f' ({note.about})' if note.about else ''}: {note.text}")
+        echo(f"Note{f' ({note.about})' if note.about else ''}: {note.text}")
 
 
 def _print_list(context: typer.Context, method: str, output: Format) -> None:

@@ -38,6 +38,7 @@ from neocloud.cli.machine.server_process import start_server
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of, profile_name_for, profile_of_home
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
 
@@ -167,9 +168,9 @@ def _make_profile(place: Home) -> Profile:
 
 def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_new: bool) -> None:
     is_emulator = place.options().emulator
-    typer.echo("Neocloud is running." if is_new else "Neocloud is running already; nothing was changed.")
+    echo("Neocloud is running." if is_new else "Neocloud is running already; nothing was changed.")
     if is_emulator:
-        typer.echo(NOTHING_REAL)
+        echo(NOTHING_REAL)
     print_view(
         fields_table(
             [
@@ -187,9 +188,9 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
         )
     )
     if is_emulator:
-        typer.echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
+        echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
     elif is_new:
-        typer.echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
+        echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
 
 
 def _short(path: Path) -> str:

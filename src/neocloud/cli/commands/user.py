@@ -8,6 +8,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.signing_in import ask_new_password, ask_password
 from neocloud.cli.target import client_of, profile_of
+from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -44,7 +45,7 @@ def create(
         group_ids = [_group_id(client, request["parent_id"], each) for each in group or []]
         made = client.call(f"{USERS}/Create", request)
         _add(client, made.tenant_user_account_id, group_ids)
-    typer.echo(f"Made user {email} ({made.tenant_user_account_id}).")
+    echo(f"Made user {email} ({made.tenant_user_account_id}).")
     _print_password(made.generated_password)
 
 
@@ -102,7 +103,7 @@ def invite(
         code = client.call(f"{USERS}/IssueInvitationCode", {"id": invitation_id}).code
         endpoint = client.endpoint
     say(f"Invited {email} ({invitation_id}). No mail is sent; this signs them in once, within {days} days:")
-    typer.echo(f"neo login --endpoint {endpoint} --invitation {code}")
+    echo(f"neo login --endpoint {endpoint} --invitation {code}")
 
 
 @app.command()
@@ -117,7 +118,7 @@ def set_password(context: typer.Context, user: UserArgument, password_stdin: Std
     with client_of(context) as client:
         request = {"id": user_id(client, tenant_of(context), user), "password": password}
         answer = client.call(f"{USERS}/SetPassword", request)
-    typer.echo(f"{user} has another password; all their sessions have ended.")
+    echo(f"{user} has another password; all their sessions have ended.")
     _print_password(answer.generated_password)
 
 
@@ -135,7 +136,7 @@ def change_password(context: typer.Context) -> None:
     }
     with client_of(context) as client:
         client.call(f"{USERS}/ChangePassword", request)
-    typer.echo("Your password is changed; your other sessions have ended.")
+    echo("Your password is changed; your other sessions have ended.")
 
 
 @app.command()
@@ -151,7 +152,7 @@ def second_factor(context: typer.Context) -> None:
         begun = client.call(f"{USERS}/StartTotp", {"current_password": password})
         say(f"Add this to your authenticator app, or type the secret {begun.secret}:\n\n  {begun.uri}\n")
         client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code that it shows", err=True)})
-    typer.echo("From now on a code is needed to sign in.")
+    echo("From now on a code is needed to sign in.")
 
 
 @app.command()
@@ -163,7 +164,7 @@ def remove_second_factor(context: typer.Context, user: UserArgument) -> None:
       neo user remove-second-factor alice@bank.example
     """
     _about(context, user, f"{USERS}/RemoveTotp")
-    typer.echo(f"{user} signs in with the password alone now.")
+    echo(f"{user} signs in with the password alone now.")
 
 
 @app.command()
@@ -175,7 +176,7 @@ def block(context: typer.Context, user: UserArgument) -> None:
       neo user block alice@bank.example
     """
     _about(context, user, f"{ACCOUNTS}/Block")
-    typer.echo(f"{user} is blocked.")
+    echo(f"{user} is blocked.")
 
 
 @app.command()
@@ -187,7 +188,7 @@ def unblock(context: typer.Context, user: UserArgument) -> None:
       neo user unblock alice@bank.example
     """
     _about(context, user, f"{ACCOUNTS}/Unblock")
-    typer.echo(f"{user} may sign in again.")
+    echo(f"{user} may sign in again.")
 
 
 @app.command()
@@ -199,7 +200,7 @@ def delete(context: typer.Context, user: UserArgument) -> None:
       neo user delete alice@bank.example
     """
     _about(context, user, f"{USERS}/Delete")
-    typer.echo(f"{user} is deleted.")
+    echo(f"{user} is deleted.")
 
 
 def tenant_of(context: typer.Context) -> str:
@@ -254,4 +255,4 @@ def _add(client: Client, account_id: str, group_ids: list[str]) -> None:
 def _print_password(password: str) -> None:
     if password:
         say("The password, which is shown only now:")
-        typer.echo(password)
+        echo(password)

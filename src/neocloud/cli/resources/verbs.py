@@ -13,6 +13,7 @@ from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table
 from neocloud.cli.target import profile_of, project_of
+from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client, connect, items_field
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
@@ -91,9 +92,7 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
     operation = client.call(noun.rpc(verb).path, {"id": resource_id})
     if not given["no_wait"]:
         _wait(client, operation, f"Delete {noun.words} {given['target']}")
-    typer.echo(
-        f"{noun.words.capitalize()} {given['target']} is {'being ' if given['no_wait'] else ''}deleted."
-    )
+    echo(f"{noun.words.capitalize()} {given['target']} is {'being ' if given['no_wait'] else ''}deleted.")
 
 
 def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:

@@ -248,7 +248,6 @@ def _security(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Spec:
     capabilities = container.get("capabilities") or {}
     translated["cap_add"] = _capabilities(capabilities.get("add"))
     translated["cap_drop"] = _capabilities(capabilities.get("drop"))
-    translated["privileged"] = bool(container.get("privileged"))
     translated["read_only_filesystem"] = bool(container.get("readOnlyRootFilesystem"))
     translated["no_new_privileges"] = container.get("allowPrivilegeEscalation") is False
     return translated

@@ -23,6 +23,7 @@ from neocloud.cli.commands.slurm.lookup import ProjectOption
 from neocloud.cli.commands.slurm.shapes import choose_shape
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
 from neocloud.core import contract
@@ -118,8 +119,8 @@ def create(
     if output is not Format.TABLE:
         show(output, contract.to_dict(instance), fields_table(()))
         return
-    typer.echo(f"Instance {name} is {state_of(instance)}. Its guest may need a moment until it takes you in.")
-    typer.echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{public_host(instance)}")
+    echo(f"Instance {name} is {state_of(instance)}. Its guest may need a moment until it takes you in.")
+    echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{public_host(instance)}")
 
 
 def start(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
@@ -131,7 +132,7 @@ def start(context: typer.Context, name: NameArgument, project: ProjectOption = "
     """
     place = open_place(context, project)
     _change(place, find_instance(place, name).metadata.id, "Start", name)
-    typer.echo(f"Instance {name} is running.")
+    echo(f"Instance {name} is running.")
 
 
 def stop(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
@@ -143,7 +144,7 @@ def stop(context: typer.Context, name: NameArgument, project: ProjectOption = ""
     """
     place = open_place(context, project)
     _change(place, find_instance(place, name).metadata.id, "Stop", name)
-    typer.echo(f"Instance {name} is stopped.")
+    echo(f"Instance {name} is stopped.")
 
 
 def restart(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
@@ -157,7 +158,7 @@ def restart(context: typer.Context, name: NameArgument, project: ProjectOption =
     instance_id = find_instance(place, name).metadata.id
     _change(place, instance_id, "Stop", name)
     _change(place, instance_id, "Start", name)
-    typer.echo(f"Instance {name} is running.")
+    echo(f"Instance {name} is running.")
 
 
 def ssh(
@@ -217,7 +218,7 @@ def serial_log(
     while True:
         answer = place.client.call(f"{MACHINES}/ReadSerialLog", request)
         for line in answer.lines:
-            typer.echo(line)
+            echo(line)
         if not follow and (tail or not answer.lines):
             return
         request |= {"tail": 0, "first_line": answer.next_line}

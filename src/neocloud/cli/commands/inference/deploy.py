@@ -21,6 +21,7 @@ from neocloud.cli.commands.inference.shapes import possible_shapes
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
 from neocloud.core import contract
@@ -152,10 +153,10 @@ def _tell(place: Place, deployment: Any, output: Format) -> None:
         return
     name = deployment.metadata.name
     status = deployment.status
-    typer.echo(f"Deployment {name} is {DEPLOYMENT_STATE.Name(status.state)}.")
+    echo(f"Deployment {name} is {DEPLOYMENT_STATE.Name(status.state)}.")
     if status.memory:
-        typer.echo(f"Memory: {status.memory}.")
-    typer.echo(how_to_call(place, deployment))
+        echo(f"Memory: {status.memory}.")
+    echo(how_to_call(place, deployment))
 
 
 def how_to_call(place: Place, deployment: Any) -> str:

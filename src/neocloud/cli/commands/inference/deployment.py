@@ -16,6 +16,7 @@ from neocloud.cli.commands.inference.lookup import (
 )
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 REPLICA_STATE = contract.enum("neocloud.inference.v1.Replica.State")
@@ -101,7 +102,7 @@ def show_deployment(
     ]
     show(output, contract.to_dict(item), fields_table(pairs))
     if output is Format.TABLE:
-        typer.echo(how_to_call(place, item))
+        echo(how_to_call(place, item))
 
 
 @app.command()
@@ -123,7 +124,7 @@ def logs(
     request = {"id": item.metadata.id, "replica": replica, "lines": lines}
     text = place.client.call(f"{DEPLOYMENTS}/ReadLog", request).text
     if text:
-        typer.echo(text)
+        echo(text)
     else:
         say("It wrote nothing yet.")
 

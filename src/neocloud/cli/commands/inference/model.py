@@ -18,6 +18,7 @@ from neocloud.cli.commands.inference.lookup import (
 )
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -198,7 +199,7 @@ def _in_short(model: Any) -> str:
 
 def _show(model: Any, output: Format, text: str) -> None:
     if output is Format.TABLE and text:
-        typer.echo(text)
+        echo(text)
         return
     status = model.status
     pairs = (

@@ -8,6 +8,7 @@ import typer
 from neocloud.cli.commands.slurm.lookup import SERVICE, NameArgument, ProjectOption, find_cluster, open_place
 from neocloud.cli.output import Format, OutputOption, show, table
 from neocloud.cli.progress import stage
+from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 CHECK_TIMEOUT_SECONDS = 900.0
@@ -51,6 +52,6 @@ def check(
     show(output, [contract.to_dict(item) for item in answer.results], view, empty="No check was made.")
     counts = Counter(item.verdict for item in answer.results)
     if output is Format.TABLE:
-        typer.echo("\n" + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))
+        echo("\n" + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))
     if counts["fail"]:
         raise typer.Exit(1)

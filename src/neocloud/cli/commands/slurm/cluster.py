@@ -20,6 +20,7 @@ from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table
 from neocloud.cli.progress import duration
+from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 app = command_group(
@@ -104,7 +105,7 @@ def get(
         ("Slurm", status.slurm_version),
     ]
     print_view(fields_table(rows))
-    typer.echo()
+    echo()
     nodes = ((n.name, _words(n.slurm_state), n.address, n.restarts, n.reason) for n in status.nodes)
     show(
         Format.TABLE,
@@ -133,7 +134,7 @@ def delete(
         raise typer.Abort
     operation = place.client.call(f"{SERVICE}/Delete", {"id": cluster.metadata.id})
     view = watch_operation(place, operation, f"Delete cluster {name}")
-    typer.echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")
+    echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")
 
 
 def _condition(condition: Any) -> str:

@@ -11,6 +11,7 @@ from neocloud.cli.commands.slurm.shapes import choose_shape
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show
 from neocloud.cli.progress import duration
+from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 WHY_SECONDS = (
@@ -102,5 +103,5 @@ def report_ready(cluster: Any, output: Format, text: str) -> None:
         show(output, contract.to_dict(cluster), fields_table(()))
         return
     name = cluster.metadata.name
-    typer.echo(text)
-    typer.echo(f"Sign in: neo slurm cluster ssh {name}   Submit: neo slurm job submit {name} SCRIPT")
+    echo(text)
+    echo(f"Sign in: neo slurm cluster ssh {name}   Submit: neo slurm job submit {name} SCRIPT")

@@ -12,6 +12,7 @@ from neocloud.cli.commands.slurm.lookup import NameArgument, Place, ProjectOptio
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
+from neocloud.cli.terminal import echo, write_bytes
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -74,7 +75,7 @@ def submit(
     }
     job_id = place.client.call(f"{SERVICE}/Submit", request).job_id
     if output is Format.TABLE:
-        typer.echo(f"Submitted job {job_id}")
+        echo(f"Submitted job {job_id}")
     job = _wait(place, request["cluster_id"], job_id) if wait else None
     if output is not Format.TABLE:
         show(output, {"job_id": job_id} if job is None else contract.to_dict(job), fields_table(()))
@@ -174,8 +175,7 @@ def logs(
     while True:
         request = {"cluster_id": cluster_id, "job_id": job_id, "offset": offset}
         piece = place.client.call(f"{SERVICE}/ReadLog", request)
-        sys.stdout.buffer.write(piece.data)
-        sys.stdout.flush()
+        write_bytes(piece.data)
         offset = piece.next_offset
         if piece.is_complete or not (follow or piece.data):
             return
@@ -197,7 +197,7 @@ def cancel(
     place = open_place(context, project)
     request = {"cluster_id": find_cluster(place, cluster).metadata.id, "job_id": job_id}
     place.client.call(f"{SERVICE}/Cancel", request)
-    typer.echo(f"Job {job_id} is cancelled.")
+    echo(f"Job {job_id} is cancelled.")
 
 
 class _StateLine:

@@ -20,6 +20,7 @@ from neocloud.cli.commands.slurm.lookup import (
     open_place,
     state_of,
 )
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
 
@@ -76,9 +77,9 @@ def ssh_config(
     """
     place = open_place(context, project)
     cluster = find_cluster(place, name)
-    typer.echo(f"Host {cluster.metadata.name}")
+    echo(f"Host {cluster.metadata.name}")
     for key, value in _settings(place, cluster, identity).items():
-        typer.echo(f"  {key} {_quoted(value)}")
+        echo(f"  {key} {_quoted(value)}")
 
 
 def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ import typer
 from neocloud.cli.commands.slurm.lookup import SERVICE, NameArgument, ProjectOption, find_cluster, open_place
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.progress import duration
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -43,7 +44,7 @@ def scale(
     # A count of 0 is its field's default: it changes only when the mask names it.
     operation = place.client.call(f"{SERVICE}/Update", request, reset_mask=["spec.node_sets.*.count"])
     view = watch_operation(place, operation, f"Scale {name}: {_counts_text(wanted)}")
-    typer.echo(f"Cluster {name} has {_counts_text(wanted)} after {duration(view.elapsed)}.")
+    echo(f"Cluster {name} has {_counts_text(wanted)} after {duration(view.elapsed)}.")
 
 
 def _wanted_counts(cluster: Any, workers: int | None, given: Sequence[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from neocloud.cli.commands.inference.lookup import ProjectOption, open_place
 from neocloud.cli.commands.tuning.following import POLL_SECONDS, Events
 from neocloud.cli.commands.tuning.lookup import JOBS, RESTING, find_job, get_job, state_of
 from neocloud.cli.output import Format, OutputOption, View, fields_table, show
+from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 JobArgument = Annotated[
@@ -59,9 +60,7 @@ def events(
     while True:
         found = get_job(place, found.metadata.id)
         for event in unread.new():
-            typer.echo(
-                f"{contract.to_datetime(event.created_at):%H:%M:%S}  {event.level:<5}  {event.message}"
-            )
+            echo(f"{contract.to_datetime(event.created_at):%H:%M:%S}  {event.level:<5}  {event.message}")
         if not follow or state_of(found) in RESTING:
             return
         time.sleep(POLL_SECONDS)
@@ -82,7 +81,7 @@ def logs(
     place = open_place(context, project)
     found = find_job(place, job)
     answer = place.client.call(f"{JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
-    typer.echo(answer.text, nl=False)
+    echo(answer.text, nl=False)
 
 
 def evaluation_view(job: Any) -> View:

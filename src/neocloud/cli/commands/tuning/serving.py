@@ -9,6 +9,7 @@ from neocloud.cli.commands.inference.deploy import deploy
 from neocloud.cli.commands.inference.lookup import DEPLOYMENTS, Place, list_all
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 
@@ -36,7 +37,7 @@ def serve(context: typer.Context, place: Place, base: Any, job: Any) -> None:
 
 def answers(gateway: Gateway, models: list[str], question: str) -> None:
     """Print what each says to it."""
-    typer.echo(f"Question: {question}")
+    echo(f"Question: {question}")
     for model in models:
         body = {
             "model": model,
@@ -45,7 +46,7 @@ def answers(gateway: Gateway, models: list[str], question: str) -> None:
             "temperature": 0,
         }
         said = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
-        typer.echo(f"{model}: {said.strip()}")
+        echo(f"{model}: {said.strip()}")
 
 
 def _ensure_deployment(context: typer.Context, place: Place, base: Any, job: Any) -> None:

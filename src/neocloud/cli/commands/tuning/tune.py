@@ -17,6 +17,7 @@ from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, warn
 from neocloud.cli.progress import stage
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -98,7 +99,7 @@ def tune(
             serve(context, place, whole, job)
             names = [whole.metadata.name, job.status.fine_tuned_model]
             answers(gateway, names, question or first_question(data) or "Hello, who are you?")
-            typer.echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
+            echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
 
 
 def _sent(gateway: Any, data: Path) -> str:
@@ -138,7 +139,7 @@ def _tell(job: Any, output: Format) -> None:
         show(output, contract.to_dict(job), fields_table(()))
         return
     if not job.status.fine_tuned_model:
-        typer.echo(f"Follow it: neo tuning job events {job.metadata.id} --follow")
+        echo(f"Follow it: neo tuning job events {job.metadata.id} --follow")
         return
-    typer.echo(f"New model: {job.status.fine_tuned_model}")
+    echo(f"New model: {job.status.fine_tuned_model}")
     print_view(evaluation_view(job))
