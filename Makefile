@@ -9,7 +9,7 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench docs clients debian-run debian-test
+.PHONY: help setup demo serve test check bench docs lock fuzz clients debian-run debian-test
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/lock --check
+	@$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src images scripts 2>.cache/bandit.log \
+		|| { cat .cache/bandit.log; exit 1; }
 
 bench: debian-test $(TOOLS) ## measure, and print the figures as ratios
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
@@ -39,16 +42,22 @@ docs: $(SERVER) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.coverage docs/reference/coverage.md
 	@$(BIN)/python -m neocloud.services.iam.roles_page docs/reference/roles.md
 
+lock: $(TOOLS) ## renew requirements.lock after a change of pyproject.toml (UPGRADE=1: newest versions)
+	@$(BIN)/python scripts/lock $(if $(UPGRADE),--upgrade)
+
+fuzz: debian-test $(TOOLS) ## attack the API with made-up requests for SECONDS (600)
+	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
+
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, lm-eval ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 debian-run debian-test: debian-%:
 	@scripts/install-debian-packages $*
 
-$(SERVER): pyproject.toml constraints.txt
+$(SERVER): pyproject.toml requirements.lock
 	@PYTHON="$(PYTHON)" scripts/install-python-packages server
 	@mkdir -p $(@D) && touch $@
 
-$(TOOLS): pyproject.toml constraints.txt
-	@PYTHON="$(PYTHON)" scripts/install-python-packages server,train,test
+$(TOOLS): pyproject.toml requirements.lock
+	@PYTHON="$(PYTHON)" scripts/install-python-packages test
 	@mkdir -p $(@D) && touch $@ $(SERVER)

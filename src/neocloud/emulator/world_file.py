@@ -8,7 +8,7 @@ it may name no classes but those that an emulated world is made of.
 import io
 import json
 import os
-import pickle
+import pickle  # reads what an earlier version wrote, classes by name  # nosec B403
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime

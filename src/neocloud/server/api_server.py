@@ -27,7 +27,7 @@ from neocloud.server.routing import endpoints, kinds_of
 from neocloud.server.runtime import Runtime
 
 LOOPBACK = "127.0.0.1"
-ANY_ADDRESS = ("0.0.0.0", "::")
+ANY_ADDRESS = ("0.0.0.0", "::")  # compared with  # nosec B104
 
 
 class ServerError(Exception):

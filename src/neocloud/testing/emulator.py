@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,15 +89,22 @@ def emulator(*, gpus: str = "", tls: bool = False) -> Iterator[Emulator]:
 
 
 @contextmanager
-def emulator_process(home: Path, gpus: str = "", tls: bool = False) -> Iterator[None]:
-    """A server of its own on this folder; what an earlier one left there is there again."""
+def emulator_process(
+    home: Path, gpus: str = "", tls: bool = False, *, options: Sequence[str] = ()
+) -> Iterator[None]:
+    """A server of its own on this folder; what an earlier one left there is there again. `options` are
+    more of its command line."""
     ports = ["--grpc-port", "0", "--http-port", "0"]
     if tls:
         ports += ["--tls-port", "0", "--redirector-port", "0"]
     command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home), *ports]
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--emulator-gpus", gpus], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            [*command, "--emulator-gpus", gpus, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
         )
     try:
         _wait_until_ready(home, process)

@@ -39,12 +39,12 @@ def read_conversations(path: Path, limit: int, seed: int) -> list[Conversation]:
         raise ClientError(
             "INVALID_ARGUMENT", f"{path} holds no conversation", "Give the test part of your data"
         )
-    return random.Random(seed).sample(found, len(found))[:limit] if limit else found
+    return random.Random(seed).sample(found, len(found))[:limit] if limit else found  # a sample, no secret  # nosec B311
 
 
 def choose_questions(conversations: Sequence[Conversation], count: int, seed: int) -> list[Question]:
     """One random answer of each of `count` random conversations."""
-    generator = random.Random(seed)
+    generator = random.Random(seed)  # a sample, no secret  # nosec B311
     chosen = generator.sample(list(conversations), min(count, len(conversations)))
     answers = [[at for at, one in enumerate(messages) if one["role"] == "assistant"] for messages in chosen]
     places = [places[generator.randrange(len(places))] for places in answers]

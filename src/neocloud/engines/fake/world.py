@@ -4,7 +4,7 @@ It outlives engine objects, as containers outlive a server, and can be kept in a
 process. It decides nothing: the engine changes it, tests look into it.
 """
 
-import pickle
+import pickle  # nosec B403
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -89,7 +89,7 @@ class FakeWorld:
     @classmethod
     def open(cls, path: Path) -> "FakeWorld":
         """The world kept in this file, a new one when there is none."""
-        return pickle.loads(path.read_bytes()) if path.exists() else cls(path)
+        return pickle.loads(path.read_bytes()) if path.exists() else cls(path)  # its own file  # nosec B301
 
     def save(self) -> None:
         if self.path:

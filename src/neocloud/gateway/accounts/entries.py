@@ -48,7 +48,7 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Reservation]) -> None:
     """A request that is there already stays as it is: it is never charged twice."""
     columns, values = _columns(Reservation._fields)
     connection.execute(
-        f"INSERT INTO requests ({columns}) SELECT {values} FROM json_each(?) WHERE true"
+        f"INSERT INTO requests ({columns}) SELECT {values} FROM json_each(?) WHERE true"  # nosec B608
         " ON CONFLICT (request_id) DO NOTHING",
         (json.dumps(rows),),
     )
@@ -64,9 +64,9 @@ def close(connection: sqlite3.Connection, rows: Sequence[Closing]) -> None:
     first = {row.request_id: row for row in reversed(rows)}
     content = json.dumps(list(first.values()))
     columns, values = _columns(Closing._fields, alias=True)
-    given = f"(SELECT {values} FROM json_each(?)) AS c"
+    given = f"(SELECT {values} FROM json_each(?)) AS c"  # nosec B608
     sums = connection.execute(
-        f"SELECT {_GROUP}, {_month('c.ended_at')}, sum(c.input), sum(c.cached_input), sum(c.output)"
+        f"SELECT {_GROUP}, {_month('c.ended_at')}, sum(c.input), sum(c.cached_input), sum(c.output)"  # nosec B608
         f" FROM {given} JOIN requests AS r ON r.request_id = c.request_id"
         " WHERE r.ended_at IS NULL GROUP BY 1, 2, 3, 4, 5",
         (content,),
@@ -74,7 +74,7 @@ def close(connection: sqlite3.Connection, rows: Sequence[Closing]) -> None:
     _add_spent(connection, sums)
     assignments = ", ".join(f"{column} = c.{column}" for column in Closing._fields[1:])
     connection.execute(
-        f"UPDATE requests SET {assignments} FROM {given}"
+        f"UPDATE requests SET {assignments} FROM {given}"  # nosec B608
         " WHERE requests.request_id = c.request_id AND requests.ended_at IS NULL",
         (content,),
     )
@@ -84,13 +84,13 @@ def settle_interrupted(connection: sqlite3.Connection, now: int) -> int:
     """Close what a killed gateway left open, with what was estimated of it; says how many."""
     ended_at = "max(started_at, :now)"
     sums = connection.execute(
-        f"SELECT {_GROUP}, {_month(ended_at)}, sum(estimated_input), 0, 0"
+        f"SELECT {_GROUP}, {_month(ended_at)}, sum(estimated_input), 0, 0"  # nosec B608
         " FROM requests WHERE ended_at IS NULL GROUP BY 1, 2, 3, 4, 5",
         {"now": now},
     ).fetchall()
     _add_spent(connection, sums)
     return connection.execute(
-        f"UPDATE requests SET ended_at = {ended_at}, input = estimated_input, cached_input = 0, output = 0,"
+        f"UPDATE requests SET ended_at = {ended_at}, input = estimated_input, cached_input = 0, output = 0,"  # nosec B608
         " outcome = :outcome, is_estimated = 1 WHERE ended_at IS NULL",
         {"now": now, "outcome": INTERRUPTED},
     ).rowcount
@@ -106,14 +106,14 @@ def condense_hour(connection: sqlite3.Connection, before: int) -> bool:
     where = "WHERE ended_at >= :hour AND ended_at < :end"
     sums = ("requests", "estimated_requests", "input", "cached_input", "output")
     connection.execute(
-        "INSERT INTO hours SELECT :hour, tenant_id, project_id, subject_id, deployment_id, model_name,"
+        "INSERT INTO hours SELECT :hour, tenant_id, project_id, subject_id, deployment_id, model_name,"  # nosec B608
         " input_price, cached_input_price, output_price, count(*), sum(is_estimated), sum(input),"
         " sum(cached_input), sum(output)"
         f" FROM requests {where} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9"
         f" ON CONFLICT DO UPDATE SET {', '.join(f'{each} = {each} + excluded.{each}' for each in sums)}",
         window,
     )
-    connection.execute(f"DELETE FROM requests {where}", window)
+    connection.execute(f"DELETE FROM requests {where}", window)  # nosec B608
     return True
 
 

@@ -86,7 +86,7 @@ class LedgerReader:
 
         def select(table: str, moment: str) -> str:
             return (
-                f"SELECT {_COLUMNS}, {moment} / {_DAY_MS} AS day, {sums} FROM {table}"
+                f"SELECT {_COLUMNS}, {moment} / {_DAY_MS} AS day, {sums} FROM {table}"  # nosec B608
                 f" WHERE {moment} >= ? AND {moment} < ? AND project_id IN ({marks}) GROUP BY {_COLUMNS}, day"
             )
 

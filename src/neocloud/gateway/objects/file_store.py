@@ -77,7 +77,7 @@ class FileStore:
 
     def find(self, file_id: str) -> StoredFile | None:
         with self.database.reading() as rows:
-            row = rows.execute(f"SELECT {COLUMNS} FROM files WHERE id = ?", (file_id,)).fetchone()
+            row = rows.execute(f"SELECT {COLUMNS} FROM files WHERE id = ?", (file_id,)).fetchone()  # nosec B608
         return _file(row) if row else None
 
     def page(self, project_id: str, asked: Page, purpose: str = "") -> tuple[list[StoredFile], bool]:
@@ -94,7 +94,7 @@ class FileStore:
                 if found is None:
                     raise unknown_after(asked.after)
                 where, values = f"{where} AND number {beyond} ?", [*values, found["number"]]
-            query = f"SELECT {COLUMNS} FROM files WHERE {where} ORDER BY number {direction} LIMIT ?"
+            query = f"SELECT {COLUMNS} FROM files WHERE {where} ORDER BY number {direction} LIMIT ?"  # nosec B608
             files = [_file(row) for row in rows.execute(query, [*values, asked.limit + 1])]
         return files[: asked.limit], len(files) > asked.limit
 
@@ -126,7 +126,7 @@ class FileStore:
     def insert(self, file: StoredFile, partial: Path) -> None:
         with self.database.transaction() as rows:
             rows.execute(
-                f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # nosec B608
                 (
                     *(file.id, file.project_id, file.name, file.purpose),
                     *(file.bytes, file.sha256, file.created_at),

@@ -141,7 +141,7 @@ def replica_pod(view: ReplicaView) -> KubernetesObject:
         limits["nvidia.com/gpu"] = str(view.engine.gpus)
     variables = {**engine_variables(view.engine), "OMP_NUM_THREADS": cpus}
     health = {"httpGet": {"path": "/health", "port": ENGINE_PORT}}
-    arguments = engine_arguments(view.engine, MODEL_PATH, host="0.0.0.0", port=ENGINE_PORT)
+    arguments = engine_arguments(view.engine, MODEL_PATH, host="0.0.0.0", port=ENGINE_PORT)  # nosec B104
     container = {
         "name": CONTAINER,
         "image": view.image,

@@ -26,4 +26,4 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def load_unique(text: str) -> Any:
     """Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_UniqueKeys)
+    return yaml.load(text, Loader=_UniqueKeys)  # a SafeLoader  # nosec B506

@@ -144,7 +144,7 @@ class SlurmPlacement:
     def _new_job(self, scope: Scope, replica: str, block: str) -> NewJob:
         resources, files = scope.spec.slurm_resources, self._files(scope)
         view, port = engine_view(scope, gpus=resources.gpus), port_of(block, replica)
-        words = engine_arguments(view, files.model, host="0.0.0.0", port=port)
+        words = engine_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
         variables = {**engine_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
         return new_job(scope.id, replica, (files.key, str(port), *words), resources, variables)
 
