@@ -19,6 +19,7 @@ STARTED, DONE, ERROR = "STARTED", "DONE", "ERROR"
 REFUSED = "refused"
 _PREFIX = "auditevent"
 _MAX_TEXT = 512
+MAX_REFUSED_REQUEST_BYTES = 4096
 
 
 def note_change(
@@ -79,7 +80,7 @@ def _event(
         request_id=inbound.request_id,
         code=int(code),
         message=message,
-        request=inbound.redacted,
+        request=_kept_request(inbound, code),
         tenant_id=subject.tenant_id if subject else "",
         service=service,
         action=action,
@@ -91,6 +92,14 @@ def _event(
         user_agent=headers.get("user-agent", "")[:_MAX_TEXT],
         idempotency_key=headers.get(IDEMPOTENCY_HEADER, "")[:_MAX_TEXT],
     )
+
+
+def _kept_request(inbound: Inbound, code: contract.Code) -> bytes:
+    """Of a refusal no more than its type when it is long: whoever is refused could fill the disk with it."""
+    request = inbound.redacted
+    if code is contract.Code.OK or len(request) <= MAX_REFUSED_REQUEST_BYTES:
+        return request
+    return contract.pack(type(inbound.original)()).SerializeToString()
 
 
 def _placed(event: AuditEvent, rows: list[Resource]) -> AuditEvent:

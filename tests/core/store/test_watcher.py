@@ -44,8 +44,15 @@ async def test_inserts_changes_and_removals_are_told(watched: Store, heard: list
 async def test_a_new_status_is_nobodys_business(watched: Store, heard: list) -> None:
     row = resource("r1", name="a")
     await watched.write(lambda tx: tx.insert(row))
-    await watched.write(lambda tx: tx.update(replace(row, status=b"new", state="READY")))
+    await watched.write(lambda tx: tx.update(replace(row, status=b"new")))
     assert heard == [(None, "a")]
+
+
+async def test_a_new_state_is_told(watched: Store, heard: list) -> None:
+    row = resource("r1", name="a")
+    await watched.write(lambda tx: tx.insert(row))
+    await watched.write(lambda tx: tx.update(replace(row, state="READY")))
+    assert heard == [(None, "a"), ("a", "a")]
 
 
 async def test_what_the_watcher_raises_undoes_the_transaction(watched: Store) -> None:

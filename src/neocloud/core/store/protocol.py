@@ -293,6 +293,10 @@ class Transaction(Protocol):
         """In order of time."""
         ...
 
+    def history_sizes(self) -> Mapping[str, tuple[int, int]]:
+        """Entries and their bytes of spec and labels, by parent. Reads the whole table."""
+        ...
+
     # Claims: a value in a space, e.g. an address in a pool, belongs to one resource and goes with it.
     def claim(self, space: str, value: str, resource_id: str) -> bool:
         """True when the value is this resource's now, or was already; False when another holds it."""
@@ -330,8 +334,13 @@ class Transaction(Protocol):
 
 
 Watcher = Callable[[Transaction, Resource | None, Resource | None], None]
-"""Told of each resource that is inserted (None, new), gets another spec, labels or parent (old, new) or is
-removed (old, None), inside the transaction that does it. What it raises undoes that transaction."""
+"""Told of each resource that is inserted (None, new), gets another spec, labels, state or parent (old, new)
+or is removed (old, None), inside the transaction that does it. What it raises undoes that transaction."""
+
+
+def is_noted(old: Resource, new: Resource) -> bool:
+    """Whether the history gets an entry when a resource changes like this."""
+    return (old.state, old.spec, dict(old.labels)) != (new.state, new.spec, dict(new.labels))
 
 
 def watched_by(*watchers: Watcher) -> Watcher:

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, insert, select, update
+from sqlalchemy import Select, bindparam, delete, func, insert, select, update
 
 from neocloud.core.store.protocol import (
     AlreadyExists,
@@ -48,6 +48,11 @@ _AUDIT = select(audit).order_by(audit.c.seq.desc())
 _HISTORY = select(history).order_by(history.c.at, history.c.seq)
 _OF_KINDS = history.c.kind.in_(bindparam("kinds", expanding=True))
 _BEFORE = history.c.at < bindparam("until")
+_HISTORY_SIZES = select(
+    history.c.parent_id,
+    func.count().label("entries"),
+    func.sum(func.length(history.c.spec) + func.length(history.c.labels)).label("size"),
+).group_by(history.c.parent_id)
 _GET_SECRET = select(secrets.c.value).where(
     secrets.c.resource_id == bindparam("id"), secrets.c.name == bindparam("secret")
 )
@@ -116,6 +121,9 @@ class RecordRows(Session):
         if until is not None:
             statement, values["until"] = statement.where(_BEFORE), to_micros(until)
         return [history_from(row, self._vault) for row in self._all(statement, values)]
+
+    def history_sizes(self) -> Mapping[str, tuple[int, int]]:
+        return {row.parent_id: (row.entries, row.size) for row in self._all(_HISTORY_SIZES)}
 
     def put_secret(self, resource_id: str, name: str, value: bytes) -> None:
         sealed = self._vault.seal(resource_id, name, value)

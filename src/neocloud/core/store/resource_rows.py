@@ -7,7 +7,7 @@ from typing import cast
 
 from sqlalchemy import Select, bindparam, delete, insert, literal_column, select, update
 
-from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource, Transaction
+from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource, Transaction, is_noted
 from neocloud.core.store.rows import history_values, resource_from, resource_values, to_micros
 from neocloud.core.store.session import Session, insert_new
 from neocloud.core.store.tables import claims, counters, history, queue, resources, secrets
@@ -119,9 +119,9 @@ class ResourceRows(Session):
         values = resource_values(new, self._vault)
         values["row_id"] = values.pop("id")
         self._do(_UPDATE, values)
-        if (old.state, old.spec, dict(old.labels)) != (new.state, new.spec, dict(new.labels)):
+        if is_noted(old, new):
             self._do(_INSERT_HISTORY, history_values(new, at or self._clock.now(), self._vault))
-        if (old.parent_id, old.spec, dict(old.labels)) != (new.parent_id, new.spec, dict(new.labels)):
+        if is_noted(old, new) or old.parent_id != new.parent_id:
             self._tell(old, new)
 
     def _tell(self, old: Resource | None, new: Resource | None) -> None:

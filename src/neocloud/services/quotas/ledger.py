@@ -3,6 +3,9 @@
 It watches the store, so no way of making a resource goes past it: the API, a reconciler's child, a brick's
 own insert. Usage counts from the insert until the row is gone: what is being deleted still takes room. Two
 transactions that race for the last unit write the same counter, so the later one sees what the earlier took.
+
+The history of a resource counts as well, by bytes and for good: every version is kept. What the cloud itself
+notes, a state or a removal, is counted but never refused.
 """
 
 import logging
@@ -19,6 +22,13 @@ from neocloud.services.quotas.rules import Quota, Quotas, amount
 _LOG = logging.getLogger("neocloud.quotas")
 _ROWS_AT_ONCE = 500
 
+HISTORY = "history.size"
+"""The quota of what the versions of resources take, deleted ones as well."""
+HISTORY_COUNTED = "history.counted"
+"""Not 0 in the scope "" when the versions of before there was this quota are counted."""
+HISTORY_ENTRY_BYTES = 256
+"""What an entry takes besides its spec and labels: ids, name, time, and its places in three indexes."""
+
 Usage = Mapping[tuple[str, str], int]
 """How much is used, by container and quota."""
 
@@ -32,20 +42,30 @@ class Ledger:
     def watch(self, tx: Transaction, old: Resource | None, new: Resource | None) -> None:
         """A store's Watcher. Raises ApiError (quota failure) when the change goes over a limit."""
         if old is not None and new is not None and old.parent_id == new.parent_id:
-            change = Counter(self._demand(new))
-            change.subtract(self._demand(old))
-            self._apply(tx, new, change)
+            self._changed(tx, old, new)
             return
         if old is not None:
-            self._apply(tx, old, {name: -units for name, units in self._demand(old).items()})
+            taken = {name: -units for name, units in self._demand(old).items()}
+            self._apply(
+                tx, old, taken | ({HISTORY: history_bytes(old)} if new is None else {}), may_refuse=False
+            )
         if new is not None:
-            self._apply(tx, new, self._demand(new))
+            self._apply(tx, new, {**self._demand(new), HISTORY: history_bytes(new)})
+
+    def _changed(self, tx: Transaction, old: Resource, new: Resource) -> None:
+        is_wanted = (old.spec, dict(old.labels)) != (new.spec, dict(new.labels))
+        change = Counter(self._demand(new) if is_wanted else {})
+        change.subtract(self._demand(old) if is_wanted else {})
+        change[HISTORY] = history_bytes(new)
+        self._apply(tx, new, change, may_refuse=is_wanted)
 
     async def recount(self, store: Store) -> int:
         """Set every counter to what the resources really take; how many were wrong.
 
         Limits are not looked at: what is there is there. Needed when demands change with a release.
         """
+        if not (await store.read(lambda tx: tx.counters(""))).get(HISTORY_COUNTED):
+            await store.write(_count_history)
         wrong = await store.read(self.errors)
         if not wrong:
             return 0
@@ -65,7 +85,11 @@ class Ledger:
         change = Counter(self._count_all(tx))
         kept = tx.all_counters()
         change.subtract(
-            {key: units for key, units in kept.items() if key in change or key[1] in self._quotas}
+            {
+                key: units
+                for key, units in kept.items()
+                if key in change or (key[1] in self._quotas and key[1] != HISTORY)
+            }
         )
         return {key: units for key, units in change.items() if units}
 
@@ -98,7 +122,9 @@ class Ledger:
         demand = rules.quota_demand(wire.resource_message(row))
         return {name: units for name, units in demand.items() if units}
 
-    def _apply(self, tx: Transaction, row: Resource, change: Mapping[str, int]) -> None:
+    def _apply(
+        self, tx: Transaction, row: Resource, change: Mapping[str, int], *, may_refuse: bool = True
+    ) -> None:
         changed = {name: units for name, units in change.items() if units}
         if not changed:
             return
@@ -107,13 +133,31 @@ class Ledger:
             for name, units in changed.items():
                 usage = tx.count(scope.id, name, units)
                 quota = self._quotas.get(name)
-                if quota is None or units <= 0:
+                if quota is None or units <= 0 or not may_refuse or row.kind == ALLOWANCE:
                     continue
                 limit = limit_of(tx, scope, quota)
                 if limit is not None and usage > limit:
                     over.append(_violation(scope, quota, limit, used=usage - units, asked=units))
         if over:
             raise contract.quota_failure(over)
+
+
+def history_bytes(row: Resource) -> int:
+    """What an entry of the history takes for the resource as it is."""
+    labels = sum(len(key) + len(value) for key, value in row.labels.items())
+    return HISTORY_ENTRY_BYTES + len(row.spec) + labels
+
+
+def _count_history(tx: Transaction) -> None:
+    """Once for a store that was written by an earlier release. What lay in something that is gone by now is
+    nobody's any more."""
+    for parent_id, (entries, size) in tx.history_sizes().items():
+        parent = tx.get(parent_id)
+        if parent is None:
+            continue
+        for scope in (*([parent] if parent.kind == CONTAINER else []), *containers(tx, parent)):
+            tx.count(scope.id, HISTORY, entries * HISTORY_ENTRY_BYTES + size)
+    tx.count("", HISTORY_COUNTED, 1)
 
 
 def containers(tx: Transaction, row: Resource) -> Iterator[Resource]:

@@ -1,0 +1,104 @@
+"""What a tenant of a shared cloud must not see or touch: the machine, and with an emulator others' calls."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from neocloud import app, running
+from neocloud.core import contract
+from neocloud.core.clock import SystemClock
+from neocloud.core.contract import ApiError
+from neocloud.core.service import Call, Dependencies, Subject
+from neocloud.core.store import Store, open_store
+from neocloud.engines.fake import FakeEngine
+from neocloud.services import iam
+from neocloud.services.emulator import FAULTS, INCIDENTS, FaultBook
+from neocloud.services.emulator.api import clear, inject, list_faults
+from neocloud.settings import Settings
+from tests.services.iam import keys
+
+Request = contract.message("neocloud.emulator.v1.InjectFaultRequest")
+PATH = "nebius.compute.v1.DiskService/Create"
+SECRET_KEYS = {"home", "engine", "database"}
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    opened = await open_store(":memory:", b"k" * 32, SystemClock())
+    yield opened
+    await opened.close()
+
+
+async def account_of(store: Store, tenant_name: str) -> Subject:
+    key = keys.rsa_key if tenant_name == "first" else keys.other_rsa_key
+    first = await iam.bootstrap(store, SystemClock(), tenant_name=tenant_name, make_key=key)
+    return Subject(first.service_account_id, "service_account", "admin", first.tenant_id)
+
+
+async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, tmp_path: Path) -> None:
+    clock = SystemClock()
+    operator, other = [await account_of(store, name) for name in ("first", "other")]
+    parts = app.parts(Settings(home=tmp_path), FakeEngine(), clock, {})
+    authorizer = iam.StoreAuthorizer(store, clock)
+    nobody = Subject("serviceaccount-e00x", "service_account", "no rights", operator.tenant_id)
+    for subject, is_told in ((operator, True), (other, False), (nobody, False)):
+        told = await running._status(parts, operator.tenant_id, authorizer, subject)
+        assert (told.keys() >= SECRET_KEYS) is is_told
+        assert (str(tmp_path) in str(told)) is is_told
+        assert told["version"] and "compute" in told["services"] and told["is_emulator"] is False
+
+
+def call(book: FaultBook, tenant_id: str, store: Any = None, incidents: Any = None) -> Call:
+    subject = Subject(f"serviceaccount-of-{tenant_id}", "service_account", "admin", tenant_id)
+    extras = {FAULTS: book, INCIDENTS: incidents}
+    return Call(subject, "", {}, Dependencies(store, SystemClock(), None, None, extras))
+
+
+def refusal() -> Any:
+    request = Request()
+    request.spec.calls, request.spec.unlimited = "DiskService/Create", True
+    request.spec.no_capacity.SetInParent()
+    return request
+
+
+async def test_faults_meet_the_calls_of_the_tenant_that_injected_them() -> None:
+    book = FaultBook(SystemClock())
+    fault = await inject(call(book, "one"), refusal())
+    assert len(book.meet("one", PATH)) == 1
+    assert book.meet("two", PATH) == []
+    assert len((await list_faults(call(book, "one"), None)).items) == 1
+    assert len((await list_faults(call(book, "two"), None)).items) == 0
+    with pytest.raises(ApiError):
+        await clear(call(book, "two"), SimpleNamespace(id=fault.id))
+    await clear(call(book, "two"), SimpleNamespace(id=""))
+    assert len(book.meet("one", PATH)) == 1
+
+
+async def test_callers_that_nobody_knows_meet_no_ones_faults_where_there_are_several() -> None:
+    book = FaultBook(SystemClock())
+    await inject(call(book, "one"), refusal())
+    assert len(book.meet("", PATH)) == 1, "a client's test of its sign-in needs it"
+    await inject(call(book, "two"), refusal())
+    assert book.meet("", PATH) == []
+
+
+async def test_a_fault_cannot_be_caused_to_another_tenants_resource(store: Store) -> None:
+    operator, other = [await account_of(store, name) for name in ("first", "other")]
+    preempted: list[str] = []
+
+    async def preempt(resource_id: str) -> str:
+        preempted.append(resource_id)
+        return "Preempted."
+
+    request = Request()
+    request.spec.resource_id = operator.id
+    request.spec.preemption.SetInParent()
+    book, incidents = FaultBook(SystemClock()), SimpleNamespace(preempt=preempt)
+    with pytest.raises(ApiError) as refused:
+        await inject(call(book, other.tenant_id, store, incidents), request)
+    assert refused.value.code is contract.Code.NOT_FOUND and not preempted
+    await inject(call(book, operator.tenant_id, store, incidents), request)
+    assert preempted == [operator.id]
