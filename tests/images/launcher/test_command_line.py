@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from launcher.command_line import Places, block_node, command_line, node_name
+from launcher.command_line import Descriptors, Places, block_node, command_line, node_name
 from launcher.wish import parse_disk, parse_wish
 
 PLACES = Places(Path("/run/launcher"))
@@ -11,7 +11,8 @@ VARIABLES = Path("/disks/0/firmware-variables.fd")
 
 
 def words(wish, firmware: str = "uefi") -> list[str]:
-    return command_line(parse_wish(wish), firmware, VARIABLES if firmware == "uefi" else None, PLACES)
+    variables = VARIABLES if firmware == "uefi" else None
+    return command_line(parse_wish(wish), firmware, variables, PLACES, Descriptors(tap=7, kvm=8))
 
 
 def options(command: list[str], name: str) -> list[str]:
@@ -34,14 +35,15 @@ def test_golden_without_disks_and_ports(wish):
     start = command[: command.index("-rtc") + 2]
     assert start == [
         *("qemu-system-x86_64", "-name", "computeinstance-e00one", "-nodefaults", "-no-user-config"),
-        *("-display", "none", "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"),
+        *("-display", "none", "-sandbox"),
+        "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
         *("-smp", "cpus=2,sockets=1", "-m", "2048M"),
         *("-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max"),
         *("-machine", "q35,usb=off,vmport=off,hpet=off,smm=off,i8042=off,graphics=off"),
         *("-boot", "strict=on", "-rtc", "base=utc"),
     ]
     assert options(command, "-serial") == ["chardev:console"]
-    assert options(command, "-netdev") == ["tap,id=network,ifname=tap0,script=no,downscript=no"]
+    assert options(command, "-netdev") == ["tap,id=network,fd=7"]
     (card,) = devices(command, "virtio-net-pci")
     assert card["mac"] == "52:54:00:ab:cd:ef"
     assert options(command, "-drive")[1] == f"if=pflash,unit=1,format=raw,file={VARIABLES}"
@@ -49,7 +51,9 @@ def test_golden_without_disks_and_ports(wish):
 
 def test_kvm_uses_the_hosts_processor(wish):
     command = words(wish | {"acceleration": "kvm"})
-    assert (options(command, "-accel"), options(command, "-cpu")) == (["kvm"], ["host"])
+    assert options(command, "-accel") == ["kvm,device=/dev/fdset/1"]
+    assert options(command, "-add-fd") == ["fd=8,set=1"]
+    assert options(command, "-cpu") == ["host"]
 
 
 def test_a_legacy_disk_starts_without_uefi(wish):

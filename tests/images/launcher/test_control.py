@@ -52,6 +52,7 @@ class Qemu:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
+    (tmp_path / "qemu").mkdir()
     return Places(tmp_path)
 
 

@@ -5,11 +5,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from launcher import rights
 from launcher.disks import DiskError, describe, firmware_of, has_esp, prepare
 from launcher.wish import Disk
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
 MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def as_this_user(monkeypatch):
+    """What QEMU's user may do is tested in a real pod: tests/security/test_machine_sandbox.py."""
+    monkeypatch.setattr(rights, "unprivileged", lambda command: command)
+    monkeypatch.setattr(rights, "give", lambda path, mode=None: None)
 
 
 def disk(path: Path, size: int, *, is_boot: bool = False) -> Disk:

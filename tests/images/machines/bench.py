@@ -1,7 +1,7 @@
 """A network of the Podman engine on which machines start, from the objects that the compute brick renders."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,16 @@ class MachineBench:
         network = {"kind": "VirtualNetwork", "metadata": metadata, "spec": spec}
         await self.engine.apply([{"kind": "Namespace", "metadata": {"name": NETWORK}}, network])
 
-    async def start(self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str) -> None:
-        await self.engine.apply([await self.prepare(image, size_bytes, memory_mib, vcpus, user_data)])
+    async def start(
+        self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str, **changes: Any
+    ) -> None:
+        pod = await self.prepare(image, size_bytes, memory_mib, vcpus, user_data, **changes)
+        await self.engine.apply([pod])
 
     async def prepare(
-        self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str
+        self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str, **changes: Any
     ) -> KubernetesObject:
-        """Everything but the pod, which is returned."""
+        """Everything but the pod, which is returned. `changes` are fields of the MachineView."""
         view = MachineView(
             id=MACHINE,
             name="boot",
@@ -78,6 +81,7 @@ class MachineBench:
             user_data=user_data,
             has_identity=True,
         )
+        view = replace(view, **changes)
         volume = VolumeView(DISK, size_bytes, VolumeSource(machine_image=image))
         identity = identity_secret(MACHINE, TOKEN, "2030-01-01T00:00:00Z")
         await self.engine.apply([*volume_objects(volume), *machine_objects(view), identity])

@@ -80,8 +80,17 @@ def test_the_objects_are_those_of_the_snapshot() -> None:
 
 
 def test_no_machine_is_privileged() -> None:
-    (container,) = machine_pod(VIEW)["spec"]["containers"]
-    assert container["securityContext"] == {"capabilities": {"add": ["NET_ADMIN"]}}
+    for filesystems, more in ((VIEW.filesystems, {"SYS_CHROOT", "FSETID", "SETFCAP"}), ((), set())):
+        (container,) = machine_pod(replace(VIEW, filesystems=filesystems))["spec"]["containers"]
+        security = container["securityContext"]
+        assert set(security) == {"allowPrivilegeEscalation", "capabilities"}
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert set(security["capabilities"]["add"]) == {
+            *("NET_ADMIN", "NET_BIND_SERVICE", "CHOWN", "DAC_OVERRIDE", "FOWNER"),
+            *("SETUID", "SETGID", "SETPCAP", "KILL"),
+            *more,
+        }
 
 
 def test_what_changes_while_it_runs_makes_no_other_pod() -> None:

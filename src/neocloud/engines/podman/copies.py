@@ -10,6 +10,10 @@ from pathlib import Path
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.mounts import remove_tree
 
+FOLDER_MODE, FILE_MODE = 0o755, 0o644
+"""Of new volumes, whatever this process's umask: programs in pods that are not root reach what is theirs. On
+this machine they lie in the state folder, which only root may enter."""
+
 
 def copy_folder(source: Path, target: Path) -> None:
     """All files below `source`, with owners, times and links."""
@@ -28,6 +32,7 @@ def _copy(source: str, folder: Path, as_name: str = "") -> None:
     remove_tree(unfinished)
     try:
         unfinished.mkdir(parents=True)
+        unfinished.chmod(FOLDER_MODE)
         command = ["cp", "--archive", "--reflink=auto", "--sparse=auto", "--", source]
         done = subprocess.run(
             [*command, f"{unfinished}/{as_name}"], capture_output=True, text=True, check=False
@@ -36,6 +41,8 @@ def _copy(source: str, folder: Path, as_name: str = "") -> None:
             raise EngineError(
                 f"A volume could not be filled: {done.stderr.strip()}; check free space and apply it again."
             )
+        if as_name:
+            (unfinished / as_name).chmod(FILE_MODE)
         subprocess.run(["sync", "--file-system", str(unfinished)], check=True)
         unfinished.rename(folder)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 from neocloud.engines.base import EngineError, KubernetesObject
 from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
 from neocloud.engines.manifests import quantity
-from neocloud.engines.podman.copies import copy_file, copy_folder
+from neocloud.engines.podman.copies import FOLDER_MODE, copy_file, copy_folder
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import (
     mount_overlay,
@@ -124,8 +124,9 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
     if record["source"]:
         lower = Path(record["lower"])
         mount_overlay(folder / "merged", lower=lower, upper=folder / "upper", work=folder / "work")
-    else:
-        (folder / "data").mkdir(parents=True, exist_ok=True)
+    elif not (data := folder / "data").exists():
+        data.mkdir(parents=True)
+        data.chmod(FOLDER_MODE)
 
 
 def _size_of(manifest: KubernetesObject) -> int:

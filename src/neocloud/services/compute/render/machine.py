@@ -22,6 +22,14 @@ KVM = "kvm"
 
 GRACE_SECONDS = 60
 """How long a guest may take to shut down before it is switched off."""
+LAUNCHER_CAPABILITIES = (
+    "NET_ADMIN",  # wires the pod's interface to the guest's
+    "NET_BIND_SERVICE",  # names and metadata at ports below 1024
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER"),  # gives QEMU its disks
+    *("SETUID", "SETGID", "SETPCAP", "KILL"),  # runs QEMU as another user without any of these
+)
+FILESYSTEM_CAPABILITIES = ("SYS_CHROOT", "FSETID", "SETFCAP")
+"""For virtiofsd, which serves files with owners, each to its own folder."""
 MEMORY_FOR_QEMU_MIB = 512
 """Added to the guest's memory: QEMU itself, and under emulation the code it has translated."""
 
@@ -185,6 +193,7 @@ def _pod_spec(view: MachineView) -> dict[str, Any]:
         )
     for name, device in _devices(view):
         add(name, device, {"hostPath": {"path": device, "type": "CharDevice"}})
+    serving = FILESYSTEM_CAPABILITIES if view.filesystems else ()
     container = {
         "name": POD_CONTAINER,
         "image": view.image,
@@ -192,7 +201,10 @@ def _pod_spec(view: MachineView) -> dict[str, Any]:
         "resources": {
             "limits": {"cpu": str(view.vcpus), "memory": f"{view.memory_mib + MEMORY_FOR_QEMU_MIB}Mi"}
         },
-        "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": [*LAUNCHER_CAPABILITIES, *serving]},
+        },
         "volumeMounts": mounts,
     }
     return {

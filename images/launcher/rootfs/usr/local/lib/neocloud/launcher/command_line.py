@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.network import TAP
 from launcher.wish import Disk, Machine
 
 QEMU = "qemu-system-x86_64"
@@ -14,6 +13,7 @@ FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 FREE_PORTS = 8
 """How many disks can be attached while the machine runs."""
 SEED_PORT = "seed-port"
+_KVM_SET = 1
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,24 @@ class Places:
         return self.folder / "seed.img"
 
     @property
+    def qemu(self) -> Path:
+        """What QEMU may write in: its sockets."""
+        return self.folder / "qemu"
+
+    @property
     def own_monitor(self) -> Path:
         """The launcher's own QMP socket."""
-        return self.folder / "launcher.qmp"
+        return self.qemu / "launcher.qmp"
 
     @property
     def control_monitor(self) -> Path:
         """The QMP socket for `machine-control`: one client at a time, others wait."""
-        return self.folder / "control.qmp"
+        return self.qemu / "control.qmp"
 
     @property
     def agent(self) -> Path:
         """The socket of the agent in the guest, where it has one."""
-        return self.folder / "agent.sock"
+        return self.qemu / "agent.sock"
 
     @property
     def names_log(self) -> Path:
@@ -50,16 +55,27 @@ class Places:
         return self.folder / f"filesystem-{number}.sock"
 
 
-def command_line(machine: Machine, firmware: str, variables: Path | None, places: Places) -> list[str]:
+@dataclass(frozen=True)
+class Descriptors:
+    """Devices that the launcher has opened for QEMU."""
+
+    tap: int
+    kvm: int | None = None
+    """None where the processor is emulated."""
+
+
+def command_line(
+    machine: Machine, firmware: str, variables: Path | None, places: Places, descriptors: Descriptors
+) -> list[str]:
     """`firmware` is uefi or bios; `variables` is the machine's own file of firmware variables."""
     words = [QEMU, "-name", machine.id, "-nodefaults", "-no-user-config", "-display", "none"]
-    words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"]
-    words += _board(machine)
+    words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
+    words += _board(machine, descriptors)
     if firmware == "uefi" and variables is not None:
         words += _firmware(variables)
     words += ["-device", "virtio-rng-pci,addr=0x1"]
     words += _sockets(places)
-    words += _network(machine)
+    words += _network(machine, descriptors)
     others = [disk for disk in machine.disks if not disk.is_boot]
     words += _ports(len(others) + FREE_PORTS)
     words += _disk(machine.boot_disk, {"addr": "0x4", "bootindex": 0})
@@ -124,11 +140,12 @@ def block_device(disk: Disk) -> dict[str, Any]:
     }
 
 
-def _board(machine: Machine) -> list[str]:
+def _board(machine: Machine, descriptors: Descriptors) -> list[str]:
     board = "q35,usb=off,vmport=off,hpet=off,smm=off,i8042=off,graphics=off"
     words = ["-smp", f"cpus={machine.vcpus},sockets=1", "-m", f"{machine.memory_mib}M"]
     if machine.acceleration == "kvm":
-        words += ["-accel", "kvm", "-cpu", "host"]
+        words += ["-add-fd", f"fd={descriptors.kvm},set={_KVM_SET}"]
+        words += ["-accel", f"kvm,device=/dev/fdset/{_KVM_SET}", "-cpu", "host"]
     else:
         cache = 64 if machine.memory_mib <= 512 else 128 if machine.memory_mib <= 2048 else 256
         words += ["-accel", f"tcg,thread=multi,tb-size={cache}", "-cpu", "max"]
@@ -154,9 +171,9 @@ def _sockets(places: Places) -> list[str]:
     return [*words, "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
 
 
-def _network(machine: Machine) -> list[str]:
+def _network(machine: Machine, descriptors: Descriptors) -> list[str]:
     card = f"virtio-net-pci,netdev=network,mac={machine.interface.mac},romfile=,addr=0x3"
-    return ["-netdev", f"tap,id=network,ifname={TAP},script=no,downscript=no", "-device", card]
+    return ["-netdev", f"tap,id=network,fd={descriptors.tap}", "-device", card]
 
 
 def _disk(disk: Disk, place: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from launcher import disks
+from launcher import disks, rights
 from launcher.command_line import FREE_PORTS, Places, block_device, block_node, node_name
 from launcher.guest_agent import AgentError, ask_agent
 from launcher.qmp import Qmp, QmpError
@@ -20,7 +20,7 @@ from launcher.wish import parse_disk
 REASONS = {"io-error": "A disk of the host is full or failed; the machine goes on when there is room"}
 _FREEZE_SECONDS, _ASK_SECONDS, _UNPLUG_SECONDS = 20.0, 3.0, 15.0
 
-ERRORS = (QmpError, AgentError, disks.DiskError, ValueError, KeyError)
+ERRORS = (QmpError, AgentError, disks.DiskError, rights.RightsError, ValueError, KeyError)
 
 
 class Control:

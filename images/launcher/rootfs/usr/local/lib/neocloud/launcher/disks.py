@@ -1,10 +1,12 @@
 """The machine's disk files: made when new, grown when smaller than wished, never shrunk."""
 
 import json
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from launcher import rights
 from launcher.wish import Disk
 
 _ESP_GPT = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
@@ -18,14 +20,23 @@ class DiskError(Exception):
 
 
 def prepare(disk: Disk) -> None:
-    """Make the file be there and as large as wished. Data in it is never touched."""
+    """Make the file be there, QEMU's own, and as large as wished. Data in it is never touched.
+
+    A read-only disk keeps its owner; the engine makes such files readable.
+    """
+    if not disk.read_only:
+        rights.let_through(disk.path.parent)
     if not disk.path.exists():
         if disk.is_boot:
             raise DiskError(
                 f"The boot disk {disk.id} has no file {disk.path}; there is nothing to start from."
             )
-        _run(disk, ["create", "-q", "-f", "qcow2", str(disk.path), str(disk.size_bytes)])
+        _create(disk)
         return
+    if not stat.S_ISREG(disk.path.lstat().st_mode):
+        raise DiskError(f"Disk {disk.id}: {disk.path} is not a file.")
+    if not disk.read_only:
+        rights.give(disk.path)
     facts = describe(disk.path)
     if facts["format"] != "qcow2" or facts.get("backing-filename") or _external_data(facts):
         raise DiskError(f"Disk {disk.id} is not a qcow2 file that stands for itself.")
@@ -33,9 +44,19 @@ def prepare(disk: Disk) -> None:
         _run(disk, ["resize", "-q", "-f", "qcow2", str(disk.path), str(disk.size_bytes)])
 
 
+def _create(disk: Disk) -> None:
+    """Under another name first: a file that is there is a disk."""
+    new = disk.path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o644)
+    rights.give(new)
+    _run(disk, ["create", "-q", "-f", "qcow2", str(new), str(disk.size_bytes)])
+    new.replace(disk.path)
+
+
 def describe(path: Path) -> dict[str, Any]:
     """What `qemu-img info` says; the format is not guessed from the content of the disk."""
-    command = ["qemu-img", "info", "--output=json", "-f", "qcow2", "-U", str(path)]
+    command = rights.unprivileged(["qemu-img", "info", "--output=json", "-f", "qcow2", "-U", str(path)])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DiskError(f"{path} is not a qcow2 file: {done.stderr.strip()}")
@@ -43,10 +64,11 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def firmware_of(path: Path, scratch: Path) -> str:
-    """`uefi` when the disk has an EFI system partition, else `bios`."""
+    """`uefi` when the disk has an EFI system partition, else `bios`. QEMU may write in `scratch`."""
     head = scratch / "head"
     command = ["qemu-img", "dd", "-U", "-f", "qcow2", "-O", "raw", f"bs={_SECTOR}", f"count={_HEAD_SECTORS}"]
-    done = subprocess.run([*command, f"if={path}", f"of={head}"], capture_output=True, text=True, check=False)
+    command = rights.unprivileged([*command, f"if={path}", f"of={head}"])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DiskError(f"The partition table of {path} cannot be read: {done.stderr.strip()}")
     content = head.read_bytes()
@@ -69,6 +91,7 @@ def _external_data(facts: dict[str, Any]) -> bool:
 
 
 def _run(disk: Disk, arguments: list[str]) -> None:
-    done = subprocess.run(["qemu-img", *arguments], capture_output=True, text=True, check=False)
+    command = rights.unprivileged(["qemu-img", *arguments])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DiskError(f"Disk {disk.id}: qemu-img {arguments[0]} failed: {done.stderr.strip()}")

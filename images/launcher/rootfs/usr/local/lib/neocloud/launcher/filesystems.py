@@ -1,13 +1,20 @@
-"""One virtiofsd for each shared filesystem. It serves one folder of the container to the guest."""
+"""One virtiofsd for each shared filesystem. It serves one folder of the container to the guest.
+
+It is root, as files in the folder have owners, but in a chroot of that folder, with the capabilities for
+owners and modes alone, and with its own filter of system calls.
+"""
 
 import subprocess
 import time
 from pathlib import Path
 
+from launcher import rights
 from launcher.wish import Filesystem
 
 VIRTIOFSD = "/usr/libexec/virtiofsd"
 _START_SECONDS = 10.0
+_SERVING = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid", "setfcap")
+"""What virtiofsd keeps: its own choice without mknod, as guests make no devices on this host."""
 
 
 class FilesystemError(Exception):
@@ -15,10 +22,12 @@ class FilesystemError(Exception):
 
 
 def virtiofsd_command(filesystem: Filesystem, socket: Path) -> list[str]:
-    """The container is the sandbox: virtiofsd may not make namespaces of its own in it."""
-    words = [VIRTIOFSD, f"--shared-dir={filesystem.path}", f"--socket-path={socket}", "--sandbox=none"]
+    """A chroot, as virtiofsd may not make namespaces of its own in a container."""
+    words = [VIRTIOFSD, f"--shared-dir={filesystem.path}", f"--socket-path={socket}", "--sandbox=chroot"]
+    words += ["--seccomp=kill", "--modcaps=-mknod"]
     words += ["--inode-file-handles=never", "--cache=auto", "--rlimit-nofile=0", "--log-level=warn"]
-    return [*words, "--readonly"] if filesystem.read_only else words
+    words += ["--readonly"] if filesystem.read_only else []
+    return rights.limited(words, ("sys_chroot", "setpcap", *_SERVING))
 
 
 def serve_filesystem(filesystem: Filesystem, socket: Path) -> "subprocess.Popen[bytes]":
@@ -33,4 +42,5 @@ def serve_filesystem(filesystem: Filesystem, socket: Path) -> "subprocess.Popen[
             process.kill()
             raise FilesystemError(f"Filesystem {filesystem.tag}: virtiofsd did not start.")
         time.sleep(0.01)
+    rights.give(socket)
     return process

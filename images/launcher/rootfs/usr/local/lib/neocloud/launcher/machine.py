@@ -3,6 +3,7 @@
 Exit code 0: the guest powered itself off. Anything else: it did not end by itself.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -11,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from launcher import console, disks, filesystems, names, network, seed
-from launcher.command_line import FIRMWARE_VARIABLES, Places, command_line
+from launcher import console, disks, filesystems, names, network, rights, seed
+from launcher.command_line import FIRMWARE_VARIABLES, Descriptors, Places, command_line
 from launcher.metadata import Metadata, serve_metadata
 from launcher.qmp import Qmp, QmpError
 from launcher.wish import Machine, WishError, read_wish
@@ -27,7 +28,7 @@ KILLED, TERMINATED = 137, 143
 """TERMINATED: it powered off because its pod was stopped, as by a reboot of the host; so it comes back."""
 
 ERRORS = (
-    *(WishError, network.NetworkError, seed.SeedError, disks.DiskError),
+    *(WishError, network.NetworkError, seed.SeedError, disks.DiskError, rights.RightsError),
     *(filesystems.FilesystemError, QmpError),
 )
 
@@ -44,10 +45,17 @@ def run(machine: Machine, places: Places) -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    command = prepare(machine, places)
+    command, descriptors = prepare(machine, places)
     dns = names.Names(names.dnsmasq_command(machine.interface.domain, places.names_log))
     serve_metadata(Metadata(machine), network.METADATA_ADDRESS)
-    qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    qemu = subprocess.Popen(
+        rights.unprivileged(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=descriptors,
+    )
+    for descriptor in descriptors:
+        os.close(descriptor)
     assert qemu.stdout is not None
     output = console.pump(qemu.stdout, sys.stdout.fileno())
     try:
@@ -60,20 +68,38 @@ def run(machine: Machine, places: Places) -> int:
         dns.stop()
 
 
-def prepare(machine: Machine, places: Places) -> list[str]:
-    """Everything that must be there before QEMU; returns QEMU's command line."""
+def prepare(machine: Machine, places: Places) -> tuple[list[str], list[int]]:
+    """Everything that must be there before QEMU; returns QEMU's command line, and what it finds open."""
     shutil.rmtree(places.folder, ignore_errors=True)
-    places.folder.mkdir(parents=True, mode=0o700)
+    places.folder.mkdir(parents=True)
+    places.folder.chmod(0o711)
+    places.qemu.mkdir()
+    rights.give(places.qemu, 0o700)
     for disk in machine.disks:
         disks.prepare(disk)
     mtu = network.connect(machine.interface)
     servers = machine.interface.nameservers or names.nameservers_of(names.RESOLVER.read_text())
     seed.write_seed(seed.seed_files(machine, mtu, servers), places.seed)
-    firmware = machine.firmware or disks.firmware_of(machine.boot_disk.path, places.folder)
+    rights.give(places.seed, 0o400)
+    firmware = machine.firmware or disks.firmware_of(machine.boot_disk.path, places.qemu)
     for number, filesystem in enumerate(machine.filesystems):
         filesystems.serve_filesystem(filesystem, places.filesystem(number))
     variables = firmware_variables(machine, places) if firmware == "uefi" else None
-    return command_line(machine, firmware, variables, places)
+    descriptors = open_devices(machine)
+    command = command_line(machine, firmware, variables, places, descriptors)
+    return command, [each for each in (descriptors.tap, descriptors.kvm) if each is not None]
+
+
+def open_devices(machine: Machine) -> Descriptors:
+    """QEMU opens no device itself, but those of GPUs, which VFIO takes by name only."""
+    if machine.gpus:
+        for device in Path("/dev/vfio").iterdir():
+            rights.give_device(device)
+    try:
+        kvm = os.open("/dev/kvm", os.O_RDWR) if machine.acceleration == "kvm" else None
+        return Descriptors(rights.open_tap(network.TAP), kvm)
+    except OSError as error:
+        raise rights.RightsError(f"A device of the machine cannot be opened: {error}.") from None
 
 
 def firmware_variables(machine: Machine, places: Places) -> Path:
@@ -84,6 +110,7 @@ def firmware_variables(machine: Machine, places: Places) -> Path:
         new = file.with_suffix(".new")
         shutil.copyfile(FIRMWARE_VARIABLES, new)
         new.replace(file)
+    rights.give(file)
     return file
 
 

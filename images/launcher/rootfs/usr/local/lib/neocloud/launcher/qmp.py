@@ -1,4 +1,7 @@
-"""Speaks QMP, QEMU's control protocol, over its unix socket. One thread at a time may ask."""
+"""Speaks QMP, QEMU's control protocol, over its unix socket. One thread at a time may ask.
+
+QEMU is what a guest attacks first: an answer that never ends, or that is no message, is an error.
+"""
 
 import json
 import socket
@@ -6,6 +9,9 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import Any
+
+_LONGEST = 16 * 2**20
+"""Bytes of one message; that of a machine with all its disks has some hundred thousand."""
 
 
 class QmpError(Exception):
@@ -89,5 +95,13 @@ class Qmp:
             if not chunk:
                 raise ConnectionResetError("connection closed")
             self._left += chunk
+            if len(self._left) > _LONGEST:
+                raise ConnectionAbortedError(f"a message has more than {_LONGEST} bytes")
         line, self._left = self._left.split(b"\n", 1)
-        return json.loads(line)
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise ConnectionAbortedError("it sent what is no message")
+        return message
