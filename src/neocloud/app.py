@@ -10,6 +10,7 @@ A new service is one name in BRICKS; what bricks hand to each other is one line 
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -131,6 +132,10 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
     action, settings = parse_arguments()
+    if settings.emulator:
+        # Not for a real cloud, whose folders are shown in containers to other users than their owner: there
+        # the home folder is closed, and files with secrets are made for their owner alone.
+        os.umask(0o077)
     try:
         if action == "serve":
             machine = on_emulator(settings) if settings.emulator else on_podman(settings)

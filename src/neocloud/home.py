@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud import __version__
+from neocloud.core.private_folder import ensure_private
 from neocloud.settings import Settings
 
 
@@ -18,9 +19,10 @@ class HomeInUse(Exception):
 
 @contextmanager
 def locked(settings: Settings) -> Iterator[None]:
-    """Hold the home folder; the kernel lets go of it even when this process is killed."""
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(settings.lock_file, "a+") as lock:
+    """Hold the home folder; the kernel lets go of it even when this process is killed. Raises OpenFolder when
+    other users may enter it."""
+    ensure_private(settings.home)
+    with open(os.open(settings.lock_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -56,15 +58,16 @@ def announce(
 ) -> None:
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}
-    _write(settings.credentials_file, {**credentials, "endpoint": grpc, **ids}, mode=0o600)
+    _write(settings.credentials_file, {**credentials, "endpoint": grpc, **ids})
     ready = {"pid": os.getpid(), "version": __version__, "tenant_id": tenant_id, "project_id": project_id}
     addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector, "gateway": gateway}
-    _write(settings.server_file, {**ready, **addresses}, mode=0o644)
+    _write(settings.server_file, {**ready, **addresses})
 
 
-def _write(path: Path, content: Mapping[str, Any], *, mode: int) -> None:
+def _write(path: Path, content: Mapping[str, Any]) -> None:
     partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(content, file, indent=2)
     partial.replace(path)

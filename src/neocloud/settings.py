@@ -2,9 +2,11 @@
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
+
+from neocloud import database_url
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
 DEFAULT_GRPC_PORT = 7370
@@ -33,8 +35,8 @@ class Settings:
     """Where the OpenAI-compatible gateway listens, on loopback; 0: any free port. The emulator has none."""
     domain: str = DEFAULT_DOMAIN
     """Clients look for the API at names under it, such as `compute.<domain>`."""
-    database_url: str = ""
-    """A postgresql:// URL; empty means SQLite in the home folder."""
+    database_url: str = field(default="", repr=False)
+    """A postgresql:// URL, maybe with a password; empty means SQLite in the home folder."""
     price_file: Path | None = None
     """Own price list; None means the one that ships."""
     quota_file: Path | None = None
@@ -131,7 +133,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
         "--gateway-port", type=int, default=DEFAULT_GATEWAY_PORT, help="0 means any free port"
     )
     parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
-    parser.add_argument("--database-url", default="", help="postgresql://... (default: SQLite in the home)")
+    database_url.add_options(parser)
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
     parser.add_argument("--quota-file", type=Path, help="own quotas and first limits (YAML)")
     parser.add_argument(
@@ -180,6 +182,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument("--emulator-gpus", default="", help='what the emulated machine has: "8xH100,2xL40S"')
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
+    values["database_url"] = database_url.take(values["database_url"], values.pop("database_url_file"))
     values |= {name: tuple(values[name]) for name in ("model_folders", "opened_ranges", "issuer_hosts")}
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
 

@@ -220,6 +220,8 @@ def test_interrupting_up_leaves_no_server(neo: Neo, machine: Path, monkeypatch: 
 class TestRequirements:
     def test_without_root_the_error_says_so(self, monkeypatch: pytest.MonkeyPatch, neo: Neo) -> None:
         monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
+        # The folder is still made by root, and would be refused as another user's.
+        monkeypatch.setattr("neocloud.cli.machine.home.ensure_private", lambda path: path.mkdir())
         ran = neo("up")
         assert ran.code == 4
         assert "you are not root. Run it as root" in ran.err

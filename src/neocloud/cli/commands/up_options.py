@@ -47,7 +47,11 @@ Domain = Annotated[
     typer.Option(help="Clients call names under it, as compute.DOMAIN. Default: api.localhost."),
 ]
 DatabaseUrl = Annotated[
-    str | None, typer.Option(help="postgresql://... instead of SQLite in the state folder.")
+    str | None,
+    typer.Option(
+        envvar="NEOCLOUD_DATABASE_URL",
+        help="postgresql://... instead of SQLite in the state folder. One with a password: by the variable.",
+    ),
 ]
 PriceFile = Annotated[Path | None, typer.Option(help="Own price list instead of the one that comes along.")]
 QuotaFile = Annotated[

@@ -9,11 +9,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
+from neocloud import database_url
 from neocloud.client.errors import ClientError
+from neocloud.core.private_folder import OpenFolder, ensure_private
 
 SERVER_MODULE = "neocloud.app"
 
@@ -29,7 +31,7 @@ class Options:
     """None: no TLS."""
     host: str = ""
     domain: str = ""
-    database_url: str = ""
+    database_url: str = field(default="", repr=False)
     price_file: str = ""
     quota_file: str = ""
     model_folders: tuple[str, ...] = ()
@@ -56,8 +58,6 @@ class Options:
             given += ["--host", self.host]
         if self.domain:
             given += ["--domain", self.domain]
-        if self.database_url:
-            given += ["--database-url", self.database_url]
         if self.price_file:
             given += ["--price-file", self.price_file]
         if self.quota_file:
@@ -74,6 +74,12 @@ class Options:
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
+
+    def environment(self) -> dict[str, str]:
+        """The server's: with the database's URL, since arguments can be read by every user of the machine.
+        One that our own environment names does not take the place of the one that is kept."""
+        inherited = {name: value for name, value in os.environ.items() if name != database_url.VARIABLE}
+        return inherited | ({database_url.VARIABLE: self.database_url} if self.database_url else {})
 
     def _about_issuers(self) -> list[str]:
         allowed = ["--allow-private-issuers"] if self.allow_private_issuers else []
@@ -127,21 +133,25 @@ class Home:
     def create(self) -> None:
         """Make the folder; refuses one that holds something else, because `neo destroy` empties it."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not self.is_ours():
-                self._claim()
-            self.log_file.parent.mkdir(exist_ok=True)
+            is_new = not self.is_ours()
+            if is_new:
+                self._refuse_other_files()
+            ensure_private(self.path)
+            if is_new:
+                self.keep_options(Options())
+            self.log_file.parent.mkdir(exist_ok=True, mode=0o700)
+        except OpenFolder as error:
+            raise ClientError("FAILED_PRECONDITION", error.why, error.next_step) from error
         except OSError as error:
             raise _unusable(self.path, error) from error
 
-    def _claim(self) -> None:
-        if any(self.path.iterdir()):
+    def _refuse_other_files(self) -> None:
+        if self.path.exists() and any(self.path.iterdir()):
             raise ClientError(
                 "FAILED_PRECONDITION",
                 f"{self.path} already holds other files, and a state folder belongs to Neocloud alone",
                 "Name an empty or a new folder with --home",
             )
-        self.keep_options(Options())
 
     def options(self) -> Options:
         try:
@@ -153,7 +163,7 @@ class Home:
 
     def keep_options(self, options: Options) -> None:
         try:
-            (self.path / "neo.json").write_text(json.dumps(asdict(options), indent=2) + "\n")
+            _write_private(self.path / "neo.json", json.dumps(asdict(options), indent=2) + "\n")
         except OSError as error:
             raise _unusable(self.path, error) from error
 
@@ -197,6 +207,15 @@ class Home:
             yield
         finally:
             os.close(descriptor)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A file of mode 0600, whole or not at all: the options may hold the password of a database."""
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    partial.replace(path)
 
 
 def is_server_process(pid: int) -> bool:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, Options, RunningServer, is_server_process
@@ -28,13 +28,14 @@ def start_server(home: Home, options: Options) -> RunningServer:
     """Start it and wait until it is ready. Interrupted, it leaves nothing running."""
     _rotate(home.log_file)
     offset = home.log_file.stat().st_size if home.log_file.exists() else 0
-    with home.log_file.open("ab") as log:
+    with _open_log(home) as log:
         process = subprocess.Popen(
             _command(home, options.arguments()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
+            env=options.environment(),
             start_new_session=True,
         )
     try:
@@ -69,14 +70,15 @@ def stop_server(home: Home) -> bool:
 def run_server_verb(home: Home, options: Options, verb: str) -> None:
     """Run the server program for one task that needs the engine but no server: stop or destroy workloads."""
     offset = home.log_file.stat().st_size if home.log_file.exists() else 0
-    home.log_file.parent.mkdir(exist_ok=True)
-    with home.log_file.open("ab") as log:
+    home.log_file.parent.mkdir(exist_ok=True, mode=0o700)
+    with _open_log(home) as log:
         done = subprocess.run(
             _command(home, [*options.arguments(), verb]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
+            env=options.environment(),
             check=False,
         )
     if done.returncode != 0:
@@ -130,6 +132,10 @@ def _wait_until_ready(home: Home, process: "subprocess.Popen[bytes]", offset: in
 def _is_ready(server: RunningServer) -> bool:
     answer = get_json(server.http, "/healthz")
     return isinstance(answer, dict) and answer.get("status") == "ready"
+
+
+def _open_log(home: Home) -> IO[bytes]:
+    return os.fdopen(os.open(home.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def _rotate(log_file: Path) -> None:

@@ -66,6 +66,7 @@ class SqliteStore:
     def __init__(self, path: Path, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
         self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
         self._lock: int | None = _lock(path)
+        _close_to_others(path)
         self._database = SqliteDatabase(path)
         try:
             check_file(path)
@@ -242,6 +243,18 @@ def _engine(path: Path | None, *, begin: str, is_read_only: bool = False) -> Eng
     if begin:
         event.listen(engine, "begin", say_begin)
     return engine
+
+
+def _close_to_others(path: Path) -> None:
+    """Before SQLite makes or opens the file: its companions, such as the write-ahead log, get its mode."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+    except OSError as error:
+        raise StoreError(
+            f"The database {path} cannot be opened for writing ({error.strerror}). Check who owns it."
+        ) from error
 
 
 def _upgrade(database: SqliteDatabase, where: str) -> None:

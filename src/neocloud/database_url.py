@@ -1,0 +1,66 @@
+"""Where the URL of a PostgreSQL database comes from.
+
+It may hold a password, and arguments can be read by every user of the machine: so it comes from the
+environment, or from a file that is its owner's alone.
+"""
+
+import argparse
+import os
+import stat
+from urllib.parse import parse_qs, urlsplit
+
+VARIABLE = "NEOCLOUD_DATABASE_URL"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--database-url",
+        type=without_password,
+        default="",
+        help=f"postgresql://... without a password (default: ${VARIABLE}, or SQLite in the home)",
+    )
+    group.add_argument(
+        "--database-url-file",
+        type=in_file,
+        help="file of mode 0600 with the URL, which may hold a password",
+    )
+
+
+def take(given: str, in_file: str | None) -> str:
+    """The URL of the options, or of the environment, from which it is removed: programs that are started
+    later do not inherit it."""
+    named = os.environ.pop(VARIABLE, "")
+    return given or in_file or named
+
+
+def without_password(text: str) -> str:
+    if text and _has_password(text):
+        raise argparse.ArgumentTypeError(
+            "a password in an argument is shown to all users of this machine; "
+            f"put the URL into the variable {VARIABLE} or into a file for --database-url-file"
+        )
+    return text
+
+
+def in_file(text: str) -> str:
+    try:
+        descriptor = os.open(text, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, encoding="utf-8") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise argparse.ArgumentTypeError(f"{text} is no file")
+            if found.st_mode & 0o077:
+                raise argparse.ArgumentTypeError(f"{text} is open to other users; run: chmod 600 {text}")
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text}: {error}") from None
+
+
+def _has_password(url: str) -> bool:
+    """In the place for it, or as a parameter."""
+    try:
+        parts = urlsplit(url)
+        return parts.password is not None or "password" in parse_qs(parts.query)
+    except ValueError:
+        return True

@@ -1,0 +1,183 @@
+"""The state folder is its owner's alone, and no secret is in arguments or in files for others. H9, M7."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neocloud import database_url
+from neocloud.cli.machine.home import Home, Options
+from neocloud.client.errors import ClientError
+from neocloud.core.private_folder import OpenFolder, ensure_private
+from neocloud.core.store.vault import Vault
+from neocloud.emulator.machine import EmulatedWorld
+from neocloud.emulator.world_file import WorldFile
+from neocloud.settings import Settings, parse_arguments
+from neocloud.testing.emulator import connected, emulator_process
+from tests.security.test_secrets import MARKER, make_secrets
+
+URL = "postgresql://neocloud:hunter2@db.example/neocloud"
+
+
+@pytest.fixture
+def loose_home(tmp_path: Path) -> Path:
+    """As earlier releases left one on a disk of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o755)
+    (home / "neo.json").write_text("{}")
+    return home
+
+
+def run_server(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    ports = ["--grpc-port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home), *ports, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_server_refuses_a_home_that_others_may_enter(loose_home: Path) -> None:
+    ran = run_server(loose_home)
+    assert ran.returncode == 1
+    assert ran.stderr.strip().endswith(f"Run: chmod 700 {loose_home}")
+    assert [file.name for file in loose_home.iterdir()] == ["neo.json"]
+
+
+def test_neo_refuses_a_home_that_others_may_enter(loose_home: Path) -> None:
+    with pytest.raises(ClientError) as caught:
+        Home(loose_home).create()
+    assert caught.value.next_step == f"Run: chmod 700 {loose_home}"
+
+
+def test_the_command_that_is_named_mends_it(loose_home: Path) -> None:
+    with pytest.raises(OpenFolder) as caught:
+        ensure_private(loose_home)
+    subprocess.run(caught.value.next_step.removeprefix("Run: ").split(), check=True)
+    Home(loose_home).create()
+
+
+@pytest.mark.parametrize("mode", [0o710, 0o701, 0o740, 0o770, 0o1777])
+def test_any_right_of_others_is_refused(loose_home: Path, mode: int) -> None:
+    loose_home.chmod(mode)
+    with pytest.raises(OpenFolder, match="is open to other users"):
+        ensure_private(loose_home)
+
+
+def test_an_empty_folder_of_ours_is_closed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o755)
+    ensure_private(home)
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    try:
+        with pytest.raises(OpenFolder, match=f"belongs to user 12345.*chown 0 {tmp_path}"):
+            ensure_private(tmp_path)
+    finally:
+        os.chown(tmp_path, 0, -1)
+
+
+def test_all_files_of_a_cloud_are_their_owners_alone(tmp_path: Path) -> None:
+    """Whatever the mask of who starts it."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    mask = os.umask(0)
+    try:
+        with emulator_process(home), connected(home) as cloud:
+            make_secrets(cloud)
+            files = [file for file in home.rglob("*") if file.name != "server.log"]
+            open_files = [f"{file.name} {file.stat().st_mode & 0o777:o}" for file in files if is_open(file)]
+    finally:
+        os.umask(mask)
+    assert {"state.db", "state.db-wal", "server.json", "credentials.json"} <= {file.name for file in files}
+    assert open_files == []
+
+
+def is_open(file: Path) -> bool:
+    return bool(file.stat().st_mode & 0o077)
+
+
+def test_no_argument_of_a_pod_holds_a_secret(tmp_path: Path) -> None:
+    """What tenants give, and what the cloud makes for its own programs."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with emulator_process(home), connected(home) as cloud:
+        make_secrets(cloud)
+        cluster = {"metadata": {"parent_id": cloud.project_id, "name": "bank"}, "spec": {"node_sets": []}}
+        spec = {"node_sets": [{"name": "main", "platform": "cpu-e2", "preset": "2vcpu-8gb", "count": 1}]}
+        cloud.client.call("neocloud.slurm.v1.ClusterService/Create", cluster | {"spec": spec})
+    world = EmulatedWorld()
+    WorldFile(home, Vault((home / "store.key").read_bytes())).read(world)
+    secrets = [manifest["data"] for key, manifest in world.objects.items() if key.kind == "Secret"]
+    contents = [base64.b64decode(value) for data in secrets for value in data.values()]
+    words_of_secrets = {word.decode(errors="replace") for content in contents for word in content.split()}
+    known = {MARKER, *(word for word in words_of_secrets if len(word) >= 20)}
+    containers = [each for pod in world.pods.values() for each in pod.manifest["spec"]["containers"]]
+    words = [word for each in containers for word in [*each.get("command", []), *each.get("args", [])]]
+    assert len(known) > 2 and len(words) > 2
+    assert [word for word in words if any(secret in word for secret in known)] == []
+
+
+# The database's URL
+
+
+def test_a_password_in_an_argument_is_refused(tmp_path: Path) -> None:
+    ran = run_server(tmp_path, "--database-url", URL)
+    assert ran.returncode == 2
+    assert "put the URL into the variable NEOCLOUD_DATABASE_URL" in ran.stderr
+    assert "hunter2" not in ran.stderr
+    ran = run_server(tmp_path, "--database-url", "postgresql://db.example/x?user=u&password=hunter2")
+    assert ran.returncode == 2
+
+
+def test_the_url_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(database_url.VARIABLE, URL)
+    _, settings = parse_arguments([])
+    assert settings.database == URL
+    assert database_url.VARIABLE not in os.environ
+    assert "hunter2" not in repr(settings)
+
+
+def test_the_url_is_read_from_a_file_that_is_its_owners_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(URL + "\n")
+    file.chmod(0o640)
+    with pytest.raises(SystemExit):
+        parse_arguments(["--database-url-file", str(file)])
+    assert f"chmod 600 {file}" in capsys.readouterr().err
+    file.chmod(0o600)
+    assert parse_arguments(["--database-url-file", str(file)])[1].database == URL
+
+
+def test_a_url_without_a_password_may_be_an_argument() -> None:
+    given = "postgresql://neocloud@db.example/neocloud"
+    assert parse_arguments(["--database-url", given])[1] == Settings(database_url=given)
+
+
+def test_neo_hands_the_url_over_where_others_cannot_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(database_url=URL)
+    monkeypatch.setenv(database_url.VARIABLE, "postgresql://another/one")
+    assert "hunter2" not in " ".join(options.arguments())
+    assert options.environment()[database_url.VARIABLE] == URL
+    assert database_url.VARIABLE not in Options().environment()
+
+
+def test_what_neo_keeps_is_its_owners_alone(tmp_path: Path) -> None:
+    """Also where an earlier release left the file open."""
+    home = Home(tmp_path)
+    (tmp_path / "neo.json").write_text(json.dumps({"database_url": URL}))
+    (tmp_path / "neo.json").chmod(0o644)
+    home.keep_options(home.options())
+    assert (tmp_path / "neo.json").stat().st_mode & 0o777 == 0o600
+    assert home.options().database_url == URL
