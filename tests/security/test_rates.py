@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from neocloud import app
+from neocloud.cli.machine.home import Options
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.server.rates import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, Rates
@@ -141,3 +142,11 @@ def test_an_operator_may_choose_the_rates() -> None:
     assert (settings.calls_per_second, settings.sign_ins_per_second) == (7.5, 0)
     with pytest.raises(SystemExit):
         parse_arguments(["--calls-per-second", "-1"])
+
+
+def test_neo_up_passes_the_rates_on() -> None:
+    given = Options(calls_per_second=7.5, sign_ins_per_second=0.0).arguments()
+    _, settings = parse_arguments(given)
+    assert (settings.calls_per_second, settings.sign_ins_per_second) == (7.5, 0)
+    _, usual = parse_arguments(Options().arguments())
+    assert (usual.calls_per_second, usual.sign_ins_per_second) == (200.0, 50.0)

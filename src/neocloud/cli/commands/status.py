@@ -118,7 +118,8 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
         ("Project", report["project_id"]),
         ("Services", ", ".join(report.get("services") or ())),
     ]
-    print_view(fields_table([*rows, *_engine_rows(engine)]))
+    machine = _engine_rows(engine) if engine else [("Machine", "shown to admins and editors of the operator")]
+    print_view(fields_table([*rows, *machine]))
     for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
     echo()

@@ -60,6 +60,14 @@ QuotaFile = Annotated[
 AuditDays = Annotated[
     int | None, typer.Option(min=1, help="Keep audit events for so many days. Default: 365.")
 ]
+CallsPerSecond = Annotated[
+    float | None,
+    typer.Option(min=0, help="Calls that one account may make, ten times as many at once. Default: 200."),
+]
+SignInsPerSecond = Annotated[
+    float | None,
+    typer.Option(min=0, help="Calls without a token from one address, likewise. Default: 50. 0: no limit."),
+]
 ModelFolder = Annotated[
     list[Path] | None,
     typer.Option(

@@ -37,6 +37,9 @@ class Options:
     model_folders: tuple[str, ...] = ()
     audit_days: int = 0
     """0: as long as the server keeps them by itself."""
+    calls_per_second: float | None = None
+    sign_ins_per_second: float | None = None
+    """None: what the server allows by itself; 0: no limit."""
     public_pool: str = ""
     opened_ranges: tuple[str, ...] = ()
     allow_private_issuers: bool = False
@@ -70,7 +73,7 @@ class Options:
             given += ["--public-pool", self.public_pool]
         for opened in self.opened_ranges:
             given += ["--allow-egress", opened]
-        given += self._about_issuers()
+        given += self._about_issuers() + self._about_rates()
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
@@ -80,6 +83,13 @@ class Options:
         One that our own environment names does not take the place of the one that is kept."""
         inherited = {name: value for name, value in os.environ.items() if name != database_url.VARIABLE}
         return inherited | ({database_url.VARIABLE: self.database_url} if self.database_url else {})
+
+    def _about_rates(self) -> list[str]:
+        rates = {
+            "--calls-per-second": self.calls_per_second,
+            "--sign-ins-per-second": self.sign_ins_per_second,
+        }
+        return [f"{name}={rate}" for name, rate in rates.items() if rate is not None]
 
     def _about_issuers(self) -> list[str]:
         allowed = ["--allow-private-issuers"] if self.allow_private_issuers else []
