@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core import osfiles
+from neocloud.core import osfiles, ostrees
 from neocloud.core.osfiles import Folder, UnsafePath
+from neocloud.core.ostrees import copy_tree
 
 SWAPS = 1000
 SECRET = "of the host"
@@ -114,8 +115,7 @@ def test_removing_follows_no_link(volume: Path, outside: Path) -> None:
     osfiles.remove_tree(volume)
 
 
-@pytest.mark.parametrize("link", [True, False])
-def test_a_tree_is_copied_whole(volume: Path, tmp_path: Path, link: bool) -> None:
+def test_a_tree_is_copied_whole(volume: Path, tmp_path: Path) -> None:
     with (volume / "sparse").open("wb") as file:
         file.truncate(1 << 26)
         file.seek(1 << 25)
@@ -124,13 +124,27 @@ def test_a_tree_is_copied_whole(volume: Path, tmp_path: Path, link: bool) -> Non
     target = tmp_path / "target"
     target.mkdir()
     with Folder.open(volume) as source, Folder.open(target) as copy:
-        source.copy_tree(copy, link=link)
+        copy_tree(source, copy)
     assert (target / "inner" / "file").read_text() == "own" and (
         target / "inner" / "file"
     ).stat().st_mtime == 1000
     assert (target / "sparse").read_bytes() == (volume / "sparse").read_bytes()
     assert (target / "sparse").stat().st_blocks * 512 < 1 << 20
-    assert (target / "sparse").samefile(volume / "sparse") is link
+    assert not (target / "sparse").samefile(volume / "sparse")
+
+
+def test_an_exact_copy_keeps_links_and_follows_none(volume: Path, outside: Path, tmp_path: Path) -> None:
+    (volume / "x").symlink_to(outside)
+    (volume / "inner").chmod(0o750)
+    os.chown(volume / "inner" / "file", 1234, 1235)
+    (volume / "inner" / "file").chmod(0o4711)
+    target = tmp_path / "target"
+    target.mkdir()
+    with Folder.open(volume) as source, Folder.open(target) as copy:
+        copy_tree(source, copy, exact=True)
+    assert (target / "x").readlink() == outside and (target / "inner").stat().st_mode & 0o7777 == 0o750
+    state = (target / "inner" / "file").stat()
+    assert (state.st_uid, state.st_gid, state.st_mode & 0o7777) == (1234, 1235, 0o4711)
 
 
 def test_a_tree_with_anything_but_files_and_folders_is_not_copied(volume: Path, tmp_path: Path) -> None:
@@ -139,7 +153,7 @@ def test_a_tree_with_anything_but_files_and_folders_is_not_copied(volume: Path, 
     (volume / "inner" / "x").symlink_to("file")
     refused = pytest.raises(UnsafePath, match="inner/x is a link")
     with Folder.open(volume) as source, Folder.open(target) as copy, refused:
-        source.copy_tree(copy)
+        copy_tree(source, copy)
 
 
 def test_a_tree_is_bounded(volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +162,9 @@ def test_a_tree_is_bounded(volume: Path, tmp_path: Path, monkeypatch: pytest.Mon
     target = tmp_path / "target"
     target.mkdir()
     with Folder.open(volume) as source, Folder.open(target) as copy:
-        monkeypatch.setattr(osfiles, "MAX_TREE_ENTRIES", 4)
+        monkeypatch.setattr(ostrees, "MAX_TREE_ENTRIES", 4)
         with pytest.raises(UnsafePath, match="more than 4 files"):
-            source.copy_tree(copy)
+            copy_tree(source, copy)
         monkeypatch.setattr(osfiles, "MAX_TREE_ENTRIES", 3)
         with pytest.raises(UnsafePath, match="more than 3 files"):
             source.names()

@@ -146,10 +146,17 @@ class Folder:
         return sorted(found)
 
     def make(self, name: str, mode: int = 0o755) -> "Folder":
-        """The folder in it of this name, made if needed. Raises UnsafePath when something else is there."""
-        with contextlib.suppress(FileExistsError):
+        """The folder in it of this name, made if needed, with this mode whatever the umask.
+
+        Raises UnsafePath when something else is there.
+        """
+        try:
             os.mkdir(_name(name), mode, dir_fd=self.descriptor)
-        return self.folder(name)
+        except FileExistsError:
+            return self.folder(name)
+        made = self.folder(name)
+        os.fchmod(made.descriptor, mode)
+        return made
 
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Put a file there in one step, in place of a file or link of this name."""
@@ -210,45 +217,31 @@ class Folder:
         name: str,
         *,
         link: bool = False,
+        exact: bool = False,
         inner_links: bool = False,
     ) -> None:
-        """A regular file to a new one; `link` makes a hard link of it where the file system can.
+        """A regular file to a new one, which shares the bytes on disk where the file system can.
 
-        Raises UnsafePath; FileNotFoundError; FileExistsError.
+        `link` allows a hard link where it cannot; `exact` keeps owner and mode. Raises UnsafePath;
+        FileNotFoundError; FileExistsError.
         """
         with self.file(relative, inner_links=inner_links) as source:
-            if link:
-                with contextlib.suppress(OSError):
-                    own = f"/proc/self/fd/{source.fileno()}"
-                    os.link(own, _name(name), dst_dir_fd=target.descriptor, follow_symlinks=True)
-                    return
-            state = os.fstat(source.fileno())
-            with target.new_file(name, stat.S_IMODE(state.st_mode) & 0o777) as copy:
-                _copy_bytes(source.fileno(), copy.fileno(), state.st_size)
-                os.utime(copy.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
-
-    def copy_tree(self, target: "Folder", *, link: bool = False) -> None:
-        """All regular files and folders into `target`, which is empty.
-
-        Raises UnsafePath at the first thing that is neither, and when there is too much.
-        """
-        _copy_tree(self, target, [MAX_TREE_ENTRIES], 0, link=link)
+            if _copied(source.fileno(), target, name, only_shared=link, exact=exact):
+                return
+            target.unlink(name)
+            try:
+                own = f"/proc/self/fd/{source.fileno()}"
+                os.link(own, name, dst_dir_fd=target.descriptor, follow_symlinks=True)
+            except OSError:  # on another file system
+                _copied(source.fileno(), target, name, only_shared=False, exact=exact)
 
 
-def _copy_tree(source: Folder, target: Folder, left: list[int], depth: int, *, link: bool) -> None:
-    if depth > MAX_TREE_DEPTH:
-        raise UnsafePath(source.path, f"lies more than {MAX_TREE_DEPTH} folders deep")
-    for name in source.names():
-        left[0] -= 1
-        if left[0] < 0:
-            raise UnsafePath(source.path, f"and its folders hold more than {MAX_TREE_ENTRIES:,} files")
-        with source.pinned(name) as found:
-            is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
-        if is_folder:
-            with source.folder(name) as inner, target.make(name) as copy:
-                _copy_tree(inner, copy, left, depth + 1, link=link)
-        else:
-            source.copy_file(name, target, name, link=link)
+def copy_facts(source: int, target: int) -> None:
+    """Owner, mode and times."""
+    state = os.fstat(source)
+    os.fchown(target, state.st_uid, state.st_gid)
+    os.fchmod(target, stat.S_IMODE(state.st_mode))
+    os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def remove_tree(path: Path) -> None:
@@ -298,13 +291,26 @@ def _reopened(pinned: int, flags: int) -> int:
     return os.open(f"/proc/self/fd/{pinned}", flags | os.O_CLOEXEC | os.O_NOCTTY)
 
 
+def _copied(source: int, target: Folder, name: str, *, only_shared: bool, exact: bool) -> bool:
+    """False where the file system cannot share bytes between files, and only that was asked for."""
+    state = os.fstat(source)
+    with target.new_file(name, stat.S_IMODE(state.st_mode) & 0o777) as file:
+        try:
+            fcntl.ioctl(file.fileno(), _FICLONE, source)
+        except OSError:
+            if only_shared:
+                return False
+            _copy_bytes(source, file.fileno(), state.st_size)
+        if exact:
+            copy_facts(source, file.fileno())
+        else:
+            os.utime(file.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
+    return True
+
+
 def _copy_bytes(source: int, target: int, size: int) -> None:
-    """Shared with the original where the file system can, and sparse where the original is."""
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-        return
-    except OSError:
-        os.ftruncate(target, size)
+    """Sparse where the original is."""
+    os.ftruncate(target, size)
     place = 0
     while place < size:
         try:

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from neocloud.core.clock import Clock
@@ -20,9 +21,10 @@ from neocloud.fleet.gpu_models import gpu_type
 from neocloud.services.compute.resources import platforms
 from neocloud.services.inference.reconcile.engine_client import ENGINE_CLIENT
 from neocloud.services.inference.reconcile.reader import MODEL_READER
+from neocloud.services.inference.resources import MODEL_FOLDERS
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
 from neocloud.settings import Settings
-from neocloud.testing.inference import PretendedEngines, PretendedModels
+from neocloud.testing.inference import PretendedEngines, PretendedFolders, PretendedModels
 from neocloud.testing.machines import FakeMachines
 from neocloud.testing.slurm import FakeSlurm
 
@@ -54,6 +56,7 @@ class EmulatedMachine:
     engine: FakeEngine
     slurm: FakeSlurm
     file: WorldFile
+    home: Path
 
     @property
     def extras(self) -> Mapping[str, Any]:
@@ -61,6 +64,7 @@ class EmulatedMachine:
             SLURM_FACTORY: self.slurm.connect,
             MODEL_READER: PretendedModels(),
             ENGINE_CLIENT: PretendedEngines(reads_files=False),
+            MODEL_FOLDERS: PretendedFolders(self.home / "models"),
         }
 
     def keep(self) -> None:
@@ -89,7 +93,7 @@ async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[Em
         accelerators=gpus(settings.emulator_gpus),
         is_boundless=True,
     )
-    machine = EmulatedMachine(engine, slurm, file)
+    machine = EmulatedMachine(engine, slurm, file, settings.home)
     keeping = asyncio.create_task(_keep(machine, clock))
     try:
         yield machine

@@ -6,11 +6,10 @@ each address has loaded, as an engine would until it restarts.
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from neocloud.services.inference.reconcile.engine_client import EngineRefused, EngineSilent
-from neocloud.services.inference.resources import ModelStatus
+from neocloud.services.inference.resources import Location, ModelFolders, ModelStatus, weights_folder
 
 
 class PretendedModels:
@@ -18,7 +17,7 @@ class PretendedModels:
 
     reads_files = False
 
-    async def read(self, folder: Path, base_folder: Path | None) -> Any:
+    async def read(self, folder: Any, base_folder: Any) -> Any:
         facts = ModelStatus(
             architecture="EmulatedForCausalLM",
             context_length=32768,
@@ -35,6 +34,15 @@ class PretendedModels:
             facts.target_modules.extend(["k_proj", "o_proj", "q_proj", "v_proj"])
             facts.kv_bytes_per_token = facts.adapter_bytes_per_rank = 0
         return facts
+
+
+class PretendedFolders(ModelFolders):
+    """Models lie wherever their specs say, and nothing is read from there."""
+
+    reads_files = False
+
+    def locate_known(self, model: Any) -> Location:
+        return Location(weights_folder(model, self))
 
 
 class PretendedEngines:

@@ -42,7 +42,8 @@ class FakeCloud:
 
     @property
     def models(self) -> Path:
-        folder = self.home / "models"
+        """Opened by the operator."""
+        folder = self.home.resolve() / "opened"
         folder.mkdir(exist_ok=True)
         return folder
 
@@ -95,7 +96,7 @@ async def fake_cloud(home: Path) -> AsyncIterator[FakeCloud]:
     image.parent.mkdir(parents=True, exist_ok=True)
     image.write_text('{"name": "jail"}')
     engine, engines = FakeEngine(), PretendedEngines()
-    settings = Settings(home=home, grpc_port=0, http_port=0)
+    settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
     extras = {ENGINE_CLIENT: engines}
     async with (
         control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,

@@ -12,7 +12,7 @@ def test_folders_of_projects_and_models_are_theirs_alone(tmp_path: Path) -> None
     own, shared = tmp_path / "models", tmp_path / "shared"
     folders = ModelFolders(own, (shared,))
     mine = {"project_id": "project-e00mine", "model_id": "inferencemodel-e00mine"}
-    assert folders.is_open(own / "anybody" / "x", **mine) and folders.is_open(shared / "x", **mine)
+    assert folders.is_open(shared / "x", **mine) and not folders.is_open(own / "anybody" / "x", **mine)
     assert folders.is_open(own / "project-e00mine" / "x", **mine)
     assert folders.is_open(own / "inferencemodel-e00mine", **mine)
     assert not folders.is_open(own / "project-e00other" / "x", **mine)

@@ -99,7 +99,7 @@ async def test_adapters_come_and_go_without_a_new_pod(cloud: FakeCloud) -> None:
 
     await cloud.when(deployment_id, lambda each: adapters(each) == ["support"])
     assert cloud.engines.loaded[replica.address] == {"support"}
-    assert (cloud.models / deployment_id / adapter_id / "adapter_model.safetensors").is_file()
+    assert (cloud.home / "models" / deployment_id / adapter_id / "adapter_model.safetensors").is_file()
 
     await cloud.ask("ModelService/Delete", {"id": adapter_id})
     await cloud.when(deployment_id, lambda each: each.status.replicas and not adapters(each))
@@ -166,7 +166,7 @@ async def test_a_deleted_deployment_leaves_nothing(cloud: FakeCloud) -> None:
     await cloud.ask("DeploymentService/Delete", {"id": deployment_id})
     await cloud.gone(deployment_id)
     assert not cloud.pods(deployment_id) and deployment_id not in cloud.engine.world.namespaces
-    assert not (cloud.models / deployment_id).exists()
+    assert not (cloud.home / "models" / deployment_id).exists()
     places = await cloud.running.store.read(lambda tx: tx.list("neocloud.inference.v1.Place")[0])
     assert places == []
     await cloud.ask("ModelService/Delete", {"id": base_id})
@@ -175,7 +175,7 @@ async def test_a_deleted_deployment_leaves_nothing(cloud: FakeCloud) -> None:
 
 
 async def test_a_copy_goes_with_its_model(cloud: FakeCloud) -> None:
-    folder = write_model(cloud.models / cloud.project_id / "mine")
+    folder = write_model(cloud.home / "models" / cloud.project_id / "mine")
     model_id = await cloud.create("Model", "mine", {"source": {"folder": str(folder)}})
     await cloud.until(model_id, "READY")
     await cloud.ask("ModelService/Delete", {"id": model_id})

@@ -52,6 +52,9 @@ async def test_sources(cloud: FakeCloud) -> None:
         cloud, "Model", "stored", {"source": {"object": {"bucket": "models"}}}
     )
     assert ".." in await refusal(cloud, "Model", "dots", {"source": {"folder": "/srv/../etc"}})
+    for parser in ("--trust-remote-code", "-x", "+x"):  # words for the engine's command line
+        option = {"source": {"folder": "/srv/models"}, "tool_call_parser": parser}
+        assert "tool_call_parser" in await refusal(cloud, "Model", "option", option)
 
 
 async def test_a_folder_that_is_not_open_is_not_read(cloud: FakeCloud, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def placement(jobs: ScriptedJobs, well: set[str], tmp_path: Path) -> SlurmPlacem
         return address in well
 
     store: Any = SimpleNamespace(read=None)
-    return SlurmPlacement(jobs, store, ModelFolders(tmp_path / "models"), tmp_path, probe)
+    return SlurmPlacement(jobs, store, ModelFolders(tmp_path / "models", (tmp_path,)), tmp_path, probe)
 
 
 @pytest.fixture

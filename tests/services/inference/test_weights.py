@@ -7,10 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.services.inference.reconcile.adapter import read_adapter
+from neocloud.core.osfiles import Folder
+from neocloud.services.inference.reconcile import adapter, weights
+from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights
-from neocloud.services.inference.reconcile.weights import digest, read_weights, weight_files
+from neocloud.services.inference.resources import Location, weights_digest
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
+
+
+def read_weights(path: Path) -> weights.Weights:
+    with Folder.open(path) as folder:
+        return weights.read_weights(folder)
+
+
+def read_adapter(path: Path, base: weights.Weights) -> adapter.Adapter:
+    with Folder.open(path) as folder:
+        return adapter.read_adapter(folder, base)
+
+
+def digest(path: Path) -> str:
+    with Folder.open(path) as folder:
+        return weights_digest(folder)
 
 
 def refusal(folder: Path) -> str:
@@ -34,7 +51,11 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
     assert "has no *.safetensors; pytorch_model.bin is not taken" in refusal(folder)
     (folder / "config.json").write_text("{")
     assert "config.json is no JSON" in refusal(folder)
-    assert "no folder on this machine" in refusal(tmp_path / "nowhere")
+
+
+async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadWeights, match="no folder on this machine"):
+        await FolderReader().read(Location(tmp_path / "nowhere"), None)
 
 
 def test_an_adapter_s_folder_without_a_base_says_so(tmp_path: Path) -> None:
@@ -72,13 +93,13 @@ def test_no_link_leads_out(tmp_path: Path) -> None:
 
 def test_the_digest_is_of_names_and_contents(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
-    before = digest(weight_files(folder))
+    before = digest(folder)
     os.utime(folder / "model.safetensors", (1, 1))
-    assert digest(weight_files(folder)) == before
+    assert digest(folder) == before
     with (folder / "model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\1")
-    assert digest(weight_files(folder)) != before
+    assert digest(folder) != before
 
 
 def test_an_adapter(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.gateway.objects.file_store import FileStore
 from neocloud.services.inference.reconcile.reader import MODEL_READER
-from neocloud.services.inference.resources import ModelStatus
+from neocloud.services.inference.resources import ModelStatus, weights_digest
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
 from neocloud.settings import Settings
@@ -35,7 +35,7 @@ class FixedReader:
 
     reads_files = True
 
-    async def read(self, folder: Path, base_folder: Path | None) -> Any:
+    async def read(self, folder: Any, base_folder: Any) -> Any:
         return ModelStatus(
             architecture="Qwen3ForCausalLM",
             context_length=2048,
@@ -45,9 +45,14 @@ class FixedReader:
             kv_bytes_per_token=4096,
             adapter_bytes_per_rank=20_000,
             lora_rank=16 if base_folder else 0,
-            digest="sha256:1",
+            digest=_digest(folder),
             has_chat_template=True,
         )
+
+
+def _digest(location: Any) -> str:
+    with location.folder() as folder:
+        return weights_digest(folder)
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ async def fake_cloud(
         image = home / "images" / name / "image.json"
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_text(json.dumps({"name": name}))
-    settings = Settings(home=home, grpc_port=0, http_port=0)
+    settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
     extras = {MODEL_READER: FixedReader(), **(others or {})}
     async with (
         control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
@@ -154,7 +159,7 @@ async def fake_cloud(
 
 async def add_model(cloud: FakeCloud, name: str = "tiny", base_id: str = "") -> str:
     """A READY model."""
-    folder = cloud.home / "models" / name
+    folder = cloud.home / "opened" / name
     folder.mkdir(parents=True, exist_ok=True)
     request = contract.message("neocloud.inference.v1.CreateModelRequest")()
     request.metadata.parent_id, request.metadata.name = cloud.project_id, name

@@ -5,8 +5,11 @@ Blocking. A copy is made beside its place and moved there once it is on the disk
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+from neocloud.core.osfiles import Folder
+from neocloud.core.ostrees import copy_tree
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.mounts import remove_tree
 
@@ -16,16 +19,28 @@ this machine they lie in the state folder, which only root may enter."""
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """All files below `source`, with owners, times and links."""
-    _copy(f"{source}/.", target)
+    """All files below `source`, with owners, times and links, which are copied and not followed."""
+
+    def fill(folder: Folder) -> None:
+        with Folder.open(source) as original:
+            copy_tree(original, folder, exact=True)
+
+    _copy(fill, target)
 
 
 def copy_file(source: Path, target: Path) -> None:
     """A folder `target.parent` with this one file in it."""
-    _copy(str(source), target.parent, as_name=target.name)
+
+    def fill(folder: Folder) -> None:
+        with Folder.open(source.parent) as original:
+            original.copy_file(source.name, folder, target.name, inner_links=True)
+        with folder.file(target.name) as copied:
+            os.fchmod(copied.fileno(), FILE_MODE)
+
+    _copy(fill, target.parent)
 
 
-def _copy(source: str, folder: Path, as_name: str = "") -> None:
+def _copy(fill: Callable[[Folder], None], folder: Path) -> None:
     if folder.exists():
         return
     unfinished = folder.with_name(f"{folder.name}.new")
@@ -33,16 +48,8 @@ def _copy(source: str, folder: Path, as_name: str = "") -> None:
     try:
         unfinished.mkdir(parents=True)
         unfinished.chmod(FOLDER_MODE)
-        command = ["cp", "--archive", "--reflink=auto", "--sparse=auto", "--", source]
-        done = subprocess.run(
-            [*command, f"{unfinished}/{as_name}"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise EngineError(
-                f"A volume could not be filled: {done.stderr.strip()}; check free space and apply it again."
-            )
-        if as_name:
-            (unfinished / as_name).chmod(FILE_MODE)
+        with Folder.open(unfinished) as copy:
+            fill(copy)
         subprocess.run(["sync", "--file-system", str(unfinished)], check=True)
         unfinished.rename(folder)
     except (OSError, subprocess.CalledProcessError) as error:

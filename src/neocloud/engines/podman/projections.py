@@ -2,19 +2,26 @@
 
 The content of an object is kept once; each way in which pods ask for it (which keys, which mode) is a view: a
 folder that is mounted whole. An update writes every view again, file by file and each in one step, so running
-pods see the new content. Secrets lie on a tmpfs and never reach the disk.
+pods see the new content. A pod that mounts a view may be able to write there, so links in it are replaced and
+never followed. Secrets lie on a tmpfs and never reach the disk.
 """
 
+import contextlib
+import os
 import shutil
+import stat
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from neocloud.core.osfiles import Folder, UnsafePath
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifests import fingerprint
-from neocloud.engines.podman.records import read_record, write_file, write_record
+from neocloud.engines.podman.records import read_record, write_record
 
 DEFAULT_MODE = 0o644
+_FOLDER_MODE = 0o755
+"""Of a view, whatever the umask: programs in pods that are not root look in; files have modes of their own."""
 
 
 class Projections:
@@ -26,15 +33,22 @@ class Projections:
 
     def names(self, namespace: str) -> list[str]:
         folder = self._root / namespace
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        if not folder.is_dir():
+            return []
+        with Folder.open(folder) as found:
+            return found.names()
 
     def put(self, namespace: str, name: str, contents: Mapping[str, bytes]) -> None:
         folder = self._root / namespace / name
         _fill(folder / "data", contents, 0o600)
-        for description in (folder / "views").glob("*.json"):
-            record = read_record(description)
+        if not (folder / "views").is_dir():
+            return
+        with Folder.open(folder / "views") as views:
+            names = views.names()
+        for name in names:
+            record = read_record(folder / "views" / name) if name.endswith(".json") else None
             if record:
-                self._fill_view(description.with_suffix(""), record, contents)
+                self._fill_view(folder / "views" / name.removesuffix(".json"), record, contents)
 
     def get(self, namespace: str, name: str) -> dict[str, bytes]:
         folder = self._root / namespace / name / "data"
@@ -42,7 +56,8 @@ class Projections:
             raise EngineError(
                 f"{self.kind} {name} of namespace {namespace} does not exist; apply it before the pod."
             )
-        return {path.name: path.read_bytes() for path in folder.iterdir()}
+        with Folder.open(folder) as data:
+            return {key: data.read(key) for key in data.names()}
 
     def view(self, namespace: str, source: Mapping[str, Any]) -> Path:
         """The folder to mount for a pod's volume source; made if needed."""
@@ -82,13 +97,41 @@ class Projections:
         _fill(view, chosen, record["mode"])
 
 
-def _fill(folder: Path, files: Mapping[str, bytes], mode: int) -> None:
+def _fill(path: Path, files: Mapping[str, bytes], mode: int) -> None:
     """Make the folder hold exactly these files, touching only what differs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.rglob("*"):
-        if path.is_file() and str(path.relative_to(folder)) not in files:
-            path.unlink()
-    for name, content in files.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != content:
-            write_file(path, content, mode)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with Folder.open(path) as folder:
+            os.fchmod(folder.descriptor, _FOLDER_MODE)
+            _prune(folder, PurePosixPath(), set(files))
+            for name, content in files.items():
+                _put(folder, PurePosixPath(name), content, mode)
+    except OSError as error:
+        raise EngineError(
+            f"{path} could not be written: {error.strerror or error}; check free space and the owner of the "
+            "state folder."
+        ) from error
+
+
+def _prune(folder: Folder, place: PurePosixPath, wanted: set[str]) -> None:
+    """Remove what is not wanted; folders stay."""
+    for name in folder.names():
+        try:
+            with folder.pinned(name) as found:
+                is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
+        except UnsafePath:
+            folder.remove(name)
+            continue
+        if is_folder:
+            with folder.folder(name) as inner:
+                _prune(inner, place / name, wanted)
+        elif str(place / name) not in wanted:
+            folder.remove(name)
+
+
+def _put(folder: Folder, place: PurePosixPath, content: bytes, mode: int) -> None:
+    with contextlib.ExitStack() as opened:
+        for part in place.parts[:-1]:
+            folder = opened.enter_context(folder.make(part))
+        if not folder.has_file(place.name) or folder.read(place.name) != content:
+            folder.write(place.name, content, mode)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject
-from neocloud.services.inference.resources import ENGINE_PORT
+from neocloud.services.inference.resources import ENGINE_PORT, MODULE_NAME
 
 DEPLOYMENT_LABEL = "neocloud.dev/deployment"
 CONTAINER = "engine"
@@ -55,7 +55,8 @@ class EngineView:
     max_adapters: int = 0
     adapter_rank: int = 0
     adapted_modules: tuple[str, ...] = ()
-    """All that adapters may change; empty: the engine finds out."""
+    """All that adapters may change; empty: the engine finds out. Names out of a model's files: those that the
+    engine could take for options are left out."""
     tool_call_parser: str = ""
     reasoning_parser: str = ""
     embeds: bool = False
@@ -67,10 +68,13 @@ class ReplicaView:
     namespace: str
     image: str
     weights: Path
+    """Its own folder, or one that the operator opened and that it lies in."""
     adapters: Path | None
     cpus: int
     memory_mib: int
     engine: EngineView
+    weights_path: str = ""
+    """Below `weights`; the engine follows no link there."""
 
 
 def engine_arguments(view: EngineView, model_path: str, *, host: str, port: int) -> list[str]:
@@ -89,10 +93,11 @@ def engine_arguments(view: EngineView, model_path: str, *, host: str, port: int)
         count = str(view.max_adapters)
         words += ["--enable-lora", "--max-loras", count, "--max-cpu-loras", count]
         words += ["--max-lora-rank", str(view.adapter_rank)]
-        if view.adapted_modules and not view.gpus:
+        modules = [name for name in view.adapted_modules if MODULE_NAME.fullmatch(name)]
+        if modules and not view.gpus:
             # With an adapter's place at the output the engine on a CPU dies of whoever asks for the
             # log-probabilities of a prompt.
-            words += ["--lora-target-modules", *view.adapted_modules]
+            words += ["--lora-target-modules", *modules]
     if view.tool_call_parser and not view.embeds:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", view.tool_call_parser]
     if view.reasoning_parser and not view.embeds:
@@ -207,8 +212,9 @@ def _pod(
 
 
 def _mounts(view: ReplicaView) -> list[dict[str, Any]]:
+    path = {"subPath": view.weights_path} if view.weights_path else {}
     mounts = [
-        {"name": "model", "mountPath": MODEL_PATH, "readOnly": True},
+        {"name": "model", "mountPath": MODEL_PATH, **path, "readOnly": True},
         {"name": "key", "mountPath": KEY_FOLDER, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]

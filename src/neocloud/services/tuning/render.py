@@ -27,6 +27,8 @@ class JobView:
     cpus: int
     memory_mib: int
     gpus: int
+    model_path: str = ""
+    """Below `model_folder`; the engine follows no link there."""
 
     @property
     def pod(self) -> Reference:
@@ -46,6 +48,7 @@ def _pod(job: JobView) -> KubernetesObject:
     limits = {"cpu": str(job.cpus), "memory": f"{job.memory_mib}Mi"}
     if job.gpus:
         limits["nvidia.com/gpu"] = str(job.gpus)
+    path = {"subPath": job.model_path} if job.model_path else {}
     container = {
         "name": "recipes",
         "image": job.image,
@@ -56,7 +59,7 @@ def _pod(job: JobView) -> KubernetesObject:
         "volumeMounts": [
             {"name": "work", "mountPath": WORK},
             {"name": "code", "mountPath": CODE, "readOnly": True},
-            {"name": "model", "mountPath": MODEL, "readOnly": True},
+            {"name": "model", "mountPath": MODEL, **path, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
     }

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     JOB_REFUSED = "job_refused"
     WORKER_LOST = "worker_lost"
     TRAINING_FAILED = "training_failed"
+    BAD_RESULT = "bad_result"
 
 
 def namespace(job_id: str) -> str:

@@ -1,20 +1,44 @@
 """The folder of one job: what the control plane lays into it, and what the recipes leave there.
 
-Everything is read anew each time; nothing here decides anything. All calls block for as long as a disk does.
+Everything is read anew each time; nothing here decides anything. The job's container writes in the same
+folder and may run a tenant's code, so nothing is followed out of it, what is no plain file counts as missing,
+and no line is trusted to hold what the recipes would write. All calls block for as long as a disk does.
 """
 
+import contextlib
 import json
+import math
 import os
-import shutil
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.osfiles import Folder, UnsafePath, remove_tree
+from neocloud.core.ostrees import copy_tree
 from neocloud.services.tuning.rules.hyperparameters import DataSize
 
 LOG_CHUNK_BYTES = 256 * 1024
+MAX_LINES_BYTES = 16 * 1024**2
+"""Of a file of events or metrics; what comes after is not read."""
+MAX_RESULT_BYTES = 64 * 1024**2
+"""Of a result file, such as the metrics of all steps."""
+LATEST_SECONDS = 4_102_444_800.0
+"""The year 2100: times beyond it are not a recipe's."""
+LARGEST_STEP, LARGEST_NUMBER = 2**31 - 1, 2**62
+"""What statuses and events have room for."""
+_SUCCEEDED = (
+    *("trained_tokens", "base_perplexity", "fine_tuned_perplexity", "perplexity_improvement"),
+    "conversations",
+)
+_FAILED = ("code", "message", "param")
+_CHECKPOINT = re.compile(r"checkpoint-([0-9]{1,12})")
+
+
+class BadResult(ValueError):
+    """What a job left as its result is not what recipes leave; the message says which file."""
 
 
 @dataclass(frozen=True)
@@ -39,51 +63,61 @@ class WorkFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def place(self, source: Path, name: str) -> Path:
-        """A file of the project, as the job's own: what happens to the other one later does not matter."""
-        target = self.path / name
-        if target.exists():
-            return target
-        self.path.mkdir(parents=True, exist_ok=True)
-        partial = self.path / f".{name}.partial"
-        partial.unlink(missing_ok=True)
-        try:
-            os.link(source, partial)
-        except OSError:  # on another file system
-            shutil.copyfile(source, partial)
-        partial.replace(target)
-        return target
+    def place(self, source: Path, name: str) -> None:
+        """A copy of a file of the project: what happens to the one later does not matter to the other."""
+        with self._made() as folder, Folder.open(source.parent) as files:
+            if folder.has_file(name):
+                return
+            partial = f".{name}.partial"
+            folder.remove(partial)
+            files.copy_file(source.name, folder, partial)
+            folder.remove(name)
+            folder.rename(partial, name)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is such a file."""
+        with self._opened() as folder:
+            return folder is not None and folder.has_file(name)
+
+    def measure(self, name: str) -> DataSize:
+        """How large a file of conversations is, one a line. Raises OSError."""
+        lines = total = longest = 0
+        with Folder.open(self.path) as folder, folder.file(name) as file:
+            for line in file:
+                if line.strip():
+                    lines, total, longest = lines + 1, total + len(line), max(longest, len(line))
+        return DataSize(lines, total, longest)
 
     def wanted(self) -> Mapping[str, Any]:
         """job.json as the recipes were given it; empty before."""
         return self._object("job.json")
 
     def want(self, wanted: Mapping[str, Any]) -> None:
-        partial = self.path / ".job.json.partial"
-        partial.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
-        (self.path / "outcome.json").unlink(missing_ok=True)
-        partial.replace(self.path / "job.json")
+        with self._made() as folder:
+            folder.unlink("outcome.json")
+            folder.write("job.json", json.dumps(wanted, indent=1).encode())
 
     def outcome(self, attempt: int) -> Mapping[str, Any]:
         """How this attempt ended; empty while it has not."""
         found = self._object("outcome.json")
-        return found if found.get("attempt") == attempt else {}
+        return found if found.get("attempt") == attempt and _is_outcome(found) else {}
 
     @cached_property
     def metrics(self) -> list[Mapping[str, Any]]:
         """What was measured, oldest first. Read once for each WorkFolder."""
-        return [row for _, row in self._lines("finetune/metrics.jsonl")]
+        return [row for _, row in self._lines("finetune/metrics.jsonl") if _is_measured(row)]
 
     @property
     def has_begun_training(self) -> bool:
         """Large files do not come back from a cluster: there it shows by the step's own folder."""
-        made = ("chats_train.arrow", "finetune/metrics.jsonl")
-        return any((self.path / name).exists() for name in made)
+        return self.holds("chats_train.arrow") or self.holds("finetune/metrics.jsonl")
 
     def events(self) -> list[Event]:
         """Of all writers, oldest first."""
         found = [
-            Event(f"ftevent-{name[0]}{number}", row["time"], row.get("level", "info"), row["message"])
+            Event(
+                f"ftevent-{name[0]}{number}", row["time"], _text(row, "level", "info"), _text(row, "message")
+            )
             for name in ("events.jsonl", "control.jsonl")
             for number, row in self._lines(name)
         ]
@@ -95,58 +129,154 @@ class WorkFolder:
         return sorted(found, key=lambda event: (event.time, event.id))
 
     def tell(self, time: float, message: str, level: str = "info") -> None:
-        """An event of the control plane's."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "control.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": time, "level": level, "message": message}) + "\n")
+        """An event of the control plane's. Lost where the container has put something else there."""
+        line = json.dumps({"time": time, "level": level, "message": message}) + "\n"
+        with self._made() as folder, contextlib.suppress(UnsafePath):
+            folder.append("control.jsonl", line.encode())
 
     def checkpoints(self) -> list[Checkpoint]:
         """Newest first; only whole ones have this name."""
         found = []
-        for path in sorted(self.path.glob("finetune/checkpoint-[0-9]*"), reverse=True):
-            step = int(path.name.removeprefix("checkpoint-"))
+        for step, saved_at in sorted(self._saved(), reverse=True):
             train = [row["train_loss"] for row in self.metrics if "train_loss" in row and row["step"] <= step]
             valid = [row["valid_loss"] for row in self.metrics if "valid_loss" in row and row["step"] == step]
             last = train[-1] if train else 0.0
-            found.append(Checkpoint(step, path.stat().st_mtime, last, valid[-1] if valid else None))
+            found.append(Checkpoint(step, saved_at, last, valid[-1] if valid else None))
         return found
 
     def log_tail(self, lines: int) -> str:
         """The last lines of what the recipes wrote."""
+        with self._opened() as folder:
+            text = b"" if folder is None else _or_nothing(lambda: folder.tail("log.txt", LOG_CHUNK_BYTES))
+        return "".join(text.decode("utf-8", errors="replace").splitlines(keepends=True)[-lines:])
+
+    @contextlib.contextmanager
+    def result_file(self, name: str) -> Iterator[Path]:
+        """A path under which this process may read the file while the context lasts, whatever takes its name.
+
+        Raises BadResult.
+        """
         try:
-            with (self.path / "log.txt").open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - LOG_CHUNK_BYTES))
-                text = file.read().decode("utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "".join(text.splitlines(keepends=True)[-lines:])
+            with Folder.open(self.path) as folder, folder.file(name) as file:
+                if os.fstat(file.fileno()).st_size > MAX_RESULT_BYTES:
+                    raise BadResult(f"{name} is larger than {MAX_RESULT_BYTES:,} bytes")
+                yield Path(f"/proc/self/fd/{file.fileno()}")
+        except (UnsafePath, FileNotFoundError, NotADirectoryError) as error:
+            raise BadResult(f"{name} is missing, or no plain file") from error
+
+    def copy_result(self, target: Path) -> None:
+        """The new model as the folder `target`, which nobody else can change: whole or not at all.
+
+        Raises BadResult for a link or anything else but files and folders; OSError.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = f".{target.name}.partial"
+        with Folder.open(target.parent) as place:
+            if place.state(target.name) is not None:
+                return
+            place.remove(partial)
+            try:
+                with (
+                    Folder.open(self.path) as folder,
+                    folder.folder("result") as result,
+                    place.make(partial) as copy,
+                ):
+                    copy_tree(result, copy)
+            except (UnsafePath, FileNotFoundError, NotADirectoryError) as error:
+                place.remove(partial)
+                raise BadResult(f"the new model cannot be taken: {error}") from error
+            place.rename(partial, target.name)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(self.path)
+
+    def _made(self) -> Folder:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return Folder.open(self.path)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Folder | None]:
+        try:
+            folder = Folder.open(self.path)
+        except FileNotFoundError:
+            yield None
+            return
+        with folder:
+            yield folder
 
     def _object(self, name: str) -> Mapping[str, Any]:
-        try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
+        with self._opened() as folder:
+            text = b"" if folder is None else _or_nothing(lambda: folder.read(name))
+        return _parsed(text)
 
     def _lines(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Whole lines with their numbers; the last may be half written."""
-        try:
-            text = (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return
+        """Whole lines that hold an object with a time, and their numbers; the last may be half written."""
+        with self._opened() as folder:
+            text = b"" if folder is None else _or_nothing(lambda: _head(folder, name))
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
-            if line.endswith("\n"):
-                yield number, json.loads(line)
+            row = _parsed(line) if line.endswith(b"\n") else {}
+            if _is_number(row.get("time")) and 0 <= row["time"] <= LATEST_SECONDS:
+                yield number, row
+
+    def _saved(self) -> Iterator[tuple[int, float]]:
+        """Step and time of each checkpoint."""
+        with self._opened() as folder:
+            if folder is None or folder.state("finetune") is None:
+                return
+            with contextlib.suppress(OSError), folder.folder("finetune") as inner:
+                for name in inner.names():
+                    step, state = _CHECKPOINT.fullmatch(name), inner.state(name)
+                    if step and state is not None:
+                        yield int(step[1]), min(max(0.0, state.st_mtime), LATEST_SECONDS)
 
 
-def measure(path: Path) -> DataSize:
-    """How large a file of conversations is, one a line."""
-    lines = total = longest = 0
-    with path.open("rb") as file:
-        for line in file:
-            if line.strip():
-                lines, total, longest = lines + 1, total + len(line), max(longest, len(line))
-    return DataSize(lines, total, longest)
+def _head(folder: Folder, name: str) -> bytes:
+    with folder.file(name) as file:
+        return file.read(MAX_LINES_BYTES)
+
+
+def _or_nothing(read: Any) -> bytes:
+    """What was read; nothing where there is no plain file, or one that is too large."""
+    try:
+        return read()
+    except (UnsafePath, FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def _parsed(text: bytes) -> Mapping[str, Any]:
+    """A JSON object; empty for anything else."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_measured(row: Mapping[str, Any]) -> bool:
+    steps = (row.get("step"), row.get("total_steps"))
+    losses = [row[name] for name in ("train_loss", "valid_loss") if name in row]
+    return (
+        all(type(step) is int and 0 <= step <= LARGEST_STEP for step in steps)
+        and all(isinstance(loss, float) or _is_number(loss) for loss in losses)  # NaN where it diverged
+        and type(row.get("tokens", 0)) is int
+        and _is_number(row.get("tokens", 0))
+    )
+
+
+def _is_outcome(found: Mapping[str, Any]) -> bool:
+    match found.get("state"):
+        case "succeeded":
+            return all(_is_number(found.get(name)) for name in _SUCCEEDED)
+        case "failed":
+            return all(isinstance(found.get(name), str) for name in _FAILED)
+        case state:
+            return state == "stopped"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) < LARGEST_NUMBER
+
+
+def _text(row: Mapping[str, Any], name: str, default: str = "") -> str:
+    return str(row.get(name, default))

@@ -3,13 +3,21 @@ nothing."""
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from neocloud.services.inference.reconcile.safetensors import BadWeights, Tensor, main_dtype, read_header
-from neocloud.services.inference.reconcile.weights import Weights, check_folder, read_json
+from neocloud.core.osfiles import Folder
+from neocloud.services.inference.reconcile.safetensors import BadWeights, Tensor, main_dtype
+from neocloud.services.inference.reconcile.weights import (
+    Weights,
+    check_folder,
+    check_modules,
+    has_file,
+    read_json,
+    read_tensors,
+    size_of,
+)
+from neocloud.services.inference.resources import ADAPTER_WEIGHTS as WEIGHTS
 from neocloud.services.inference.rules.shape import LARGEST_RANK
 
-WEIGHTS = "adapter_model.safetensors"
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _INPUT_IS_HIDDEN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"})
 
@@ -23,17 +31,17 @@ class Adapter:
     dtype: str
 
 
-def read_adapter(folder: Path, base: Weights) -> Adapter:
+def read_adapter(folder: Folder, base: Weights) -> Adapter:
     """Raises BadWeights with what is missing, or why it does not go with its base."""
     check_folder(folder)
-    if not (folder / "adapter_config.json").is_file():
+    if not has_file(folder, "adapter_config.json"):
         raise BadWeights(
-            f"{folder} has no adapter_config.json; an adapter's folder holds that and {WEIGHTS}."
+            f"{folder.path} has no adapter_config.json; an adapter's folder holds that and {WEIGHTS}."
             " For a whole model leave out its base."
         )
-    if not (folder / WEIGHTS).is_file():
-        raise BadWeights(f"{folder} has no {WEIGHTS}")
-    config = read_json(folder / "adapter_config.json")
+    if not has_file(folder, WEIGHTS):
+        raise BadWeights(f"{folder.path} has no {WEIGHTS}")
+    config = read_json(folder, "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise BadWeights(f'adapter_config.json says "peft_type" {config.get("peft_type")!r}; LORA is served')
     if config.get("modules_to_save"):
@@ -54,12 +62,12 @@ def read_adapter(folder: Path, base: Weights) -> Adapter:
         raise BadWeights(
             f"the adapter has rank {rank!r}; ranks from 1 to {LARGEST_RANK} are served, or merge it"
         )
-    tensors = read_header(folder / WEIGHTS)
+    tensors = read_tensors(folder, WEIGHTS)
     return Adapter(
         rank=rank,
         target_modules=_checked_modules(tensors, rank, base),
         parameters=sum(tensor.parameters for tensor in tensors),
-        size_bytes=(folder / WEIGHTS).stat().st_size,
+        size_bytes=size_of(folder, WEIGHTS),
         dtype=main_dtype(tensors),
     )
 
@@ -83,6 +91,7 @@ def _checked_modules(tensors: tuple[Tensor, ...], rank: int, base: Weights) -> t
             )
         if tensor.name.endswith("lora_A.weight"):
             _check_shape(tensor, module, rank, base)
+    check_modules(frozenset(found))
     unknown = sorted(found - base.module_names)
     if unknown or not found:
         raise BadWeights(

@@ -5,20 +5,29 @@ hard links where the file system allows: no second copy.
 """
 
 import asyncio
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from neocloud.core.osfiles import Folder
 from neocloud.services.inference.reconcile.engine_client import EngineClient, EngineRefused
 from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.resources import (
+    ADAPTER_WEIGHTS,
+    ModelFolders,
+    WeightsGone,
+    check_weights,
+)
 
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
 
 
-async def lay(target: Path, wanted: Mapping[str, Path]) -> None:
-    """Make the folder hold these adapters, by id, from their folders. Others stay until `tidy`."""
-    await asyncio.to_thread(_lay, target, wanted)
+async def lay(folders: ModelFolders, target: Path, wanted: Mapping[str, Any]) -> None:
+    """Make the folder hold these adapters, Model messages by id. Others stay until `tidy`.
+
+    Raises WeightsGone when one is not what was looked at any more; OSError.
+    """
+    await asyncio.to_thread(_lay, folders, target, wanted)
 
 
 async def tidy(target: Path, wanted: Mapping[str, Path]) -> None:
@@ -46,30 +55,33 @@ async def load_into(
     return sorted(loaded), "; ".join(refusals)
 
 
-def _lay(target: Path, wanted: Mapping[str, Path]) -> None:
+def _lay(folders: ModelFolders, target: Path, wanted: Mapping[str, Any]) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    for adapter_id, source in wanted.items():
-        place = target / adapter_id
-        if place.exists():
+    for adapter_id, model in wanted.items():
+        if (target / adapter_id).exists():
             continue
-        partial = target / f".{adapter_id}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        try:
+            with folders.locate_known(model).folder() as source, Folder.open(target) as place:
+                _lay_one(source, place, adapter_id, model.status)
+        except WeightsGone as error:
+            raise WeightsGone(f"{model.metadata.name}: {error}") from error
+
+
+def _lay_one(source: Folder, place: Folder, adapter_id: str, status: Any) -> None:
+    """Whole or not at all."""
+    partial = f".{adapter_id}"
+    place.remove(partial)
+    with place.make(partial) as laid:
         for name in ADAPTER_FILES:
-            _link(source / name, partial / name)
-        partial.rename(place)  # whole or not at all
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source.resolve(), target)
-    except OSError:  # another file system
-        shutil.copyfile(source, target)
+            source.copy_file(name, laid, name, link=True, inner_links=True)
+        check_weights(laid, status)
+    place.rename(partial, adapter_id)
 
 
 def _tidy(target: Path, wanted: set[str]) -> None:
     if not target.is_dir():
         return
-    for place in target.iterdir():
-        if place.name not in wanted:
-            shutil.rmtree(place, ignore_errors=True)
+    with Folder.open(target) as laid:
+        for name in laid.names():
+            if name not in wanted:
+                laid.remove(name)

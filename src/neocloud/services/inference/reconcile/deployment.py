@@ -33,12 +33,13 @@ from neocloud.services.inference.resources import (
     DEPLOYMENT,
     ENGINE_KEY,
     MODEL_FOLDERS,
+    MODULE_NAME,
     DeploymentReason,
     ModelFolders,
     ModelState,
     Replica,
+    WeightsGone,
     embeds,
-    weights_folder,
 )
 from neocloud.services.inference.rules.memory import Plan
 from neocloud.services.inference.rules.scaling import Demand, quiet_time, wanted_replicas
@@ -132,6 +133,12 @@ class DeploymentReconciler:
                 DeploymentReason.MODEL_NOT_READY,
                 f"Its model {scope.model.metadata.name} is {state}, not READY.",
             )
+        wrong = [name for name in scope.model.status.target_modules if not MODULE_NAME.fullmatch(name)]
+        if wrong:  # it was looked at by an older release
+            raise Failed(
+                DeploymentReason.MODEL_NOT_READY,
+                f"Its model names a layer {wrong[0]!r}; only letters, digits and _ are taken.",
+            )
         if not scope.plan.fits:
             raise Failed(
                 DeploymentReason.ENGINE_OUT_OF_MEMORY,
@@ -161,10 +168,10 @@ class DeploymentReconciler:
     async def _lay_adapters(self, scope: Scope) -> None:
         if not scope.spec.max_adapters or not self._client.reads_files:
             return
-        sources = {each.id: weights_folder(each.model, self._folders) for each in scope.adapters}
+        wanted = {each.id: each.model for each in scope.adapters}
         try:
-            await lay(self._folders.of_deployment(scope.id), sources)
-        except OSError as error:
+            await lay(self._folders, self._folders.of_deployment(scope.id), wanted)
+        except (WeightsGone, OSError) as error:
             raise RetryLater(
                 f"an adapter cannot be laid beside the model: {error}", delay_seconds=5.0
             ) from error

@@ -8,7 +8,6 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract, wire
@@ -23,10 +22,12 @@ from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,
     MODEL_FOLDERS,
+    Location,
     ModelFolders,
     ModelReason,
     ModelState,
     ModelStatus,
+    WeightsGone,
     namespace,
     users_space,
     weights_folder,
@@ -120,7 +121,7 @@ class ModelReconciler:
         await self._engine.remove([Reference("Namespace", name, name)])
 
     async def _look(self, scope: ModelScope) -> None:
-        folder = self._checked(scope.model, scope.model_id)
+        folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)
         base_folder = await self._base_folder(scope)
         try:
             scope.facts = await self._reader.read(folder, base_folder)
@@ -128,29 +129,36 @@ class ModelReconciler:
             reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
             raise Failed(reason, f"{error}.") from error
 
-    def _checked(self, model: Any, model_id: str) -> Path:
-        """The folder, with all links followed, which must be open to the model's project."""
+    def _checked(self, model: Any, model_id: str) -> Location:
+        """The folder, with the links of its path followed, which must be open to the model's project."""
         folder = weights_folder(model, self._folders)
-        project_id = model.metadata.parent_id
-        real = folder.resolve()
-        if self._reader.reads_files and not self._folders.is_open(
-            real, project_id=project_id, model_id=model_id
-        ):
+        if not self._reader.reads_files:
+            return Location(folder)
+        found = self._folders.locate(folder, project_id=model.metadata.parent_id, model_id=model_id)
+        if found is None:
             raise Failed(
                 ModelReason.BAD_FOLDER,
                 f"{folder} is not in a folder that is opened for models. `neo model add` copies it; or the"
                 " operator opens its parent with --model-folder.",
             )
-        return real
+        return found
 
-    async def _base_folder(self, scope: ModelScope) -> Path | None:
+    async def _base_folder(self, scope: ModelScope) -> Location | None:
         base_id = scope.model.spec.base_model_id
         if not base_id:
             return None
         row = await scope.context.get(base_id)
         if row is None or row.state != ModelState.READY:
             raise RetryLater(f"its base {base_id} is not READY", delay_seconds=POLL_SECONDS)
-        return self._checked(wire.resource_message(row), base_id)
+        return await asyncio.to_thread(self._known, wire.resource_message(row))
+
+    def _known(self, base: Any) -> Location:
+        if not self._reader.reads_files:
+            return Location(weights_folder(base, self._folders))
+        try:
+            return self._folders.locate_known(base)
+        except WeightsGone as error:
+            raise Failed(ModelReason.BAD_FOLDER, f"Its base: {error}.") from error
 
     async def _remove_namespace(self, scope: ModelScope) -> None:
         name = namespace(scope.model_id)

@@ -21,9 +21,9 @@ from neocloud.services.inference.resources import (
     ENGINE_PORT,
     DeploymentReason,
     ModelFolders,
+    WeightsGone,
     embeds,
     namespace,
-    weights_folder,
 )
 from neocloud.services.inference.rules.memory import GIB
 from neocloud.services.inference.rules.shape import LARGEST_RANK
@@ -46,6 +46,11 @@ class PodPlacement:
         objects = foundation(scope.namespace, scope.deployment.metadata.name, scope.engine_key)
         try:
             pods = [self._pod(scope, name) for name in names]
+        except WeightsGone as error:
+            assert scope.model is not None
+            raise Failed(
+                DeploymentReason.MODEL_NOT_READY, f"{scope.model.metadata.name}: {error}."
+            ) from error
         except OSError as error:
             raise Failed(
                 DeploymentReason.IMAGE_MISSING,
@@ -86,17 +91,22 @@ class PodPlacement:
 
     def _revision(self, scope: Scope, name: str) -> str:
         """Changes with what the spec says, not with a newer shared root: that is for replicas to come."""
-        pod = replica_pod(self._view(scope, name, ""))
+        try:
+            pod = replica_pod(self._view(scope, name, ""))
+        except WeightsGone:  # another revision than any: its start says why it cannot be
+            return ""
         return hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:16]
 
     def _view(self, scope: Scope, name: str, image: str) -> ReplicaView:
         assert scope.model is not None
         shape = preset(scope.spec.platform, scope.spec.preset)
+        weights = self._folders.locate_known(scope.model)
         return ReplicaView(
             name=name,
             namespace=scope.namespace,
             image=image,
-            weights=weights_folder(scope.model, self._folders).resolve(),
+            weights=weights.root,
+            weights_path=weights.path,
             adapters=self._folders.of_deployment(scope.id) if scope.spec.max_adapters else None,
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,

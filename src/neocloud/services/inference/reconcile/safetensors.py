@@ -6,10 +6,10 @@ an engine would find it only after minutes.
 
 import json
 import math
+import os
 import struct
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 LARGEST_HEADER_BYTES = 100_000_000
 DTYPES = {
@@ -37,24 +37,24 @@ class Tensor:
         return math.prod(self.shape)
 
 
-def read_header(file: Path) -> tuple[Tensor, ...]:
-    size = file.stat().st_size
-    with file.open("rb") as source:
-        start = source.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 0 < length <= min(LARGEST_HEADER_BYTES, size - 8):
-            raise BadWeights(f"{file.name} is no safetensors file, or is cut off; copy it again")
-        text = source.read(length)
+def read_header(file: BinaryIO, name: str) -> tuple[Tensor, ...]:
+    """Raises BadWeights; `name` is for its message."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+    if not 0 < length <= min(LARGEST_HEADER_BYTES, size - 8):
+        raise BadWeights(f"{name} is no safetensors file, or is cut off; copy it again")
+    text = file.read(length)
     try:
         header = json.loads(text)
-        tensors = [_tensor(name, entry) for name, entry in header.items() if name != "__metadata__"]
+        tensors = [_tensor(each, entry) for each, entry in header.items() if each != "__metadata__"]
         end = max(
-            (entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0
+            (entry["data_offsets"][1] for each, entry in header.items() if each != "__metadata__"), default=0
         )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BadWeights(f"{file.name} has a header that cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise BadWeights(f"{name} has a header that cannot be read: {error}") from error
     if 8 + length + end > size:
-        raise BadWeights(f"{file.name} is cut off: {size:,} bytes of {8 + length + end:,}; copy it again")
+        raise BadWeights(f"{name} is cut off: {size:,} bytes of {8 + length + end:,}; copy it again")
     return tuple(tensors)
 
 

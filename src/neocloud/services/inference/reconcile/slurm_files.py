@@ -5,11 +5,17 @@ Hard links where the file system allows: no second copy of the weights. Blocking
     <shown folder of the cluster>/<deployment id>/key           bearer token of the engines
     <shown folder of the cluster>/<deployment id>/model/        the weights
     <shown folder of the cluster>/<deployment id>/adapters/     by id
+
+Nothing in a folder of weights is followed out of it, and what was laid is what was looked at, by its digest.
 """
 
-import os
-import shutil
+import contextlib
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+from neocloud.core.osfiles import Folder, remove_tree
+from neocloud.core.ostrees import lay_files
+from neocloud.services.inference.resources import ModelFolders, check_weights
 
 KEY, MODEL, ADAPTERS = "key", "model", "adapters"
 
@@ -32,45 +38,25 @@ class JobFiles:
     def adapter(self, adapter_id: str) -> str:
         return str(self._there / ADAPTERS / adapter_id)
 
-    def lay(self, weights: Path, key: bytes) -> None:
-        """May be repeated. Raises OSError."""
+    def lay(self, folders: ModelFolders, model: Any, key: bytes) -> None:
+        """A Model's weights and the key. May be repeated. Raises WeightsGone; OSError."""
         self._here.mkdir(parents=True, exist_ok=True)
-        _write(self._here / KEY, key)
-        _lay_folder(weights, self._here / MODEL)
+        self._here.chmod(0o755)  # whatever the umask: jobs run as users of the cluster
+        with Folder.open(self._here) as here:
+            if not here.has_file(KEY) or here.read(KEY) != key:
+                here.write(KEY, key, 0o400)
+        if folders.reads_files and not (self._here / MODEL).exists():
+            with folders.locate_known(model).folder() as weights:
+                lay_files(
+                    weights, self._here / MODEL, lambda laid: check_weights(laid, model.status), link=True
+                )
 
     def lay_adapter(self, adapter_id: str, source: Path) -> None:
+        """From where the cloud itself has laid it, and looked at it. Raises OSError."""
         (self._here / ADAPTERS).mkdir(parents=True, exist_ok=True)
-        _lay_folder(source, self._here / ADAPTERS / adapter_id)
+        with Folder.open(source) as adapter:
+            lay_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
 
     def remove(self) -> None:
-        shutil.rmtree(self._here, ignore_errors=True)
-
-
-def _write(file: Path, content: bytes) -> None:
-    if file.exists() and file.read_bytes() == content:
-        return
-    partial = file.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as output:
-        output.write(content)
-    partial.replace(file)
-
-
-def _lay_folder(source: Path, target: Path) -> None:
-    """Whole or not at all. Files of the folder itself: engines read none below it."""
-    if target.exists():
-        return
-    partial = target.with_name(f".{target.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    for file in source.iterdir():
-        if file.is_file():
-            _link(file.resolve(), partial / file.name)
-    partial.rename(target)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copyfile(source, target)
+        with contextlib.suppress(OSError):
+            remove_tree(self._here)

@@ -29,7 +29,7 @@ from neocloud.services.inference.resources import (
     DeploymentReason,
     DeploymentSpec,
     ModelFolders,
-    weights_folder,
+    WeightsGone,
 )
 from neocloud.services.slurm.resources import (
     SHOWN_PATH,
@@ -71,9 +71,12 @@ class SlurmPlacement:
     async def start(self, scope: Scope, names: Sequence[str]) -> None:
         await self._require_usable(scope)
         assert scope.model is not None
-        weights = weights_folder(scope.model, self._folders).resolve()
         try:
-            await asyncio.to_thread(self._files(scope).lay, weights, scope.engine_key)
+            await asyncio.to_thread(self._files(scope).lay, self._folders, scope.model, scope.engine_key)
+        except WeightsGone as error:
+            raise Failed(
+                DeploymentReason.MODEL_NOT_READY, f"{scope.model.metadata.name}: {error}."
+            ) from error
         except OSError as error:
             why = f"the weights cannot be laid before the cluster: {error}"
             raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error

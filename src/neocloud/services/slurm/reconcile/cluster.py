@@ -127,6 +127,7 @@ class ClusterReconciler:
         claim = claim_name(scope.shared_root_id)
         shown = shown_folder(self._home, scope.cluster_id)
         shown.mkdir(parents=True, exist_ok=True)
+        shown.chmod(0o755)  # whatever the umask: jobs run as users of the cluster
         scope.view = await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
         await self._engine.apply(render(scope.view))
         scope.observation = await self._engine.observe(scope.namespace)

@@ -15,7 +15,7 @@ from neocloud.services.tuning.reconcile.scope import Scope, read_scope
 from neocloud.services.tuning.reconcile.slurm import JobOnSlurm
 from neocloud.services.tuning.reconcile.slurm_job import shown_as
 from neocloud.services.tuning.reconcile.status import job_status
-from neocloud.services.tuning.reconcile.wanted import base_model, base_weights, lay_out
+from neocloud.services.tuning.reconcile.wanted import base_model, lay_out
 from neocloud.services.tuning.record import Wish
 from neocloud.services.tuning.render import MODEL
 from neocloud.services.tuning.resources import JOB
@@ -57,7 +57,7 @@ class FineTuningJobReconciler:
 
     async def _train(self, scope: Scope) -> None:
         base = await base_model(scope.context, scope.job.spec.model_id)
-        await self._place(scope).ensure(scope, str(base_weights(self._dependencies, base)))
+        await self._place(scope).ensure(scope, base)
         scope.is_training = not scope.outcome
 
     async def _keep(self, scope: Scope) -> None:

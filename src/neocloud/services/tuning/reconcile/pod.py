@@ -1,6 +1,7 @@
 """The pod of a job: started, watched, stopped with a checkpoint, and started anew when it was lost."""
 
 import asyncio
+from typing import Any
 
 from neocloud.core.reconcile.steps import Failed, RetryLater
 from neocloud.core.service import Dependencies
@@ -9,6 +10,7 @@ from neocloud.services.compute.resources import preset
 from neocloud.services.tuning.reconcile.attempts import lost, next_attempt
 from neocloud.services.tuning.reconcile.code_folder import code_folder
 from neocloud.services.tuning.reconcile.scope import Scope
+from neocloud.services.tuning.reconcile.wanted import base_weights
 from neocloud.services.tuning.render import ATTEMPT_LABEL, POD, JobView, render
 from neocloud.services.tuning.resources import namespace
 
@@ -21,7 +23,7 @@ class JobPod:
         self._dependencies = dependencies
         self._engine = dependencies.engine
 
-    async def ensure(self, scope: Scope, model_folder: str) -> None:
+    async def ensure(self, scope: Scope, base: Any) -> None:
         """Returns while it trains, and once it has ended; raises RetryLater until then."""
         pod = scope.observation.pod(POD)
         if scope.outcome.get("state") == "stopped":  # as when the whole cloud was stopped
@@ -32,7 +34,7 @@ class JobPod:
             await self._engine.remove([pod.reference])
             pod = None
         if pod is None:
-            await self._engine.apply(render(await self._view(scope, model_folder)))
+            await self._engine.apply(render(await self._view(scope, base)))
             raise RetryLater("the pod is starting", delay_seconds=POLL_SECONDS)
         if pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
             await self._ended(scope, pod)
@@ -64,19 +66,21 @@ class JobPod:
             return
         await lost(self._dependencies.store, scope, "pod", pod.message or "no reason was left")
 
-    async def _view(self, scope: Scope, model_folder: str) -> JobView:
+    async def _view(self, scope: Scope, base: Any) -> JobView:
         shape = preset(scope.job.spec.platform, scope.job.spec.preset)
         try:
             image = self._dependencies.settings.image(IMAGE)
         except FileNotFoundError as error:
             raise Failed("ImageMissing", f"The image {IMAGE} is not built; run neo image build.") from error
+        weights = base_weights(self._dependencies, base)
         return JobView(
             id=scope.job_id,
             attempt=scope.record.attempt,
             image=image,
             work_folder=str(scope.folder.path),
             code_folder=str(code_folder()),
-            model_folder=model_folder,
+            model_folder=str(weights.root),
+            model_path=weights.path,
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             gpus=shape.gpus,

@@ -1,20 +1,23 @@
 """What a finished job leaves in the project: the new model, and its result files. May be repeated."""
 
 import asyncio
-import os
-import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from neocloud.core.reconcile.steps import Failed
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.inference.resources import MODEL, ModelSpec
-from neocloud.services.tuning.files import FILES
+from neocloud.services.tuning.files import FILES, Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.reconcile.wanted import model_folders
-from neocloud.services.tuning.resources import JOB, RESULT_PURPOSE, model_name, result_file_id
+from neocloud.services.tuning.resources import JOB, RESULT_PURPOSE, Reason, model_name, result_file_id
+from neocloud.services.tuning.work_folder import BadResult
 
+Result = TypeVar("Result")
 JOB_LABEL = "neocloud.dev/fine-tuning-job"
 RESULTS = {"step_metrics.csv": "metrics.csv", "evaluation.json": "report.json"}
 """Name of a result file to the name in the job's folder; the evaluation is the last."""
@@ -24,12 +27,7 @@ async def keep_results(dependencies: Dependencies, scope: Scope) -> None:
     files, kept = dependencies.extras[FILES], []
     for name, source in RESULTS.items():
         file_id = result_file_id(scope.job_id, name)
-        path = scope.folder.path / source
-        kept.append(
-            await asyncio.to_thread(
-                files.add, scope.job.metadata.parent_id, path, RESULT_PURPOSE, name, file_id
-            )
-        )
+        kept.append(await _taken(partial(_keep, files, scope, source, name, file_id)))
     scope.result_files = tuple(kept)
 
 
@@ -37,7 +35,7 @@ async def register_model(dependencies: Dependencies, scope: Scope, base: Any) ->
     """The model is a row of its own: it stays when the job is deleted."""
     project_id = scope.job.metadata.parent_id
     target = model_folders(dependencies).of_project(project_id) / scope.job_id
-    await asyncio.to_thread(_move, scope.folder.path / "result", target)
+    await _taken(lambda: scope.folder.copy_result(target))
     name = model_name(base.metadata.name, scope.job.spec.suffix, scope.job_id)
     spec = _spec(scope.job, base, target)
     found = await scope.context.find(MODEL, project_id, name)
@@ -72,12 +70,14 @@ def _let_go(tx: Transaction, model: Resource) -> None:
         tx.update(replace(row, owner_id=""))
 
 
-def _move(source: Path, target: Path) -> None:
-    """There as a whole or not at all, also on another file system."""
-    if target.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(source, partial)
-    os.replace(partial, target)
+def _keep(files: Files, scope: Scope, source: str, name: str, file_id: str) -> str:
+    with scope.folder.result_file(source) as path:
+        return files.add(scope.job.metadata.parent_id, path, RESULT_PURPOSE, name, file_id)
+
+
+async def _taken(take: Callable[[], Result]) -> Result:
+    """What the container left is not trusted: a link or a device in its place ends the job."""
+    try:
+        return await asyncio.to_thread(take)
+    except BadResult as error:
+        raise Failed(Reason.BAD_RESULT, f"The job's result was refused: {error}.") from error

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from neocloud.core.reconcile.steps import Failed, RetryLater
 from neocloud.core.service import Dependencies
+from neocloud.services.inference.resources import WeightsGone
 from neocloud.services.slurm.resources import (
     BATCH_JOBS,
     BatchJob,
@@ -27,6 +29,7 @@ from neocloud.services.tuning.reconcile.attempts import keep_record, lost, next_
 from neocloud.services.tuning.reconcile.code_folder import code_folder
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.reconcile.slurm_job import attempt_of, new_job, work_path
+from neocloud.services.tuning.reconcile.wanted import model_folders
 from neocloud.services.tuning.resources import Reason
 from neocloud.services.tuning.work_folder import WorkFolder
 
@@ -39,7 +42,7 @@ class JobOnSlurm:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
 
-    async def ensure(self, scope: Scope, model_folder: str) -> None:
+    async def ensure(self, scope: Scope, base: Any) -> None:
         """Returns while it trains, and once it has ended; raises RetryLater until then."""
         async with self._reached(scope) as cluster:
             current = await self._current(cluster, scope)
@@ -53,7 +56,7 @@ class JobOnSlurm:
             if scope.outcome:
                 return
             if current is None and not scope.record.slurm_jobs:
-                await self._submit(cluster, scope, model_folder)
+                await self._submit(cluster, scope, base)
             await self._wait(scope, current)
 
     async def stop(self, scope: Scope) -> None:
@@ -103,13 +106,15 @@ class JobOnSlurm:
         if living:
             raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=RETRY_SECONDS)
 
-    async def _submit(self, cluster: "_Cluster", scope: Scope, model_folder: str) -> None:
+    async def _submit(self, cluster: "_Cluster", scope: Scope, base: Any) -> None:
         record, spec = scope.record, scope.job.spec
-        model = await asyncio.to_thread(Path(model_folder).resolve)
+        folders, shown = model_folders(self._dependencies), self._shown(scope)
         try:
-            await asyncio.to_thread(
-                slurm_files.lay, self._shown(scope), code_folder(), model, scope.folder.path, record.attempt
-            )
+            await asyncio.to_thread(slurm_files.lay, shown, code_folder(), scope.folder.path, record.attempt)
+            if folders.reads_files:
+                await asyncio.to_thread(slurm_files.lay_model, shown, folders, base)
+        except WeightsGone as error:
+            raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
         except OSError as error:
             why = f"its files cannot be laid before the cluster: {error}"
             raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error

@@ -1,20 +1,23 @@
 """Files between the control plane and the nodes of a cluster, which share no disk that both can write.
 
-There: code, base model and data lie in the folder that the cluster's workers see, hard links where the file
-system allows. Back: what the recipes keep for whoever watches is read by the login node and laid into the
-job's folder here, where all else of the brick looks for it. Members of the cluster can write those files too,
-so only known names are taken, and only plain files.
+There: code, base model and data lie in the folder that the cluster's workers see; the model's files are hard
+links where the file system cannot share their bytes. Back: what the recipes keep for whoever watches is read
+by the login node and laid into the job's folder here, where all else of the service looks for it. Members of
+the cluster can write those files too, so only known names are taken, and only plain files.
 """
 
 import io
 import os
 import re
-import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, BinaryIO, Protocol
 
+from neocloud.core.osfiles import Folder
+from neocloud.core.ostrees import lay_files
+from neocloud.services.inference.resources import ModelFolders, check_weights
 from neocloud.services.slurm.resources import ClusterUnreachable, CommandResult
+from neocloud.services.tuning.work_folder import LATEST_SECONDS
 
 CHUNK_BYTES = 16 * 1024**2
 """Piece of a result that is read at once, in bytes."""
@@ -33,7 +36,7 @@ find . \\( -type d -o -type f -size -"$1"c \\) -print0 |
 _WATCHED = re.compile(
     r"(events\.jsonl|log\.txt|outcome\.json|metrics\.csv|report\.json|finetune/metrics\.jsonl)"
 )
-_CHECKPOINT = re.compile(r"finetune/checkpoint-[0-9]+")
+_CHECKPOINT = re.compile(r"checkpoint-[0-9]+")
 _RESULT = re.compile(r"(?P<size>[0-9]+) (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 _LARGE = ("./finetune/*/*", "./*_file.jsonl", "./chats*", "./merged", "./result", ".*.partial")
 
@@ -44,16 +47,26 @@ class Run(Protocol):
     async def __call__(self, command: list[str], /, *, max_output_bytes: int = ...) -> CommandResult: ...
 
 
-def lay(shown: Path, code: Path, model: Path, work: Path, attempt: int) -> None:
-    """May be repeated. Raises OSError."""
+def lay(shown: Path, code: Path, work: Path, attempt: int) -> None:
+    """The recipes, the data and what is wanted. May be repeated. Raises OSError."""
     shown.mkdir(parents=True, exist_ok=True)
-    _lay_folder(code, shown / "code")
-    _lay_folder(model, shown / "model")
-    for file in (*work.glob("*_file.jsonl"), work / "job.json"):
-        name = f"job-{attempt}.json" if file.name == "job.json" else file.name
-        if not (shown / name).exists():
-            _copy(file, shown / f".{name}")
-            (shown / f".{name}").replace(shown / name)
+    shown.chmod(0o755)  # whatever the umask: jobs run as users of the cluster
+    with Folder.open(code) as recipes:
+        lay_files(recipes, shown / "code")  # copies: nobody on a cluster has the same file as the cloud
+    with Folder.open(work) as source, Folder.open(shown) as target:
+        for name in (*(name for name in source.names() if name.endswith("_file.jsonl")), "job.json"):
+            laid = f"job-{attempt}.json" if name == "job.json" else name
+            if target.state(laid) is None:
+                target.remove(f".{laid}")
+                source.copy_file(name, target, f".{laid}")
+                target.rename(f".{laid}", laid)
+
+
+def lay_model(shown: Path, folders: ModelFolders, model: Any) -> None:
+    """The weights of a Model, as they were looked at. May be repeated. Raises WeightsGone; OSError."""
+    if not (shown / "model").exists():
+        with folders.locate_known(model).folder() as weights:
+            lay_files(weights, shown / "model", lambda laid: check_weights(laid, model.status), link=True)
 
 
 async def read_back(run: Run, there: PurePosixPath, work: Path) -> None:
@@ -71,69 +84,56 @@ async def read_back(run: Run, there: PurePosixPath, work: Path) -> None:
 
 async def fetch_result(run: Run, there: PurePosixPath, work: Path) -> None:
     """The folder `result`, piece by piece: it may be large. Whole or not at all."""
-    target, partial = work / "result", work / ".result.partial"
-    if target.exists():
-        return
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    source = there / "result"
+    partial, source = ".result.partial", there / "result"
+    with Folder.open(work) as folder:
+        if folder.state("result") is not None:
+            return
+        folder.remove(partial)
+        with folder.make(partial) as target:
+            await _fetch_files(run, source, target)
+        folder.rename(partial, "result")
+
+
+async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
     listing = await run(["find", str(source), "-maxdepth", "1", "-type", "f", "-printf", r"%s %f\n"])
     if listing.exit_code:
         raise ClusterUnreachable(f"{source} cannot be listed: {listing.stderr.decode(errors='replace')}")
     for line in listing.stdout.decode(errors="replace").splitlines():
         if found := _RESULT.fullmatch(line):
-            await _fetch(run, source / found["name"], partial / found["name"], int(found["size"]))
-    partial.rename(target)
+            target.unlink(found["name"])
+            with target.new_file(found["name"]) as file:
+                await _fetch(run, source / found["name"], file, int(found["size"]))
 
 
-async def _fetch(run: Run, source: PurePosixPath, target: Path, size: int) -> None:
-    with target.open("wb") as file:
-        while file.tell() < size:
-            place = ["iflag=skip_bytes,count_bytes", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
-            command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *place]
-            piece = await run(command, max_output_bytes=CHUNK_BYTES + _SAID_BYTES)
-            if piece.exit_code or not piece.stdout:
-                why = piece.stderr.decode(errors="replace").strip()
-                raise ClusterUnreachable(f"{source} cannot be read: {why or 'it became shorter'}")
-            file.write(piece.stdout)
+async def _fetch(run: Run, source: PurePosixPath, file: BinaryIO, size: int) -> None:
+    while file.tell() < size:
+        place = ["iflag=skip_bytes,count_bytes", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
+        command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *place]
+        piece = await run(command, max_output_bytes=CHUNK_BYTES + _SAID_BYTES)
+        if piece.exit_code or not piece.stdout:
+            why = piece.stderr.decode(errors="replace").strip()
+            raise ClusterUnreachable(f"{source} cannot be read: {why or 'it became shorter'}")
+        file.write(piece.stdout)
 
 
 def _take(archive: bytes, work: Path) -> None:
     checkpoints = set()
-    (work / "finetune").mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    work.mkdir(parents=True, exist_ok=True)
+    with (
+        Folder.open(work) as folder,
+        folder.make("finetune") as finetune,
+        tarfile.open(fileobj=io.BytesIO(archive)) as tar,
+    ):
         for member in tar:
-            name = member.name.removeprefix("./")
-            if member.isfile() and _WATCHED.fullmatch(name) and (content := tar.extractfile(member)):
-                partial = work / ".read-back.partial"
-                partial.write_bytes(content.read())
-                partial.replace(work / name)
-            elif member.isdir() and _CHECKPOINT.fullmatch(name):
+            place, _, name = member.name.removeprefix("./").rpartition("/")
+            if member.isfile() and _WATCHED.fullmatch(member.name.removeprefix("./")):
+                content = tar.extractfile(member)
+                (finetune if place else folder).write(name, content.read() if content else b"")
+            elif member.isdir() and place == "finetune" and _CHECKPOINT.fullmatch(name):
                 checkpoints.add(name)
-                (work / name).mkdir(exist_ok=True)
-                os.utime(work / name, (member.mtime, member.mtime))
-    for gone in work.glob("finetune/checkpoint-[0-9]*"):
-        if str(gone.relative_to(work)) not in checkpoints:
-            gone.rmdir()
-
-
-def _lay_folder(source: Path, target: Path) -> None:
-    """Files of the folder itself; nothing that is run or loaded lies below it."""
-    if target.exists():
-        return
-    partial = target.with_name(f".{target.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    for file in source.iterdir():
-        if file.is_file():
-            _copy(file.resolve(), partial / file.name)
-    partial.rename(target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Without a second copy of the bytes where that can be."""
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copyfile(source, target)
+                with finetune.make(name) as checkpoint:
+                    saved_at = min(max(0.0, member.mtime), LATEST_SECONDS)
+                    os.utime(checkpoint.descriptor, (saved_at, saved_at))
+        for gone in finetune.names():
+            if _CHECKPOINT.fullmatch(gone) and gone not in checkpoints:
+                finetune.remove(gone)

@@ -2,14 +2,20 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context, Failed
+from neocloud.core.osfiles import UnsafePath
+from neocloud.core.reconcile.steps import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.resources import Preset
-from neocloud.services.inference.resources import MODEL_FOLDERS, ModelFolders, ModelState, weights_folder
+from neocloud.services.inference.resources import (
+    MODEL_FOLDERS,
+    Location,
+    ModelFolders,
+    ModelState,
+    WeightsGone,
+)
 from neocloud.services.tuning.files import FILES
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.resources import Reason, model_name
@@ -22,7 +28,7 @@ from neocloud.services.tuning.rules.recipe_settings import (
     deal_out,
     training_arguments,
 )
-from neocloud.services.tuning.work_folder import WorkFolder, measure
+from neocloud.services.tuning.work_folder import WorkFolder
 
 LEAST_CONTEXT = 128
 
@@ -44,12 +50,14 @@ async def base_model(context: Context, model_id: str) -> Any:
 async def lay_out(dependencies: Dependencies, scope: Scope, base: Any, model_path: str) -> None:
     """Fill the folder for this attempt, and the scope's hyperparameters and warnings."""
     spec, folder = scope.job.spec, scope.folder
-    data = folder.path / "training_file.jsonl"
-    if not data.exists():
-        data = await _place(dependencies, scope, "training_file")
+    if not await asyncio.to_thread(folder.holds, "training_file.jsonl"):
+        await _place(dependencies, scope, "training_file")
     if spec.validation_file:
         await _place(dependencies, scope, "validation_file")
-    size = await asyncio.to_thread(measure, data)
+    try:
+        size = await asyncio.to_thread(folder.measure, "training_file.jsonl")
+    except (UnsafePath, FileNotFoundError) as error:  # the container of an earlier attempt put it aside
+        raise RetryLater(f"the training file is laid again: {error}", delay_seconds=1.0) from error
     used, notes = settings(scope, size, base)
     scope.hyperparameters, scope.warnings = used, notes
     if folder.wanted().get("attempt") != scope.record.attempt:
@@ -131,12 +139,12 @@ def _wanted(scope: Scope, base: Any, size: DataSize, used: Any, model_path: str)
     }
 
 
-async def _place(dependencies: Dependencies, scope: Scope, name: str) -> Path:
+async def _place(dependencies: Dependencies, scope: Scope, name: str) -> None:
     file_id = getattr(scope.job.spec, name)
     files = dependencies.extras[FILES]
     try:
         source = await asyncio.to_thread(files.path, scope.job.metadata.parent_id, file_id)
-        return await asyncio.to_thread(scope.folder.place, source, f"{name}.jsonl")
+        await asyncio.to_thread(scope.folder.place, source, f"{name}.jsonl")
     except (LookupError, FileNotFoundError) as error:
         raise Failed(Reason.FILE_MISSING, f"The {name} {file_id} was deleted before it was read.") from error
 
@@ -148,5 +156,8 @@ def _write(folder: WorkFolder, wanted: dict[str, Any], scope: Scope) -> None:
     folder.tell(scope.context.now.timestamp(), first if wanted["attempt"] == 1 else again)
 
 
-def base_weights(dependencies: Dependencies, base: Any) -> Path:
-    return weights_folder(base, model_folders(dependencies))
+def base_weights(dependencies: Dependencies, base: Any) -> Location:
+    try:
+        return model_folders(dependencies).locate_known(base)
+    except WeightsGone as error:
+        raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error

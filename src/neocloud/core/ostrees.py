@@ -1,0 +1,91 @@
+"""Whole folders that somebody else can write in: copied, laid where others read them, known by their digest.
+
+Everything is opened as `osfiles` opens it; blocking. Raises OSError, of which UnsafePath is one.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from neocloud.core.osfiles import MAX_TREE_DEPTH, MAX_TREE_ENTRIES, Folder, UnsafePath, copy_facts
+
+_CHUNK_BYTES = 8 * 1024**2
+
+
+def copy_tree(source: Folder, target: Folder, *, exact: bool = False) -> None:
+    """All regular files and folders into `target`, which is empty; `exact` keeps owners, modes and links.
+
+    Raises UnsafePath at the first thing that is none of these, and when there is too much.
+    """
+    _copy(source, target, [MAX_TREE_ENTRIES], 0, exact=exact)
+
+
+def lay_files(
+    source: Folder, target: Path, check: Callable[[Folder], None] = lambda _: None, *, link: bool = False
+) -> None:
+    """The regular files of a folder, none below it, in a new folder at `target`: whole or not at all.
+
+    Nobody else can write around `target`. Relative links between the files become files. `check` looks at
+    what was laid before it gets its name. Raises OSError, and what `check` raises.
+    """
+    with Folder.open(target.parent) as parent:
+        if parent.state(target.name) is not None:
+            return
+        partial = f".{target.name}"
+        parent.remove(partial)
+        with parent.make(partial) as laid:
+            for name in source.names():
+                with source.pinned(name, inner_links=True) as found:
+                    is_file = stat.S_ISREG(os.fstat(found).st_mode)
+                if is_file:
+                    source.copy_file(name, laid, name, link=link, inner_links=True)
+            check(laid)
+        parent.rename(partial, target.name)
+
+
+def content_digest(folder: Folder, names: Iterable[str]) -> str:
+    """SHA-256, in hexadecimal, over names, sizes and contents of these files. Raises OSError."""
+    found = hashlib.sha256()
+    for name in sorted(names):
+        with folder.file(name, inner_links=True) as file:
+            found.update(f"{name}\0{os.fstat(file.fileno()).st_size}\0".encode())
+            while chunk := file.read(_CHUNK_BYTES):
+                found.update(chunk)
+    return found.hexdigest()
+
+
+def _copy(source: Folder, target: Folder, left: list[int], depth: int, *, exact: bool) -> None:
+    if depth > MAX_TREE_DEPTH:
+        raise UnsafePath(source.path, f"lies more than {MAX_TREE_DEPTH} folders deep")
+    for name in source.names():
+        left[0] -= 1
+        if left[0] < 0:
+            raise UnsafePath(source.path, f"and its folders hold more than {MAX_TREE_ENTRIES:,} files")
+        if exact and _copied_link(source, target, name):
+            continue
+        with source.pinned(name) as found:
+            is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
+        if is_folder:
+            with source.folder(name) as inner, target.make(name) as copy:
+                _copy(inner, copy, left, depth + 1, exact=exact)
+        else:
+            source.copy_file(name, target, name, exact=exact)
+    if exact:
+        copy_facts(source.descriptor, target.descriptor)
+
+
+def _copied_link(source: Folder, target: Folder, name: str) -> bool:
+    """A link with the same text; False for anything else."""
+    try:
+        text = os.readlink(name, dir_fd=source.descriptor)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return False
+        raise
+    os.symlink(text, name, dir_fd=target.descriptor)
+    state = os.stat(name, dir_fd=source.descriptor, follow_symlinks=False)
+    os.chown(name, state.st_uid, state.st_gid, dir_fd=target.descriptor, follow_symlinks=False)
+    return True

@@ -1,0 +1,89 @@
+"""Modules that read or write where tenants can write use neocloud.core.osfiles, not names (C1, H6, H7)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import neocloud
+
+ROOT = Path(neocloud.__file__).parent
+WATCHED = (
+    "services/ai",
+    "services/compute",
+    "services/inference",
+    "services/slurm",
+    "services/tuning",
+    "engines/podman",
+)
+BY_NAME = {
+    *("open", "read_text", "read_bytes", "write_text", "write_bytes", "touch", "iterdir", "glob", "rglob"),
+    *("symlink_to", "hardlink_to"),
+}
+"""Methods of paths; `open()` itself too."""
+OF_MODULES = {
+    "os": {"open", "link", "symlink", "listdir", "scandir", "walk", "chown", "chmod", "truncate", "mkfifo"},
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move", "chown"},
+    "io": {"open"},
+}
+ALLOWED = {
+    "services/ai/images.py": "records of images that the operator built",
+    "services/compute/public_images.py": "records of images that the operator built",
+    "services/compute/resources/catalogue.py": "a file of the package",
+    "services/slurm/api/check.py": "programs of the package, sent into the cluster",
+    "services/slurm/api/probes/node.py": "runs inside the cluster",
+    "engines/podman/acceleration.py": "/dev/kvm",
+    "engines/podman/accelerators.py": "/etc/cdi",
+    "engines/podman/cgroups.py": "/sys/fs/cgroup",
+    "engines/podman/hostsfile.py": "files of the engine's own folder, and /etc/resolv.conf",
+    "engines/podman/logs.py": "what Podman writes of a container's output",
+    "engines/podman/mounts.py": "/proc, and mount points of root's own",
+    "engines/podman/names.py": "hosts files in the engine's own folder",
+    "engines/podman/networks.py": "records in the engine's own folder, /proc",
+    "engines/podman/objects.py": "records in the engine's own folder",
+    "engines/podman/pods.py": "hostPaths that services name",
+    "engines/podman/ports.py": "/sys/class/net",
+    "engines/podman/preparation.py": "the engine's own folder",
+    "engines/podman/processes.py": "/proc",
+    "engines/podman/records.py": "records in the engine's own folder",
+    "engines/podman/service.py": "Podman's own folders",
+    "engines/podman/copies.py": "flushes the engine's own folder",
+    "engines/podman/sub_paths.py": "mount points of root's own",
+    "engines/podman/teardown.py": "/sys/class/net",
+    "engines/podman/host.py": "/proc",
+    "engines/podman/volumes.py": "names of volumes, in a folder above what tenants can write",
+}
+
+
+def by_name(path: Path) -> Iterator[str]:
+    """Calls that look a file up by name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name) and called.id == "open":
+            yield f"{path}:{node.lineno} open()"
+        elif isinstance(called, ast.Attribute):
+            owner = called.value.id if isinstance(called.value, ast.Name) else ""
+            if called.attr in OF_MODULES.get(owner, ()):
+                yield f"{path}:{node.lineno} {owner}.{called.attr}()"
+            elif called.attr in BY_NAME and owner not in (*OF_MODULES, "Folder", "tarfile"):
+                yield f"{path}:{node.lineno} .{called.attr}()"
+
+
+@pytest.mark.parametrize("folder", WATCHED)
+def test_nothing_is_opened_by_name(folder: str) -> None:
+    files = {path: str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")}
+    found = [call for path, name in files.items() if name not in ALLOWED for call in by_name(path)]
+    assert not found, "use neocloud.core.osfiles, or say in ALLOWED why no tenant can write there"
+
+
+def test_what_is_allowed_is_there_and_needs_it() -> None:
+    assert [name for name in ALLOWED if not (ROOT / name).exists() or not list(by_name(ROOT / name))] == []
+
+
+def test_the_lint_sees_what_it_is_for(tmp_path: Path) -> None:
+    file = tmp_path / "new.py"
+    file.write_text("open(a)\nfolder.read_text()\nos.link(a, b)\nshutil.copytree(a, b)\nFolder.open(a)\n")
+    assert len(list(by_name(file))) == 4
