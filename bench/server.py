@@ -93,7 +93,8 @@ def start(stack: ExitStack, *arguments: str) -> dict[str, Any]:
 
 async def sign_in(channel: grpc.aio.Channel, account: dict[str, Any]) -> str:
     now = int(time.time())
-    claims = {"iss": account["iss"], "sub": account["sub"], "iat": now, "exp": now + 300}
+    claims = {"iss": account["iss"], "sub": account["sub"], "aud": "neocloud"}
+    claims |= {"iat": now, "exp": now + 300}
     assertion = jwt.encode(claims, account["private-key"], "RS256", headers={"kid": account["kid"]})
     rpc = contract.method(EXCHANGE)
     request = rpc.input(

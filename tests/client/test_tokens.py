@@ -69,6 +69,7 @@ def test_the_assertion_is_what_the_server_expects(credentials: Credentials, key:
         request.subject_token,
         key.public_key(),
         algorithms=["RS256"],
+        audience="neocloud",
         options={"verify_exp": False, "verify_iat": False},
     )
     assert claims["iss"] == claims["sub"] == "serviceaccount-e00s"

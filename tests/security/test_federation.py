@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -259,3 +260,64 @@ async def test_an_issuer_that_names_itself_must_be_named(cloud: Cloud, provider:
     right = {"loginToken": begun["loginToken"], **brought}
     assert (await call(cloud, "FinishOidc", right)).code == "unauthenticated"
     assert (await call(cloud, "FinishOidc", {**right, "iss": provider.issuer})).status == 200
+
+
+# Times and reuse of tokens
+
+
+@pytest.mark.parametrize(
+    "expires", [float("nan"), float("inf"), float("-inf"), "NaN", "99999999999", True, None, 10**400, [], {}]
+)
+async def test_a_token_ends_at_a_time_that_is_a_number(
+    cloud: Cloud, provider: Provider, expires: Any
+) -> None:
+    """NaN is neither before nor after any time; a text in quotes was read as a number."""
+    answer = await cloud.exchange(cloud.subject_token(cloud.bank.credentials, exp=expires))
+    assert answer.code in ("unauthenticated", "invalid_argument"), answer
+    robot_id = await cloud.make_account("robot")
+    await trust(cloud, robot_id, provider)
+    token = workload_token(cloud, provider, exp=expires)
+    assert (await from_workload(cloud, robot_id, token)).code == "unauthenticated"
+
+
+@pytest.mark.parametrize("name", ["iat", "nbf"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), "1", -(10**400)])
+async def test_a_token_begins_at_a_time_that_is_a_number(cloud: Cloud, name: str, value: Any) -> None:
+    answer = await cloud.exchange(cloud.subject_token(cloud.bank.credentials, **{name: value}))
+    assert answer.code in ("unauthenticated", "invalid_argument"), answer
+
+
+@pytest.mark.parametrize("audience", [None, "", [], "another", ["another"], 1, {"neocloud": 1}])
+async def test_a_subject_token_must_be_meant_for_this_cloud(cloud: Cloud, audience: Any) -> None:
+    answer = await cloud.exchange(cloud.subject_token(cloud.bank.credentials, aud=audience))
+    assert answer.code == "unauthenticated", answer
+
+
+async def test_a_subject_token_is_not_replayed_within_its_hour(cloud: Cloud) -> None:
+    until = int(cloud.clock.now().timestamp()) + 3600
+    token = cloud.subject_token(cloud.bank.credentials, exp=until)
+    assert (await cloud.exchange(token)).status == 200
+    assert (await cloud.exchange(token)).status == 200  # The first answer may have been lost.
+    cloud.clock.offset += timedelta(minutes=2)
+    answer = await cloud.exchange(token)
+    assert (answer.code, "used before" in answer.message) == ("unauthenticated", True)
+    head, _, signature = token.rpartition(".")
+    assert (await cloud.exchange(f"{head}.{signature}=")).code != "ok"
+    other = cloud.subject_token(cloud.bank.credentials, exp=until)
+    assert (await cloud.exchange(other)).status == 200
+
+
+async def test_an_address_that_nobody_verified_is_no_name_in_the_audit_log(
+    cloud: Cloud, provider: Provider
+) -> None:
+    provider.person = {"sub": "person-9", "email": "operator@bank.example", "email_verified": False}
+    federation_id = await federate(cloud, provider)
+    begun = await begin(cloud, federation_id)
+    brought = await browse(begun["authorizationUrl"])
+    signed_in = await call(cloud, "FinishOidc", {"loginToken": begun["loginToken"], **brought})
+    assert signed_in.status == 200
+    group = {"metadata": {"parentId": cloud.bank.tenant_id, "name": "mine"}, "spec": {}}
+    await cloud.call("GroupService/Create", group, token=signed_in.body["accessToken"])
+    events, _ = await cloud.store.read(lambda tx: tx.list_audit())
+    own = [event for event in events if event.subject == signed_in.body["tenantUserAccountId"]]
+    assert len(own) == 2 and {event.subject_name for event in own} == {"person-9"}

@@ -11,6 +11,7 @@ import typer
 from neocloud.cli.output import say
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, connect, invoker, live_endpoint, open_channel
+from neocloud.client.devices import device_token, keep_device_token
 from neocloud.client.errors import ClientError
 from neocloud.client.loopback import BrowserReply
 from neocloud.client.profiles import Profile, session_file
@@ -54,14 +55,22 @@ def by_password(place: Place, email: str, code: str, tenant: str, from_stdin: bo
         "totp_code": code,
         "tenant_id": tenant,
         "client": client_words(),
+        "device_token": device_token(place.endpoint, email),
     }
+
+    def call(path: str, message: Any) -> Any:
+        answer = place.call(path, message)
+        if answer.device_token:
+            keep_device_token(place.endpoint, email, answer.device_token)
+        return answer
+
     try:
-        return sign_in(place.call, "WithPassword", fields, utc_now())
+        return sign_in(call, "WithPassword", fields, utc_now())
     except ClientError as error:
         if error.code != "FAILED_PRECONDITION" or code or from_stdin:
             raise
     fields["totp_code"] = typer.prompt("Code of your authenticator app", err=True)
-    return sign_in(place.call, "WithPassword", fields, utc_now())
+    return sign_in(call, "WithPassword", fields, utc_now())
 
 
 def in_browser(place: Place, federation_id: str, port: int) -> Session:

@@ -6,6 +6,7 @@ private key never leaves this module except as a signature.
 """
 
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ import jwt
 from neocloud.client.errors import ClientError
 
 ASSERTION_LIFETIME = timedelta(minutes=5)
+AUDIENCE = "neocloud"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Credentials:
         claims = {
             "iss": self.service_account_id,
             "sub": self.service_account_id,
+            "aud": AUDIENCE,
+            "jti": secrets.token_urlsafe(12),
             "iat": now,
             "exp": now + ASSERTION_LIFETIME,
         }

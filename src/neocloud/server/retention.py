@@ -1,7 +1,7 @@
 """Forget what is old, so that no table grows for ever.
 
-Idempotency keys go after a day, since no client retries for longer; audit events when the operator wants them
-no more.
+Idempotency keys go after a day, since no client retries for longer; marks when they have ended; audit events
+when the operator wants them no more.
 """
 
 import logging
@@ -21,11 +21,12 @@ _LOG = logging.getLogger("neocloud.server")
 async def forget_old_keys(store: Store, clock: Clock) -> None:
     """Runs until it is cancelled."""
     while True:
-        before = clock.now() - KEEP_KEYS_FOR
+        now = clock.now()
         try:
-            await store.write(lambda tx, before=before: tx.forget_keys(before))
+            await store.write(lambda tx, now=now: tx.forget_keys(now - KEEP_KEYS_FOR))
+            await store.write(lambda tx, now=now: tx.forget_ended_marks(now))
         except StoreError as error:
-            _LOG.warning("idempotency keys stay for now: %s", error)
+            _LOG.warning("idempotency keys and marks stay for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
 
 

@@ -29,7 +29,7 @@ async def call(
 async def sign_in(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> str:
     """An access token for a service account's credentials, as `neo up` writes them."""
     key = credentials["subject-credentials"]
-    claims = {"iss": key["iss"], "sub": key["sub"], "exp": int(time.time()) + 60}
+    claims = {"iss": key["iss"], "sub": key["sub"], "aud": "neocloud", "exp": int(time.time()) + 60}
     request = contract.message("nebius.iam.v1.ExchangeTokenRequest")(
         grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
         requested_token_type=f"{_TYPE}:access_token",

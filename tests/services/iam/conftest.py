@@ -1,6 +1,7 @@
 """A server on loopback with the real iam and compute bricks, and two tenants that must not see each other."""
 
 import json
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -71,7 +72,14 @@ class Cloud:
         """What the SDKs sign, with `claims` put in the place of theirs."""
         subject = credentials["subject-credentials"]
         now = int(self.clock.now().timestamp())
-        content = {"iss": subject["iss"], "sub": subject["sub"], "iat": now, "exp": now + 60} | claims
+        content = {
+            "iss": subject["iss"],
+            "sub": subject["sub"],
+            "aud": "neocloud",
+            "jti": secrets.token_hex(8),
+        }
+        content |= {"iat": now, "exp": now + 60, **claims}
+        content = {name: value for name, value in content.items() if value is not None}
         headers = {"kid": subject["kid"]}
         return jwt.encode(content, subject["private-key"], algorithm=subject["alg"], headers=headers)
 

@@ -132,7 +132,8 @@ class Cloud:
 async def token_of(http: httpx.AsyncClient, tenant: Bootstrap) -> str:
     subject = tenant.credentials["subject-credentials"]
     now = int(SystemClock().now().timestamp())
-    claims = {"iss": subject["iss"], "sub": subject["sub"], "iat": now, "exp": now + 60}
+    claims = {"iss": subject["iss"], "sub": subject["sub"], "aud": "neocloud"}
+    claims |= {"iat": now, "exp": now + 60}
     signed = jwt.encode(
         claims, subject["private-key"], algorithm=subject["alg"], headers={"kid": subject["kid"]}
     )

@@ -1,8 +1,8 @@
 """What the control plane asks of its database.
 
-A store holds resources, operations, idempotency keys, audit events, state history, claims, counters and
-secrets. All work happens in transactions: a plain function that gets a `Transaction`. It is synchronous on
-purpose: no network call can hide inside. Writers are serialised per store (SQLite) or by the database
+A store holds resources, operations, idempotency keys, audit events, state history, claims, counters, marks
+and secrets. All work happens in transactions: a plain function that gets a `Transaction`. It is synchronous
+on purpose: no network call can hide inside. Writers are serialised per store (SQLite) or by the database
 (PostgreSQL); a writer that raises leaves nothing behind.
 
 The store knows no message types: spec and status are bytes. It never decides what is legal.
@@ -137,6 +137,14 @@ class HistoryEntry:
     spec: bytes
     labels: Mapping[str, str] = field(default_factory=dict)
     is_deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A number that is forgotten at `until`."""
+
+    amount: int
+    until: datetime
 
 
 @dataclass(frozen=True)
@@ -325,6 +333,30 @@ class Transaction(Protocol):
 
     def all_counters(self) -> Mapping[tuple[str, str], int]:
         """Every counter that is not 0, by scope and name."""
+        ...
+
+    # Marks: numbers that end by themselves, each in a space under a name.
+    def mark(self, space: str, name: str, now: datetime) -> Mark | None:
+        """None when there is none, or it has ended by now."""
+        ...
+
+    def put_mark(self, space: str, name: str, mark: Mark) -> None:
+        """In place of the one that is there."""
+        ...
+
+    def remove_mark(self, space: str, name: str) -> None: ...
+
+    def count_marks(self, space: str) -> int:
+        """Of the space, those that have ended and are not forgotten yet included."""
+        ...
+
+    def forget_ended_marks(self, now: datetime) -> int:
+        """Of every space; says how many are gone."""
+        ...
+
+    def forget_marks(self, space: str, now: datetime, *, below: int = 0, limit: int = 0) -> int:
+        """Remove the marks of the space that have ended by now; with a `limit`, also as many of the others
+        with an amount below `below`, those that end first. Says how many are gone."""
         ...
 
     # Secrets: encrypted at rest, gone with their resource. An id that is no resource may have secrets too.

@@ -222,3 +222,13 @@ counters = Table(
     Column("name", Text, primary_key=True),
     Column("amount", BigInteger, nullable=False),
 )
+
+marks = Table(
+    "marks",
+    metadata,
+    Column("space", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("amount", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    Index("marks_by_end", "space", "until"),
+)

@@ -10,6 +10,7 @@
 from neocloud.testing.store_conformance.audit import AuditConformance
 from neocloud.testing.store_conformance.claims import ClaimConformance
 from neocloud.testing.store_conformance.counters import CounterConformance
+from neocloud.testing.store_conformance.marks import MarkConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import RecordConformance
 from neocloud.testing.store_conformance.resources import ResourceConformance
@@ -25,6 +26,7 @@ class StoreConformance(
     ClaimConformance,
     CounterConformance,
     SecretConformance,
+    MarkConformance,
     TransactionConformance,
 ):
     """All of it."""

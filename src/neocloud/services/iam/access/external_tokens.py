@@ -12,6 +12,8 @@ from typing import Any
 import jwt
 
 LEEWAY = timedelta(seconds=60)
+_LATEST = 1e15
+"""Larger numbers are no times in seconds; it keeps huge integers from being converted."""
 MAX_TOKEN_CHARS = 16384
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -84,12 +86,21 @@ def _decode(token: str, keys: jwt.PyJWKSet) -> dict[str, Any]:
     raise ExternalTokenError("no key of its issuer signed it")
 
 
+def time_claim(claims: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A NumericDate (RFC 7519 section 2) in seconds since 1970. Raises ValueError for anything else: a text,
+    an infinite number, and NaN, which is neither before nor after any time."""
+    value = claims.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LATEST:
+        raise ValueError(f"{name} is no NumericDate")
+    return float(value)
+
+
 def _check_times(claims: Mapping[str, Any], now: datetime) -> None:
     moment, leeway = now.timestamp(), LEEWAY.total_seconds()
     try:
-        expires, issued = float(claims["exp"]), float(claims["iat"])
-        begins = float(claims.get("nbf", issued))
-    except (TypeError, ValueError) as error:
+        expires, issued = time_claim(claims, "exp"), time_claim(claims, "iat")
+        begins = time_claim(claims, "nbf", issued)
+    except ValueError as error:
         raise ExternalTokenError("its times are no numbers") from error
     if expires + leeway <= moment:
         raise ExternalTokenError("it has expired")

@@ -5,7 +5,7 @@ A password's hash is a secret of its user account and goes with it.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from argon2 import PasswordHasher
@@ -17,10 +17,12 @@ from neocloud.core.store.protocol import Transaction
 
 PASSWORDS = "iam.passwords"
 _PASSWORD = "password"
-_AT_ONCE = 4
-"""Each check takes 64 MiB for as long as it lasts; more than these wait,"""
-_MAX_WAITING = 64
-"""and more than these are sent away, whoever they are."""
+MAX_AT_ONCE = 2
+"""Each check takes 64 MiB and a processor for as long as it lasts; more than these wait,"""
+MAX_WAITING = 16
+"""more than these are sent away, whoever they are,"""
+MAX_WAIT_SECONDS = 10.0
+"""and who has waited so long, too."""
 
 
 class PasswordChecker:
@@ -29,15 +31,20 @@ class PasswordChecker:
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
         self._waiting = 0
         self._nobodys_hash = ""
 
-    async def matches(self, password: str, password_hash: str | None) -> bool:
-        """Without a hash the answer is no, and takes as long."""
+    async def matches(
+        self, password: str, password_hash: str | None, *, first: Callable[[], Awaitable[None]] | None = None
+    ) -> bool:
+        """Without a hash the answer is no, and takes as long. `first` runs when it is this one's turn. Raises
+        ApiError (too many requests) when there are too many at once, and what `first` raises."""
         if not self._nobodys_hash:
             self._nobodys_hash = await self.hash(secrets.token_urlsafe(32))
         async with self._queue():
+            if first is not None:
+                await first()
             return await asyncio.to_thread(self._matches, password, password_hash)
 
     async def hash(self, password: str) -> str:
@@ -56,14 +63,27 @@ class PasswordChecker:
 
     @asynccontextmanager
     async def _queue(self) -> AsyncIterator[None]:
-        if self._waiting >= _MAX_WAITING:
-            raise contract.unavailable("Too many people sign in at this moment. Try again in some seconds.")
+        if self._waiting >= MAX_WAITING:
+            raise _too_many()
         self._waiting += 1
         try:
-            async with self._turn:
-                yield
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise _too_many() from None
         finally:
             self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+def _too_many() -> contract.ApiError:
+    return contract.too_many_requests(
+        "Too many people sign in at this moment. Try again in some seconds.",
+        retry_after_seconds=MAX_WAIT_SECONDS,
+    )
 
 
 def checker_of(dependencies: Dependencies) -> PasswordChecker:

@@ -12,7 +12,7 @@ from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access.authorize import refused
 from neocloud.services.iam.access.tokens import AccessClaims
-from neocloud.services.iam.access.users import attributes_of, is_usable
+from neocloud.services.iam.access.users import is_usable, name_of
 from neocloud.services.iam.resources import (
     AUTH_PUBLIC_KEY,
     FEDERATED_CREDENTIALS,
@@ -76,7 +76,7 @@ def _proven(tx: Transaction, subject_id: str, proof_id: str, issued_at: datetime
         kind, name = "service_account", account.name
     elif account.kind == TENANT_USER_ACCOUNT and is_usable(tx, account):
         holds, ends_at = _proves_user(account, proof)
-        kind, name = "user", attributes_of(tx, account.id).email
+        kind, name = "user", name_of(tx, account)
     else:
         return None
     tenant_id = tenant_of(account.id, tx.get)

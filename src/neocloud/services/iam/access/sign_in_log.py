@@ -11,7 +11,7 @@ from neocloud.core.service import Call, Subject
 from neocloud.core.store.protocol import AuditEvent, Transaction
 from neocloud.services.iam.resources import SECRETS_ID, lineage
 
-_SOURCE = ":source"
+SOURCE = ":source"
 """Where the server puts the caller's address among the headers."""
 _MAX_TEXT = 512
 
@@ -56,7 +56,7 @@ def write_event(
             status="ERROR" if error else "DONE",
             subject_kind=subject.kind if subject else "",
             subject_name=subject.name if subject else "",
-            source_address=call.headers.get(_SOURCE, ""),
+            source_address=call.headers.get(SOURCE, ""),
             user_agent=call.headers.get("user-agent", "")[:_MAX_TEXT],
         )
     )

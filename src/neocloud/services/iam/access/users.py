@@ -22,6 +22,14 @@ def attributes_of(tx: Transaction, account_id: str) -> Any:
     return UserAttributes.FromString(tx.secret(account_id, _ATTRIBUTES) or b"")
 
 
+def name_of(tx: Transaction, account: Resource) -> str:
+    """What an account is called in the audit log. An address that the provider of its federation has not
+    verified may be anybody's, so the provider's own identifier stands for it."""
+    attributes = attributes_of(tx, account.id)
+    is_federated = bool(TenantUserAccountStatus.FromString(account.status).federation_id)
+    return attributes.sub if is_federated and not attributes.email_verified else attributes.email
+
+
 def put_attributes(tx: Transaction, account_id: str, attributes: Any) -> None:
     """Without signs that would move a terminal's cursor: names are chosen by strangers."""
     for field, value in attributes.ListFields():

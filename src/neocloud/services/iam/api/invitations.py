@@ -92,7 +92,7 @@ async def accept(call: Call, request: Any) -> Any:
         _close(tx, row, now)
         return start_session(tx, call, account, "INVITATION", request.client, f"{SERVICE}/AcceptInvitation")
 
-    return await answer(call, await store.write(take))
+    return await answer(call, await store.write(take), has_password=True)
 
 
 def _insert(tx: Transaction, request: Any, now: datetime) -> Resource:

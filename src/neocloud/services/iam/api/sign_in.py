@@ -1,9 +1,11 @@
 """Signing in as a person: by password, and keeping a session alive. Nobody has a token yet who calls these.
 
 Every refusal has the same words and takes as long, whether the address has no account, the password is wrong
-or the account is blocked. Wrong passwords are counted per address; after some, all are refused for a while.
+or the account is blocked. Wrong passwords are counted by address and by where they come from; after some, all
+are refused for a while, save from a client that signed in before or with the code of a second factor.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +13,8 @@ from neocloud.core import contract
 from neocloud.core.service import Call, Subject
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access import sessions
-from neocloud.services.iam.access.attempts import count_attempt, forgive
+from neocloud.services.iam.access.attempts import count_attempt, forgive, locked_until, take_back
+from neocloud.services.iam.access.devices import device_of, device_token
 from neocloud.services.iam.access.issuing import issue
 from neocloud.services.iam.access.passwords import (
     checker_of,
@@ -19,8 +22,16 @@ from neocloud.services.iam.access.passwords import (
     put_password_hash,
 )
 from neocloud.services.iam.access.second_factor import has_second_factor, use_code
-from neocloud.services.iam.access.sign_in_log import note_nothing, write_event
-from neocloud.services.iam.access.users import attributes_of, find_by_address, is_usable
+from neocloud.services.iam.access.sign_in_log import SOURCE, note_nothing, write_event
+from neocloud.services.iam.access.users import find_by_address, is_usable, name_of
+from neocloud.services.iam.rules.attempts import (
+    SOURCES,
+    Counted,
+    of_account,
+    of_address,
+    of_device,
+    of_source,
+)
 
 SERVICE = "neocloud.iam.v1.SignInService"
 SignInResponse = contract.message(f"{SERVICE.rpartition('.')[0]}.SignInResponse")
@@ -30,26 +41,54 @@ SignOutResponse = contract.message("neocloud.iam.v1.SignOutResponse")
 async def with_password(call: Call, request: Any) -> Any:
     now, store = call.dependencies.clock.now(), call.dependencies.store
     checker = checker_of(call.dependencies)
-    await refuse_when_locked(call, request.email)
     account, hashed = await store.read(lambda tx: _account(tx, request))
-    matches = await checker.matches(request.password, hashed)
+    counted, has_code = await _counted(call, request, account, now)
+    matches = await checker.matches(request.password, hashed, first=lambda: count_or_refuse(call, counted))
     fresh = await checker.hash(request.password) if matches and hashed and checker.is_outdated(hashed) else ""
 
     def decide(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
         found = tx.get(account.id) if matches and account else None
         if found is None or not is_usable(tx, found) or password_hash(tx, found.id) != hashed:
             return _refused(tx, call, account)
-        if has_second_factor(tx, found.id):
+        if has_second_factor(tx, found.id) and not has_code:
             if not request.totp_code:
                 return _code_wanted()
             if not use_code(tx, found.id, request.totp_code, now):
                 return _refused(tx, call, account)
-        forgive(tx, request.email)
+        take_back(tx, (each for each in counted if each.space == SOURCES), now)
+        forgive(tx, (each for each in counted if each.space != SOURCES))
         if fresh:
             put_password_hash(tx, found.id, fresh)
         return start_session(tx, call, found, "PASSWORD", request.client, f"{SERVICE}/WithPassword")
 
-    return await answer(call, await store.write(decide))
+    return await answer(call, await store.write(decide), has_password=True)
+
+
+async def _counted(
+    call: Call, request: Any, account: Resource | None, now: datetime
+) -> tuple[Sequence[Counted], bool]:
+    """What a wrong password would be counted for, and whether the code of a second factor was right and is
+    used up now. Raises ApiError when there were too many wrong ones already."""
+    store, source = call.dependencies.store, of_source(call.headers.get(SOURCE, ""))
+    device = await device_of(call, request.device_token, account.id) if account else ""
+    counted = (of_device(device),) if device else (of_address(request.email), source)
+    locked = await store.read(lambda tx: locked_until(tx, counted, now))
+    if locked is None:
+        return counted, False
+    if account is None or device:
+        raise _locked(locked, now)
+    if not await store.write(lambda tx: _code_is_right(tx, account, request, now)):
+        raise _locked(locked, now)
+    # Who has the second factor is no stranger, however many strangers have guessed.
+    return (of_account(account.id),), True
+
+
+def _code_is_right(tx: Transaction, account: Resource, request: Any, now: datetime) -> bool:
+    return (
+        bool(request.totp_code)
+        and has_second_factor(tx, account.id)
+        and use_code(tx, account.id, request.totp_code, now)
+    )
 
 
 async def refresh(call: Call, request: Any) -> Any:
@@ -83,16 +122,22 @@ async def sign_out(call: Call, request: Any) -> Any:
     return SignOutResponse()
 
 
-async def refuse_when_locked(call: Call, email: str) -> None:
-    """Counts an attempt. Raises ApiError when the address has had too many wrong ones."""
+async def count_or_refuse(call: Call, counted: Sequence[Counted]) -> None:
+    """Count an attempt. Raises ApiError (too many requests) when there were too many wrong ones."""
     now = call.dependencies.clock.now()
-    locked_until = await call.dependencies.store.write(lambda tx: count_attempt(tx, email, now))
-    if locked_until is not None:
-        minutes = max(1, round((locked_until - now).total_seconds() / 60))
-        raise contract.too_many_requests(
-            f"There were too many wrong passwords for this address. Try again in {minutes} min, or ask an"
-            " admin of the tenant to set a new one."
-        )
+    locked = await call.dependencies.store.write(lambda tx: count_attempt(tx, counted, now))
+    if locked is not None:
+        raise _locked(locked, now)
+
+
+def _locked(until: datetime, now: datetime) -> contract.ApiError:
+    seconds = (until - now).total_seconds()
+    return contract.too_many_requests(
+        f"There were too many wrong passwords. Try again in {max(1, round(seconds / 60))} min."
+        " Or sign in from where you did before, or with the code of your second factor;"
+        " or ask an admin of the tenant for a new password.",
+        retry_after_seconds=seconds,
+    )
 
 
 def start_session(
@@ -103,7 +148,9 @@ def start_session(
     return opened
 
 
-async def answer(call: Call, opened: sessions.OpenSession | contract.ApiError) -> Any:
+async def answer(
+    call: Call, opened: sessions.OpenSession | contract.ApiError, *, has_password: bool = False
+) -> Any:
     """The tokens of a session; a refusal is raised here, outside the transaction that recorded it."""
     if isinstance(opened, contract.ApiError):
         raise opened
@@ -117,11 +164,12 @@ async def answer(call: Call, opened: sessions.OpenSession | contract.ApiError) -
         session_id=opened.row.id,
         tenant_user_account_id=opened.account.id,
         tenant_id=opened.account.parent_id,
+        device_token=await device_token(call, opened.account.id) if has_password else "",
     )
 
 
 def subject_of(tx: Transaction, account: Resource) -> Subject:
-    return Subject(account.id, "user", attributes_of(tx, account.id).email, account.parent_id)
+    return Subject(account.id, "user", name_of(tx, account), account.parent_id)
 
 
 def _account(tx: Transaction, request: Any) -> tuple[Resource | None, str | None]:

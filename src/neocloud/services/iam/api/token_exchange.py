@@ -1,18 +1,21 @@
 """Token exchange (RFC 8693): a token signed with a service account's key in, an access token out.
 
 The subject token says who signed it: `kid` is the id of the public key, `iss` and `sub` are the service
-account. It must be short-lived. Which algorithm it may use is a property of the key, never of the token.
-When the subject is only named, an actor must speak for it: see exchange_by_actor.
+account. It must be short-lived, and works once. Which algorithm it may use is a property of the key, never of
+the token. When the subject is only named, an actor must speak for it: see exchange_by_actor.
 """
 
+import hashlib
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
 
 from neocloud.core import contract
 from neocloud.core.service import Call
+from neocloud.core.store.protocol import Mark, Transaction
+from neocloud.services.iam.access.external_tokens import time_claim
 from neocloud.services.iam.access.issuing import AccessToken, issue
 from neocloud.services.iam.access.proof import find_subject
 from neocloud.services.iam.access.tokens import UNCHECKED_TIMES, AccessClaims
@@ -26,7 +29,11 @@ GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 JWT_TYPE = "urn:ietf:params:oauth:token-type:jwt"
 ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 AUDIENCES = frozenset({"token-service.iam.new.nebiuscloud.net", "neocloud"})
-"""A subject token may name nobody it is for, or one of these; the first is what the published SDKs send."""
+"""A subject token is for one of these; the first is what the published SDKs send."""
+REPEAT_WITHIN = timedelta(seconds=60)
+"""From its first use on, a subject token may be sent again for so long: answers get lost, and the published
+SDKs sign the same token twice within one second."""
+_USED = "iam.subject-tokens"
 
 CLOCK_LEEWAY = timedelta(seconds=30)
 MAX_SUBJECT_TOKEN_LIFETIME = timedelta(hours=1)
@@ -61,12 +68,26 @@ async def _by_key(call: Call, request: Any) -> AccessToken:
     key_row = await store.read(lambda tx: tx.get(claimed.key_id))
     if key_row is None or key_row.kind != AUTH_PUBLIC_KEY:
         raise _not_proven(claimed)
-    _verify(request.subject_token, AuthPublicKeySpec.FromString(key_row.spec).data, claimed, now)
+    public_pem = AuthPublicKeySpec.FromString(key_row.spec).data
+    ends_at = _verify(request.subject_token, public_pem, claimed, now)
     claims = AccessClaims(claimed.account_id, claimed.key_id, now, now)
     proven = await store.read(lambda tx: find_subject(tx, claims))
     if proven is None or (proven.ends_at and proven.ends_at <= now):
         raise _not_proven(claimed)
+    if not await store.write(lambda tx: _use(tx, request.subject_token, ends_at, now)):
+        raise contract.unauthenticated("The subject token was used before. Sign a new one for each exchange.")
     return await issue(store, now, claimed.account_id, claimed.key_id)
+
+
+def _use(tx: Transaction, token: str, ends_at: datetime, now: datetime) -> bool:
+    """Whether the token may be used now: once, and again for a short while. What is signed is remembered,
+    since a signature can be written in several ways."""
+    name = hashlib.sha256(token.rpartition(".")[0].encode()).hexdigest()
+    known = tx.mark(_USED, name, now)
+    if known is None:
+        tx.put_mark(_USED, name, Mark(int(now.timestamp()), ends_at + CLOCK_LEEWAY))
+        return True
+    return now.timestamp() < known.amount + REPEAT_WITHIN.total_seconds()
 
 
 def _check_form(request: Any) -> None:
@@ -103,28 +124,35 @@ def _read_unverified(token: str) -> Claims:
     return Claims(key_id, account_id)
 
 
-def _verify(token: str, pem: str, claimed: Claims, now: datetime) -> None:
+def _verify(token: str, pem: str, claimed: Claims, now: datetime) -> datetime:
+    """When the token ends. Raises ApiError unless it is right."""
     key = read_public_key(pem)
     options: Any = {"require": ["exp"], **UNCHECKED_TIMES}
     try:
         claims = jwt.decode(token, key.key, algorithms=[key.algorithm], options=options)
     except jwt.InvalidTokenError as error:
         raise _not_proven(claimed) from error
-    audience = claims.get("aud", [])
-    if audience and not AUDIENCES & set([audience] if isinstance(audience, str) else audience):
-        raise contract.unauthenticated(f"The subject token is meant for {audience!r}, not for this cloud.")
+    audience = claims.get("aud")
+    named = audience if isinstance(audience, list) else [audience]
+    if not AUDIENCES & {each for each in named if isinstance(each, str)}:
+        wanted = " or ".join(sorted(AUDIENCES))
+        raise contract.unauthenticated(
+            f"The subject token is not meant for this cloud: its `aud` must be {wanted}."
+        )
     _check_times(claims, now)
+    return datetime.fromtimestamp(time_claim(claims, "exp"), UTC)
 
 
 def _check_times(claims: dict[str, Any], now: datetime) -> None:
+    moment = now.timestamp()
     try:
-        expires = float(claims["exp"]) - now.timestamp()
-        issued_ago = now.timestamp() - float(claims.get("iat", now.timestamp()))
-        valid_in = float(claims.get("nbf", now.timestamp())) - now.timestamp()
-    except (TypeError, ValueError) as error:
+        expires = time_claim(claims, "exp") - moment
+        issued_ago = moment - time_claim(claims, "iat", moment)
+        valid_in = time_claim(claims, "nbf", moment) - moment
+    except ValueError as error:
         raise contract.bad_field("subject_token", "has times that are no numbers") from error
     leeway = CLOCK_LEEWAY.total_seconds()
-    if expires <= -leeway:
+    if not expires > -leeway:
         raise contract.unauthenticated("The subject token has expired. Sign a new one; one minute is enough.")
     if expires > MAX_SUBJECT_TOKEN_LIFETIME.total_seconds() + leeway:
         raise contract.unauthenticated(

@@ -11,7 +11,7 @@ from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Violation
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.services.iam.access import second_factor, sessions, users
-from neocloud.services.iam.access.attempts import forgive
+from neocloud.services.iam.access.attempts import forgive, forgive_address
 from neocloud.services.iam.access.passwords import (
     checker_of,
     generate_password,
@@ -20,7 +20,7 @@ from neocloud.services.iam.access.passwords import (
 )
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from neocloud.services.iam.api.sessions import proof_of
-from neocloud.services.iam.api.sign_in import refuse_when_locked
+from neocloud.services.iam.api.sign_in import count_or_refuse
 from neocloud.services.iam.resources import (
     TENANT_USER_ACCOUNT,
     State,
@@ -28,6 +28,7 @@ from neocloud.services.iam.resources import (
     UserAttributes,
     is_tenant,
 )
+from neocloud.services.iam.rules.attempts import of_account
 from neocloud.services.iam.rules.users import password_violations
 
 _PACKAGE = "neocloud.iam.v1"
@@ -85,7 +86,8 @@ async def set_password(call: Call, request: Any) -> Any:
     def change(tx: Transaction) -> None:
         put_password_hash(tx, account(tx, request.id).id, hashed)
         sessions.close_all(tx, request.id)
-        forgive(tx, email)
+        forgive_address(tx, email)
+        forgive(tx, (of_account(request.id),))
 
     await call.dependencies.store.write(change)
     return SetPasswordResponse(generated_password="" if request.password else password)
@@ -124,15 +126,15 @@ async def start_totp(call: Call, request: Any) -> Any:
 async def confirm_totp(call: Call, request: Any) -> Any:
     account_id = _own_id(call)
     now = call.dependencies.clock.now()
-    email = await call.dependencies.store.read(lambda tx: _local_address(tx, account_id))
-    await refuse_when_locked(call, email)
+    await call.dependencies.store.read(lambda tx: _local_address(tx, account_id))
+    await count_or_refuse(call, (of_account(account_id),))
 
     def confirm(tx: Transaction) -> None:
         if not second_factor.use_code(tx, account_id, request.totp_code, now, confirm=True):
             raise contract.bad_field(
                 "totp_code", "is not the app's present code. Check the clock of the phone"
             )
-        forgive(tx, email)
+        forgive(tx, (of_account(account_id),))
 
     await call.dependencies.store.write(confirm)
     return ConfirmTotpResponse()
@@ -211,11 +213,12 @@ async def _prove_again(call: Call, password: str, field: str) -> tuple[str, str]
     """Who changes how they sign in proves first that it is them: a stolen access token is not enough."""
     account_id, store = _own_id(call), call.dependencies.store
     email = await store.read(lambda tx: _local_address(tx, account_id))
-    await refuse_when_locked(call, email)
+    counted = (of_account(account_id),)
     hashed = await store.read(lambda tx: password_hash(tx, account_id))
-    if not await checker_of(call.dependencies).matches(password, hashed):
+    checker = checker_of(call.dependencies)
+    if not await checker.matches(password, hashed, first=lambda: count_or_refuse(call, counted)):
         raise contract.bad_field(field, "is not the password of the account")
-    await store.write(lambda tx: forgive(tx, email))
+    await store.write(lambda tx: forgive(tx, counted))
     return account_id, email
 
 

@@ -1,32 +1,61 @@
-"""How many wrong passwords an address may have, and for how long it is locked after that."""
+"""How many wrong passwords there may be, from whom, and for how long they count. Pure.
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+An address is counted, and so is where attempts come from. Somebody who signed in before from the same client
+is counted apart from both: strangers who guess lock out strangers, and not the owner.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import IPv6Address, ip_address
 
 MAX_ATTEMPTS = 5
+"""Wrong passwords for one address, from one client that signed in before, or of one signed-in account."""
+MAX_FROM_SOURCE = 30
+"""Wrong passwords from one network address, whatever accounts they are for."""
+MAX_FROM_LOOPBACK = 300
+"""The same from this machine: tunnels and proxies make many people one source."""
 WINDOW = timedelta(minutes=15)
 """From the first wrong one on; then all are forgotten."""
-MAX_ENTRIES = 128
+MAX_COUNTED = 100_000
+"""Addresses, or sources, with wrong passwords at once. Of more, those that are not locked are forgotten, the
+oldest first; locks last until they end."""
+FORGOTTEN_AT_ONCE = 1000
+SOURCES = "iam.attempts/source"
+_IPV6_NETWORK_BITS = 64
 
 
-@dataclass
-class Attempts:
-    """Counts by name, each with the time of its first."""
+@dataclass(frozen=True)
+class Counted:
+    """Something that wrong passwords are counted for."""
 
-    entries: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    space: str
+    name: str
+    limit: int
 
-    def locked_until(self, name: str, now: datetime) -> datetime | None:
-        count, since = self.entries.get(name, (0, now))
-        return since + WINDOW if count >= MAX_ATTEMPTS and now < since + WINDOW else None
 
-    def count(self, name: str, now: datetime) -> None:
-        alive = {key: entry for key, entry in self.entries.items() if now < entry[1] + WINDOW}
-        count, since = alive.get(name, (0, now))
-        alive[name] = (count + 1, since)
-        while len(alive) > MAX_ENTRIES:
-            # The fewest go first: who fills the table cannot wash away a lock with as many single guesses.
-            del alive[min((key for key in alive if key != name), key=lambda key: alive[key])]
-        self.entries = alive
+def of_address(email: str) -> Counted:
+    """Addresses are compared without regard to case; what is kept does not say which they are."""
+    digest = hashlib.sha256(email.strip().casefold().encode()).hexdigest()
+    return Counted("iam.attempts/address", digest, MAX_ATTEMPTS)
 
-    def forget(self, name: str) -> bool:
-        return self.entries.pop(name, None) is not None
+
+def of_source(source: str) -> Counted:
+    """The network of an IPv6 host counts: it has 2^64 addresses to call from."""
+    try:
+        found = ip_address(source.partition("%")[0])
+    except ValueError:
+        return Counted(SOURCES, source[:64], MAX_FROM_LOOPBACK)
+    limit = MAX_FROM_LOOPBACK if found.is_loopback else MAX_FROM_SOURCE
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None and not found.is_loopback:
+        return Counted(SOURCES, f"{int(found) >> _IPV6_NETWORK_BITS:x}/64", limit)
+    return Counted(SOURCES, str(found), limit)
+
+
+def of_device(device_id: str) -> Counted:
+    return Counted("iam.attempts/device", device_id, MAX_ATTEMPTS)
+
+
+def of_account(account_id: str) -> Counted:
+    """Of somebody who is signed in and proves themselves again: nobody else can use that up."""
+    return Counted("iam.attempts/account", account_id, MAX_ATTEMPTS)

@@ -1,0 +1,46 @@
+"""What this client is known by where somebody signed in with a password before.
+
+A device token opens nothing; sent with the next password, it keeps strangers' wrong guesses from locking the
+owner out. All lie in one file that only its owner can read. A damaged file is no error: the tokens are gone.
+"""
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from neocloud.client.profiles import config_file
+
+
+def device_token(endpoint: str, email: str) -> str:
+    """The one of the last sign-in there; "" when there was none."""
+    return _read().get(_key(endpoint, email), "")
+
+
+def keep_device_token(endpoint: str, email: str, token: str) -> None:
+    """Sign-ins work without it, so a folder that cannot be written is no error."""
+    known = _read() | {_key(endpoint, email): token}
+    path = _file()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as file:
+            json.dump(known, file)
+        os.replace(name, path)
+
+
+def _read() -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        known = json.loads(_file().read_text())
+        if isinstance(known, dict):
+            return {key: value for key, value in known.items() if isinstance(value, str)}
+    return {}
+
+
+def _key(endpoint: str, email: str) -> str:
+    return f"{endpoint} {email.strip().casefold()}"
+
+
+def _file() -> Path:
+    return config_file().parent / "devices.json"
