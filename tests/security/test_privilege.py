@@ -25,6 +25,7 @@ from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
 from tests.services.iam.conftest import Answer, Cloud, running_cloud
 from tests.services.iam.keys import key_pair
+from tests.services.iam.people import OWN_API, make_user, refresh, sign_in
 from tests.services.iam.test_access import robot
 from tests.services.iam.test_exchange_by_actor import impersonate
 
@@ -397,3 +398,40 @@ async def test_user_data_of_a_machine_that_acts_as_an_account_asks_for_the_accou
     again.spec.SetInParent()
     answer = await walked.send(path, again, token, **{"x-resetmask": "spec.stopped"})
     assert (answer.code, "impersonate" in answer.message) == ("PERMISSION_DENIED", True), answer
+
+
+# Access ends when its right ends.
+
+
+async def end_membership(cloud: Cloud, account_id: str, membership_id: str) -> Answer:
+    return await cloud.call("GroupMembershipService/Delete", {"id": membership_id})
+
+
+async def end_by_block(cloud: Cloud, account_id: str, membership_id: str) -> Answer:
+    return await cloud.call("TenantUserAccountService/Block", {"id": account_id})
+
+
+async def end_account(cloud: Cloud, account_id: str, membership_id: str) -> Answer:
+    return await cloud.call("UserService/Delete", {"id": account_id}, api=OWN_API)
+
+
+async def end_sessions(cloud: Cloud, account_id: str, membership_id: str) -> Answer:
+    return await cloud.call("SessionManagementService/Revoke", {"tenantUserAccountId": account_id})
+
+
+@pytest.mark.parametrize("end", [end_membership, end_by_block, end_account, end_sessions])
+async def test_a_session_ends_within_a_minute_of_its_right(cloud: Cloud, end: Any) -> None:
+    account_id = await make_user(cloud)
+    membership_id = await cloud.add_to("viewers", account_id)
+    session = await sign_in(cloud)
+    groups = {"parentId": cloud.bank.tenant_id}
+    assert (await cloud.call("GroupService/List", groups, token=session.access)).status == 200
+    assert (await end(cloud, account_id, membership_id)).status == 200
+    cloud.clock.offset += timedelta(seconds=60)
+    answer = await cloud.call("GroupService/List", groups, token=session.access)
+    assert answer.code in ("permission_denied", "unauthenticated")
+    refreshed = await refresh(cloud, session.refresh)
+    assert (refreshed.status == 200) == (end is end_membership)
+    if refreshed.status == 200:
+        again = await cloud.call("GroupService/List", groups, token=refreshed.body["accessToken"])
+        assert again.code == "permission_denied"
