@@ -31,6 +31,7 @@ check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/lock --check
+	@mkdir -p .cache
 	@$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src images scripts 2>.cache/bandit.log \
 		|| { cat .cache/bandit.log; exit 1; }
 
