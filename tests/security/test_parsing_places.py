@@ -54,6 +54,7 @@ OUTSIDE = {
 
 
 FILES_AND_OUTPUT = {
+    "services/inference/resources.py": {"json.loads"},
     "services/inference/reconcile/safetensors.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
     "services/slurm/api/check.py": {"json.loads"},

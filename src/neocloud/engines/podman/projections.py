@@ -21,7 +21,7 @@ from neocloud.engines.podman.records import read_record, write_record
 
 DEFAULT_MODE = 0o644
 _FOLDER_MODE = 0o755
-"""Of a view, whatever the umask: programs in pods that are not root look in."""
+"""Of a view, whatever the umask: programs that are not root look in, and files have modes of their own."""
 
 
 class Projections:

@@ -40,9 +40,8 @@ class JobFiles:
 
     def lay(self, folders: ModelFolders, model: Any, key: bytes) -> None:
         """A Model's weights and the key. May be repeated. Raises WeightsGone; OSError."""
-        self._here.mkdir(parents=True, exist_ok=True)
-        self._here.chmod(0o755)  # whatever the umask: jobs run as users of the cluster
-        with Folder.open(self._here) as here:
+        self._here.parent.mkdir(parents=True, exist_ok=True)
+        with Folder.open(self._here.parent) as shown, shown.make(self._here.name) as here:
             if not here.has_file(KEY) or here.read(KEY) != key:
                 here.write(KEY, key, 0o400)
         if folders.reads_files and not (self._here / MODEL).exists():

@@ -49,8 +49,9 @@ class Run(Protocol):
 
 def lay(shown: Path, code: Path, work: Path, attempt: int) -> None:
     """The recipes, the data and what is wanted. May be repeated. Raises OSError."""
-    shown.mkdir(parents=True, exist_ok=True)
-    shown.chmod(0o755)  # whatever the umask: jobs run as users of the cluster
+    shown.parent.mkdir(parents=True, exist_ok=True)
+    with Folder.open(shown.parent) as cluster:
+        cluster.make(shown.name).close()
     with Folder.open(code) as recipes:
         lay_files(recipes, shown / "code")  # copies: nobody on a cluster has the same file as the cloud
     with Folder.open(work) as source, Folder.open(shown) as target:
