@@ -44,7 +44,7 @@ def test_a_second_start_keeps_the_certificate(tmp_path):
 @pytest.mark.parametrize(
     ("names", "later"),
     [
-        ((*NAMES, "cloud.example.com"), datetime.timedelta()),
+        ((*NAMES, "cloud.localhost"), datetime.timedelta()),
         (NAMES, SERVER_LIFETIME - RENEW_BEFORE),
     ],
     ids=["other names", "its end is near"],

@@ -1,12 +1,16 @@
 """The cloud's own certificate authority, and the server certificate that it signs.
 
 Both lie in the home folder, private keys readable by their owner only. The authority is made once and stays:
-clients were told to trust it. The server certificate is made again when its names change or its end is near.
-It must not trust or sign anything else.
+clients were told to trust it. It can sign for this cloud's own names only (name constraints), so who trusts
+it need not fear for other names. Addresses are not constrained: gRPC's TLS library refuses every certificate
+with addresses then. When the cloud gets names beyond those, a new authority is made, and clients have to
+trust that one. Authorities of earlier releases have no constraints and stay; removing `ca.pem` and `ca.key`
+makes a new one. The server certificate is made again when its names change or its end is near.
 """
 
 import datetime
 import ipaddress
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +31,7 @@ _LEEWAY = datetime.timedelta(minutes=5)
 """Clients' clocks may be a little behind."""
 
 Key = ec.EllipticCurvePrivateKey
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetim
     """The certificate for exactly these names, made or renewed where needed. Raises OSError."""
     files = CertificateFolder(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority, authority_key = _ensure_authority(files, now)
+    authority, authority_key = _ensure_authority(files, names, now)
     if not _serves(files, authority, names, now):
         _sign_server(files, authority, authority_key, names, now)
     return ServerCertificate(
@@ -79,22 +84,53 @@ def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetim
     )
 
 
-def _ensure_authority(files: CertificateFolder, now: datetime.datetime) -> tuple[x509.Certificate, Key]:
+def _ensure_authority(
+    files: CertificateFolder, names: Sequence[str], now: datetime.datetime
+) -> tuple[x509.Certificate, Key]:
     if files.authority.exists() and files.authority_key.exists():
         key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
         assert isinstance(key, Key)
-        return x509.load_pem_x509_certificate(files.authority.read_bytes()), key
+        found = x509.load_pem_x509_certificate(files.authority.read_bytes())
+        if _may_sign(found, names):
+            return found, key
+        _LOG.warning(
+            "the cloud has names that its authority may not sign for: clients must trust a new %s",
+            files.authority,
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Neocloud certificate authority")])
     certificate = (
         _builder(name, name, key.public_key(), now, AUTHORITY_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.NameConstraints(_permitted(names), None), critical=True)
         .sign(key, hashes.SHA256())
     )
     _write(files.authority_key, _pem_key(key), 0o600)
     _write(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate, key
+
+
+def _permitted(names: Sequence[str]) -> list[x509.GeneralName]:
+    """The shortest list that holds all names; a name stands for all under it."""
+    domains = _domains(names)
+    return [x509.DNSName(each) for each in domains if not any(each.endswith(f".{o}") for o in domains)]
+
+
+def _may_sign(authority: x509.Certificate, names: Sequence[str]) -> bool:
+    """Whether the authority's constraints, where it has any, hold all these names."""
+    try:
+        found = authority.extensions.get_extension_for_class(x509.NameConstraints).value
+    except x509.ExtensionNotFound:
+        return True
+    permitted = [each.value for each in found.permitted_subtrees or () if isinstance(each, x509.DNSName)]
+    return all(
+        any(name == domain or name.endswith(f".{domain}") for domain in permitted) for name in _domains(names)
+    )
+
+
+def _domains(names: Sequence[str]) -> list[str]:
+    return [name.value for name in _alternative_names(names) if isinstance(name, x509.DNSName)]
 
 
 def _serves(
