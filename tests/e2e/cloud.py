@@ -36,7 +36,7 @@ class Cloud:
     def prepare(cls, folder: Path, images: Path | None) -> "Cloud":
         """Not started yet. Its images are those of the given folder, shared with other clouds."""
         cloud = cls(folder)
-        cloud.home.mkdir(parents=True)
+        cloud.home.mkdir(mode=0o700, parents=True)
         (folder / "user").mkdir()
         if images is not None:
             # A state folder must be new or marked as ours, and this one already holds something.
