@@ -3,6 +3,8 @@ log."""
 
 from pathlib import Path
 
+import httpx
+
 from tests.e2e.inference.adapter import write_adapter
 from tests.e2e.inference.served import Served, chat
 from tests.e2e.waiting import wait_until
@@ -14,6 +16,18 @@ def test_it_answers_who_has_its_key_and_nobody_else(served: Served) -> None:
     assert status == 200 and answer["usage"]["completion_tokens"] > 0
     assert chat(url, "tiny")[0] == 401
     assert chat(url, "tiny", "wrong")[0] == 401
+
+
+def test_its_other_paths_need_the_key_too(served: Served) -> None:
+    headers = {"Authorization": f"Bearer {served.engine_key()}"}
+    with httpx.Client(base_url=f"http://{served.replica.address}", trust_env=False) as client:
+        assert client.get("/health").status_code == 200
+        for path in ("/metrics", "/version", "/openapi.json"):
+            assert client.get(path).status_code == 401, path
+            assert client.get(path, headers=headers).status_code == 200, path
+        asked = {"model": "tiny", "prompt": "hello"}
+        assert client.post("/tokenize", json=asked).status_code == 401
+        assert client.post("/tokenize", json=asked, headers=headers).status_code == 200
 
 
 def test_clients_call_it_by_the_gateway(served: Served) -> None:

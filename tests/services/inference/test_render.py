@@ -42,7 +42,9 @@ def test_the_command_line_on_a_cpu() -> None:
     line = " ".join(words[5:])
     assert line == (
         "--host 0.0.0.0 --port 8000 --load-format safetensors --max-model-len 2048 --max-num-seqs 16"
-        " --enable-prompt-tokens-details --disable-uvicorn-access-log --enforce-eager --enable-lora"
+        " --enable-prompt-tokens-details --disable-uvicorn-access-log"
+        " --middleware neocloud_engine_key.RequireKey --allowed-media-domains media.invalid"
+        " --enforce-eager --enable-lora"
         " --max-loras 4 --max-cpu-loras 4 --max-lora-rank 64 --enable-auto-tool-choice"
         " --tool-call-parser hermes"
     )
@@ -94,7 +96,8 @@ def test_a_replica_is_a_pod_that_the_engine_takes() -> None:
 def test_the_key_is_in_no_pod() -> None:
     objects = foundation("inferencedeployment-e00one", "bank", b"secret-of-the-engine")
     assert [each["kind"] for each in objects] == ["Namespace", "NetworkPolicy", "Secret"]
-    assert objects[2]["data"] == {"key": "c2VjcmV0LW9mLXRoZS1lbmdpbmU="}
+    assert objects[2]["data"]["key"] == "c2VjcmV0LW9mLXRoZS1lbmdpbmU="
+    assert objects[2]["data"].keys() == {"key", "neocloud_engine_key.py"}
     assert "secret-of" not in str(replica_pod(REPLICA))
 
 

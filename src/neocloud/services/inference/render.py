@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neocloud.engines.base import KubernetesObject
+from neocloud.services.inference import engine_key
 from neocloud.services.inference.resources import ENGINE_PORT, MODULE_NAME
 
 DEPLOYMENT_LABEL = "neocloud.dev/deployment"
@@ -21,7 +22,10 @@ KEY_FOLDER = "/run/neocloud/engine"
 FETCH_POD = "fetch"
 FETCH_PATH = "/weights"
 
-_START = f'VLLM_API_KEY=$(cat {KEY_FOLDER}/key) || exit 1; export VLLM_API_KEY; exec "$@"'
+_START = (
+    f"VLLM_API_KEY=$(cat {KEY_FOLDER}/key) || exit 1; export VLLM_API_KEY;"
+    f' export PYTHONPATH={KEY_FOLDER}; exec "$@"'
+)
 """The key is read from a file in memory: as an argument, everybody on the machine could see it; as a
 variable of the pod it would lie on the disk."""
 _FETCH = (
@@ -30,6 +34,10 @@ _FETCH = (
     "allow_patterns=['*.json', '*.safetensors', '*.jinja', '*.model', '*.txt'])"
 )
 
+KEY_MODULE_SOURCE = Path(engine_key.__file__).read_text()
+"""What asks for the key inside of the engine; laid beside the key."""
+NO_MEDIA_DOMAIN = "media.invalid"
+"""A host that cannot exist (RFC 2606): vLLM takes an empty list for "all hosts"."""
 SERVING_VARIABLES = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -37,6 +45,7 @@ SERVING_VARIABLES = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HOME": "/tmp",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
 }
 """Nothing is asked of the internet and nothing told to it."""
 
@@ -83,6 +92,7 @@ def engine_arguments(view: EngineView, model_path: str, *, host: str, port: int)
     words += ["--host", host, "--port", str(port), "--load-format", "safetensors"]
     words += ["--max-model-len", str(view.context_length), "--max-num-seqs", str(view.max_concurrency)]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    words += ["--middleware", f"{engine_key.MODULE}.RequireKey", "--allowed-media-domains", NO_MEDIA_DOMAIN]
     words += ["--runner", "pooling", "--convert", "embed"] if view.embeds else []
     if view.gpus:
         words += ["--gpu-memory-utilization", str(view.gpu_share)]
@@ -133,10 +143,13 @@ def foundation(name: str, deployment_name: str, key: bytes) -> list[KubernetesOb
     return [
         namespace_object(name, deployment_name),
         _object("networking.k8s.io/v1", "NetworkPolicy", name, "same-namespace-only", spec=border),
-        _object(
-            "v1", "Secret", name, KEY_SECRET, type="Opaque", data={"key": base64.b64encode(key).decode()}
-        ),
+        _object("v1", "Secret", name, KEY_SECRET, type="Opaque", data=_engine_files(key)),
     ]
+
+
+def _engine_files(key: bytes) -> dict[str, str]:
+    contents = {"key": key, f"{engine_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
+    return {name: base64.b64encode(content).decode() for name, content in contents.items()}
 
 
 def replica_pod(view: ReplicaView) -> KubernetesObject:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neocloud.services.inference.engine_key import MODULE
+from neocloud.services.inference.render import KEY_MODULE_SOURCE
 from neocloud.services.slurm.resources import SHOWN_FEATURE, BatchJob, NewJob
 
 FIRST_PORT, PORTS_OF_A_DEPLOYMENT = 20_000, 64
@@ -25,6 +27,11 @@ key_file=$1 port=$2
 shift 2
 VLLM_API_KEY=$(<"$key_file") || exit 1
 export VLLM_API_KEY
+modules=$(mktemp -d) || exit 1
+cat >"$modules/@MODULE@.py" <<'END_OF_MODULE' || exit 1
+@SOURCE@
+END_OF_MODULE
+export PYTHONPATH=$modules
 "$@" &
 engine=$!
 trap 'kill -TERM "$engine"' TERM INT
@@ -56,8 +63,9 @@ while kill -0 "$engine" 2>/dev/null; do # a signal ended the wait, not the engin
     code=$?
 done
 kill "$watcher"
+rm -r "$modules"
 exit "$code"
-"""
+""".replace("@MODULE@", MODULE).replace("@SOURCE@", KEY_MODULE_SOURCE.rstrip("\n"))
 
 
 @dataclass(frozen=True)

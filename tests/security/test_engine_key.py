@@ -1,0 +1,80 @@
+"""An engine asks for its key on every path, and fetches nothing from other hosts."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from neocloud.services.inference.engine_key import MODULE, RequireKey
+from neocloud.services.inference.reconcile.slurm_job import SCRIPT
+from neocloud.services.inference.render import EngineView, engine_arguments, engine_variables
+
+KEY = "key-of-the-engine"
+PATHS = ("/v1/models", "/tokenize", "/metrics", "/sleep", "/openapi.json", "//health", "/health/", "/none")
+
+
+async def _ok(request: Any) -> JSONResponse:
+    return JSONResponse({})
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> httpx.AsyncClient:
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    app = Starlette(routes=[Route("/{path:path}", _ok, methods=["GET", "POST", "OPTIONS"])])
+    app.add_middleware(RequireKey)  # as vLLM does
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+async def test_every_path_needs_the_key(engine: httpx.AsyncClient, path: str, method: str) -> None:
+    for headers in (
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer "},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": f"Bearer {KEY}x"},
+        [("authorization", f"Bearer {KEY}"), ("authorization", "Bearer x")],
+    ):
+        assert (await engine.request(method, path, headers=headers)).status_code == 401
+    given = {"authorization": f"Bearer {KEY}"}
+    assert (await engine.request(method, path, headers=given)).status_code == 200
+
+
+async def test_health_is_open(engine: httpx.AsyncClient) -> None:
+    assert (await engine.get("/health")).status_code == 200
+
+
+def test_an_engine_without_a_key_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "")
+    with pytest.raises(RuntimeError):
+        RequireKey(Starlette())  # type: ignore[arg-type]
+
+
+def test_engines_are_told_so() -> None:
+    view = EngineView(served_name="bank", context_length=1, max_concurrency=1, cache_gib=1)
+    words = engine_arguments(view, "/model", host="0.0.0.0", port=1)
+    assert words[words.index("--middleware") + 1] == f"{MODULE}.RequireKey"
+    assert words[words.index("--allowed-media-domains") + 1].endswith(".invalid")
+    assert "--allowed-local-media-path" not in words and "--api-key" not in words
+    assert engine_variables(view)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
+def test_a_job_of_a_cluster_brings_the_module_with_it(tmp_path: Path) -> None:
+    """The script runs a Python in the engine's place, which imports the module as the engine does."""
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    script = tmp_path / "job"
+    script.write_text(SCRIPT)
+    check = f"import {MODULE}, os; {MODULE}.RequireKey(None); print(os.environ['PYTHONPATH'])"
+    command = ["bash", str(script), str(key), "1", sys.executable, "-c", check]
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).exists()
