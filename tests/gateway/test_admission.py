@@ -23,7 +23,7 @@ class ControlPlane:
         self.is_away = False
         self.known = {"good"}
 
-    async def admit(self, token: str) -> Any:
+    async def admit(self, token: str = "", *, proof: str = "") -> Any:
         self.asked += 1
         await asyncio.sleep(0)
         if self.is_away:

@@ -134,8 +134,10 @@ def test_a_client_that_leaves_stops_the_engine(served: Served, is_stream: bool) 
     row = ledger_row(served.gateway.home, request_id)
     assert (row["outcome"], row["is_estimated"]) == ("client_left", 1)
     made = first.counts()["completion_tokens"] - before["completion_tokens"]
-    assert row["output"] <= made
-    assert row["output"] >= (made - 3 if is_stream else 0)
+    if is_stream:
+        assert made - 3 <= row["output"] <= made
+    else:
+        assert row["output"] > 0  # what the engine may have made, which nobody saw
 
 
 @contextmanager

@@ -57,6 +57,8 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument("--silence-seconds", type=float, default=GatewaySettings.silence_seconds)
     parser.add_argument("--write-seconds", type=float, default=GatewaySettings.write_seconds)
     parser.add_argument("--drain-seconds", type=float, default=GatewaySettings.drain_seconds)
+    parser.add_argument("--admit-seconds", type=float, default=GatewaySettings.admit_seconds)
+    parser.add_argument("--renew-seconds", type=float, default=GatewaySettings.renew_seconds)
     return GatewaySettings(**vars(parser.parse_args(arguments)))
 
 

@@ -5,10 +5,12 @@ Keeps hashes of tokens, never tokens. While the control plane is away, its last 
 
 import asyncio
 import hashlib
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.core.clock import Clock
@@ -23,9 +25,12 @@ logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 20_000
 REFUSED_SECONDS = 2.0
 KEEP_SECONDS = 5.0
+MAX_ASKING = 256
+"""Questions to the control plane under way: whoever sends keys that nobody has cannot ask more at a time."""
 PATIENCE_SECONDS = 1.0
 """A caller that was known a moment ago waits no longer for a control plane that hangs."""
 MAX_TOKEN_LENGTH = 16 * 1024
+_EARLIER = datetime.min.replace(tzinfo=UTC).isoformat()
 
 
 @dataclass(slots=True)
@@ -84,7 +89,18 @@ class Admission:
                 "No API key. Send it as the header `Authorization: Bearer KEY`; a key comes from"
                 " `neo iam static-key issue` or `neo iam get-access-token`."
             )
-        digest = hashlib.sha256(token.encode()).digest()
+        return await self._current(hashlib.sha256(token.encode()).digest(), token, "")
+
+    async def renewed(self, caller: Caller) -> Caller:
+        """The caller as it is now, asked for without its token. Raises OpenAiError 401 or 503.
+
+        Batches that an earlier release kept have no proof: a service account's stand on the account itself.
+        """
+        stands_on = {"of": caller.subject_id, "by": caller.subject_id, "at": _EARLIER, "actor": None}
+        proof = caller.proof or json.dumps(stands_on)
+        return await self._current(hashlib.sha256(b"proof " + proof.encode()).digest(), "", proof)
+
+    async def _current(self, digest: bytes, token: str, proof: str) -> Caller:
         known = self._known.get(digest)
         now = self._monotonic()
         if known is not None and known.caller is not None:
@@ -92,18 +108,18 @@ class Admission:
             if age < self._settings.admit_seconds / 2:
                 return known.caller
             if age < self._settings.admit_seconds:
-                self._ask(digest, token)  # for the next; this one need not wait
+                self._ask(digest, token, proof)  # for the next; this one need not wait
                 return known.caller
         elif known is not None and now - known.asked_at < REFUSED_SECONDS:
             raise _refused()
-        caller = await self._word_on(digest, token, known)
+        caller = await self._word_on(digest, token, proof, known)
         if caller is None:
             raise _refused()
         return caller
 
-    async def _word_on(self, digest: bytes, token: str, known: "_Known | None") -> Caller | None:
+    async def _word_on(self, digest: bytes, token: str, proof: str, known: "_Known | None") -> Caller | None:
         """The control plane's; its last one when it takes too long over it."""
-        question = asyncio.shield(self._ask(digest, token))
+        question = asyncio.shield(self._ask(digest, token, proof))
         if known is None or known.caller is None:
             return await question
         try:
@@ -113,11 +129,15 @@ class Admission:
                 return known.caller
             raise _nobody_to_ask() from None
 
-    def _ask(self, digest: bytes, token: str) -> "asyncio.Task[Caller | None]":
+    def _ask(self, digest: bytes, token: str, proof: str) -> "asyncio.Task[Caller | None]":
         """One question for all who wait for the same answer."""
         task = self._asking.get(digest)
         if task is None:
-            task = self._asking[digest] = asyncio.ensure_future(self._admit(digest, token))
+            if len(self._asking) >= MAX_ASKING:
+                raise unavailable(
+                    "Too many keys are being checked just now. Try again.", retry_after=1, code="busy"
+                )
+            task = self._asking[digest] = asyncio.ensure_future(self._admit(digest, token, proof))
             task.add_done_callback(lambda done: self._answered(digest, done))
         return task
 
@@ -126,10 +146,10 @@ class Admission:
         if not task.cancelled():
             task.exception()  # whoever waits gets it; nobody waits for an early question
 
-    async def _admit(self, digest: bytes, token: str) -> Caller | None:
+    async def _admit(self, digest: bytes, token: str, proof: str) -> Caller | None:
         asked_at = self._monotonic()
         try:
-            caller = caller_of(await self._control_plane.admit(token))
+            caller = caller_of(await self._control_plane.admit(token, proof=proof))
         except TokenRefused:
             caller = None
         except ControlPlaneAway as error:
@@ -158,6 +178,7 @@ def caller_of(response: Any) -> Caller:
         tenant_id=response.tenant_id,
         home_project_id=response.home_project_id,
         grants={grant.project_id: frozenset(grant.permissions) for grant in response.grants},
+        proof=response.proof,
     )
 
 

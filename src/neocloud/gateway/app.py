@@ -6,6 +6,7 @@ Requests to models go straight to the proxy. Everything else is rare and goes th
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -81,7 +82,8 @@ class GatewayApp:
 
     async def _exchange(self, scope: Scope, receive: Receive, request_id: str) -> Exchange:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        caller = await self._admission.caller(headers.get(b"authorization", b"").decode("latin-1"))
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        caller = await self._admission.caller(authorization)
         project_id = caller.project(headers.get(b"openai-project", b"").decode("latin-1"), INVOKE)
         raw = await read_body(headers, receive, self._settings.max_body_bytes)
         return Exchange(
@@ -90,6 +92,7 @@ class GatewayApp:
             project_id=project_id,
             asked=asked.parse(scope["path"], raw, self._settings.media_domains),
             wait_seconds=_wait_seconds(headers.get(b"x-neocloud-wait", b"")),
+            renew=partial(self._admission.caller, authorization),
         )
 
 

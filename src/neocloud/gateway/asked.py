@@ -60,6 +60,11 @@ class Asked:
     def input_tokens(self) -> int:
         return self.input_bytes // BYTES_PER_TOKEN + 1 + self.images * IMAGE_TOKENS
 
+    @property
+    def sequences(self) -> int:
+        """Answers that the engine makes."""
+        return self.choices * self.prompts
+
     def check_task(self, *, embeds: bool) -> None:
         """Refuses what the model's engines do not do, whether or not one runs."""
         if embeds == (self.path == EMBEDDINGS):
@@ -98,7 +103,7 @@ class Asked:
         if each is None:
             room = max(context_length - self.input_tokens, 1) if context_length else UNKNOWN_ROOM_TOKENS
             each = COMPLETIONS_DEFAULT_TOKENS if self.path == COMPLETIONS else room
-        return each * self.choices * self.prompts
+        return each * self.sequences
 
     def for_engine(self, engine_name: str) -> bytes:
         """The body as the engine gets it: its own name of the model, and usage always asked for."""

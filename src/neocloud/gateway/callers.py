@@ -18,6 +18,8 @@ class Caller:
     home_project_id: str
     """Where its requests belong unless they name another project; "" for people."""
     grants: Mapping[str, frozenset[str]]
+    proof: str = ""
+    """What its token stands on: the control plane admits it again by this, e.g. while a batch runs."""
 
     def may(self, permission: str, project_id: str) -> bool:
         return permission in self.grants.get(project_id, ())

@@ -28,7 +28,7 @@ class ControlPlaneAway(Exception):
 
 
 class ControlPlane(Protocol):
-    async def admit(self, token: str) -> Any:
+    async def admit(self, token: str = "", *, proof: str = "") -> Any:
         """AdmitResponse. Raises TokenRefused, ControlPlaneAway."""
         ...
 
@@ -46,9 +46,9 @@ class GrpcControlPlane:
         self._key_file = key_file
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
 
-    async def admit(self, token: str) -> Any:
+    async def admit(self, token: str = "", *, proof: str = "") -> Any:
         try:
-            return await self._call("Admit", {"token": token}, CALL_SECONDS)
+            return await self._call("Admit", {"token": token, "proof": proof}, CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 raise TokenRefused from error

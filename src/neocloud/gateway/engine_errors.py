@@ -8,6 +8,7 @@ from neocloud.gateway.errors import OpenAiError, unavailable
 from neocloud.gateway.routes import Target
 
 DEFAULT_START_SECONDS = 30
+RIGHT_ENDED = "right_ended"
 STOPPED_STATES = ("STOPPED", "ERROR", "DELETING")
 """Nobody wakes it by asking."""
 
@@ -74,6 +75,16 @@ def lost() -> OpenAiError:
         " request again.",
         type="server_error",
         code="replica_lost",
+    )
+
+
+def right_ended() -> OpenAiError:
+    return OpenAiError(
+        401,
+        "The right to this request ended while it was answered: the key was revoked or has expired, or the"
+        " permission was taken away. What was said so far is all there is.",
+        type="authentication_error",
+        code=RIGHT_ENDED,
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,11 +40,14 @@ class Exchange:
     asked: Asked
     wait_seconds: float = 0.0
     is_batch: bool = False
+    renew: Callable[[], Awaitable[Caller]] | None = None
+    """Gives the caller as it is now; the proxy asks while the request is under way."""
     arrived: float = field(default_factory=time.perf_counter)
     reason: str = ""
-    """Why it was stopped: "client_left" or "silent"."""
+    """Why it was stopped: "client_left", "silent" or "right_ended"."""
     heard_at: float = 0.0
     """When the engine was last heard of, while we wait for it; 0: we do not."""
+    sent_at: float = 0.0
     first_at: float = 0.0
     was_sent: bool = False
     """An engine may have worked on it."""
@@ -52,6 +55,7 @@ class Exchange:
     connection: Connection | None = None
     waiting: "asyncio.Future[None] | None" = None
     account: Account | None = None
+    renewed_at: float = field(default_factory=time.perf_counter)
 
     def stop(self, reason: str) -> None:
         self.reason = self.reason or reason

@@ -6,21 +6,25 @@ die would make the next one die too. Knows nothing of ASGI: who takes the answer
 """
 
 import asyncio
+import logging
 import time
 
 from neocloud.gateway.accounts import Accounts, Opening
 from neocloud.gateway.balance import Balancer
 from neocloud.gateway.callers import INVOKE
-from neocloud.gateway.engine_errors import cold, lost
+from neocloud.gateway.engine_errors import RIGHT_ENDED, cold, lost, right_ended
 from neocloud.gateway.errors import OpenAiError, model_not_found, unavailable
 from neocloud.gateway.exchange import Exchange, Sink, Stopped
 from neocloud.gateway.metrics import Metrics
 from neocloud.gateway.passing import Passing
 from neocloud.gateway.routes import Replica, RouteTable, Target
 from neocloud.gateway.settings import GatewaySettings
+from neocloud.gateway.speeds import Speeds
 from neocloud.gateway.traffic import Traffic
 from neocloud.gateway.upstream import Pool, ReplicaFailed
 from neocloud.gateway.usage import EventTooLong
+
+logger = logging.getLogger(__name__)
 
 MOST_RESENDS = 2
 SILENCE_CHECKS_SECONDS = 1.0
@@ -44,6 +48,7 @@ class Proxy:
         self._traffic = traffic
         self._metrics = metrics
         self._settings = settings
+        self._speeds = Speeds()
         self._exchanges: set[Exchange] = set()
 
     async def answer(self, exchange: Exchange, sink: Sink) -> None:
@@ -62,6 +67,12 @@ class Proxy:
                 await self._relay(exchange, target, sink)
             finally:
                 self._traffic.finished(deployment.id)
+        except Stopped as error:
+            if exchange.reason != RIGHT_ENDED:
+                raise
+            refusal = right_ended()
+            exchange.status = refusal.status
+            raise refusal from error
         except OpenAiError as error:
             exchange.status = error.status
             raise
@@ -77,6 +88,33 @@ class Proxy:
             oldest = time.perf_counter() - self._settings.silence_seconds
             for exchange in [one for one in self._exchanges if 0 < one.heard_at < oldest]:
                 exchange.stop("silent")
+
+    async def renew_forever(self) -> None:
+        """Requests whose right has ended are stopped, whether they wait, are computed or are being sent."""
+        while True:
+            await asyncio.sleep(self._settings.renew_seconds / 8)
+            before = time.perf_counter() - self._settings.renew_seconds
+            due = [one for one in self._exchanges if one.renew and one.renewed_at < before]
+            await asyncio.gather(*(self._renew(one) for one in due))
+
+    async def _renew(self, exchange: Exchange) -> None:
+        assert exchange.renew is not None
+        exchange.renewed_at = time.perf_counter()
+        try:
+            caller = await exchange.renew()
+        except OpenAiError as error:
+            if error.status == 401:
+                exchange.stop(RIGHT_ENDED)
+            return  # nobody can tell now; asked again when it is due
+        except Exception:
+            logger.exception("The right of request %s could not be looked at", exchange.request_id)
+            return
+        exchange.caller = caller
+        target = self._table.find(caller.tenant_id, exchange.asked.model)
+        if not caller.may(INVOKE, exchange.project_id) or (
+            target is not None and not caller.may(INVOKE, target.project_id)
+        ):
+            exchange.stop(RIGHT_ENDED)
 
     def _target(self, exchange: Exchange) -> Target:
         caller, name = exchange.caller, exchange.asked.model
@@ -134,7 +172,7 @@ class Proxy:
         """From here on there is an account, and it is closed here."""
         account = exchange.account
         assert account is not None
-        passing = Passing(exchange, target, sink, self._metrics)
+        passing = Passing(exchange, target, sink, self._metrics, self._speeds)
         replica: Replica | None = None
         try:
             replica, first = await self._send(exchange, target)
@@ -143,6 +181,8 @@ class Proxy:
             raise
         except (ReplicaFailed, EventTooLong, Stopped) as error:
             if exchange.reason == "client_left":
+                raise Stopped(exchange.reason) from error
+            if exchange.reason == RIGHT_ENDED and not passing.has_started:
                 raise Stopped(exchange.reason) from error
             await passing.lost(error)
         except asyncio.CancelledError:
@@ -161,7 +201,7 @@ class Proxy:
         if exchange.connection is not None:
             self._pool.give_back(replica.address, exchange.connection)
             exchange.connection = None
-        if passing.is_lost:
+        if passing.is_lost and exchange.reason != RIGHT_ENDED:
             self._balancer.failed(replica.address)
         elif not exchange.reason:
             self._balancer.succeeded(replica.address)
@@ -216,7 +256,7 @@ class Proxy:
         connection = await self._pool.take(replica.address, fresh=is_fresh)
         exchange.connection = connection
         exchange.check()
-        exchange.heard_at = time.perf_counter()
+        exchange.heard_at = exchange.sent_at = time.perf_counter()
         exchange.was_sent = True
         connection.send(_request(exchange, target, replica, body))
         status = await connection.head()

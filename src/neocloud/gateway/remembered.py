@@ -52,6 +52,7 @@ def _to_json(caller: Caller) -> dict[str, Any]:
         "tenant_id": caller.tenant_id,
         "home_project_id": caller.home_project_id,
         "grants": grants,
+        "proof": caller.proof,
     }
 
 
@@ -62,4 +63,5 @@ def _from_json(entry: Mapping[str, Any]) -> Caller:
         tenant_id=entry["tenant_id"],
         home_project_id=entry["home_project_id"],
         grants={project: frozenset(permissions) for project, permissions in entry["grants"].items()},
+        proof=entry.get("proof", ""),
     )

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from neocloud.gateway import asked
+from neocloud.gateway.admission import Admission
 from neocloud.gateway.callers import Caller
 from neocloud.gateway.errors import OpenAiError
 from neocloud.gateway.exchange import Exchange, Headers, Stopped
@@ -15,8 +16,9 @@ from neocloud.gateway.traffic import Traffic
 
 
 class BatchSender:
-    def __init__(self, proxy: Proxy, traffic: Traffic, media_domains: Set[str]) -> None:
+    def __init__(self, proxy: Proxy, admission: Admission, traffic: Traffic, media_domains: Set[str]) -> None:
         self._proxy = proxy
+        self._admission = admission
         self._media_domains = media_domains
         self._traffic = traffic
 
@@ -40,6 +42,7 @@ class BatchSender:
                 asked=asked.read(path, dict(body), self._media_domains),
                 wait_seconds=wait_seconds,
                 is_batch=True,
+                renew=lambda: self._admission.renewed(caller),
             )
             await self._proxy.answer(exchange, sink)
         except OpenAiError as error:

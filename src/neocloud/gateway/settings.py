@@ -25,6 +25,8 @@ class GatewaySettings:
     """How long the control plane's word on a token is taken without asking again."""
     admit_away_seconds: float = 300.0
     """And how long while the control plane cannot be asked."""
+    renew_seconds: float = 30.0
+    """A request that is under way for longer is asked about again: it ends soon after its right does."""
     media_domains: frozenset[str] = frozenset()
     """Hosts whose https URLs of images, sounds and videos are passed on for the engines to fetch."""
 

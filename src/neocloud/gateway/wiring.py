@@ -43,7 +43,7 @@ class Gateway:
             self.table, self.book, self.balancer, self.pool, self.traffic, self.metrics, settings
         )
         self._follower = Follower(control_plane, self.table, settings.routes_file, self._routes_changed)
-        sender = BatchSender(self.proxy, self.traffic, settings.media_domains)
+        sender = BatchSender(self.proxy, self.admission, self.traffic, settings.media_domains)
         self.objects = Objects(settings.home, self.admission, sender, settings.api, clock=clock)
         looks = looking.routes(self.admission, self.table, self.metrics, lambda: self._follower.is_connected)
         pages = Pages(self.admission, self._answer, clock)
@@ -58,6 +58,7 @@ class Gateway:
             asyncio.create_task(self._follower.follow_forever()),
             asyncio.create_task(self.traffic.report_forever(self._control_plane)),
             asyncio.create_task(self.proxy.stop_silent_forever()),
+            asyncio.create_task(self.proxy.renew_forever()),
             asyncio.create_task(self.admission.keep_forever()),
         ]
         await self.objects.start()

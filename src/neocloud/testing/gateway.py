@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class FakeControlPlane:
                 "tenant_id": tenant,
                 "home_project_id": projects[0],
                 "grants": grants,
+                "proof": "proof-" + sha256(token.encode()).hexdigest(),
             },
         )
 
@@ -85,7 +87,8 @@ class FakeControlPlane:
 
     def _admit(self, request: Any, context: grpc.ServicerContext) -> Any:
         self.admits += 1
-        caller = self.callers.get(request.token)
+        by_proof = {caller.proof: caller for caller in self.callers.values()}
+        caller = self.callers.get(request.token) or by_proof.get(request.proof)
         if caller is None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such token")
         return caller

@@ -45,6 +45,10 @@ class KnownCallers:
             raise not_authenticated("This key is not known.")
         return CALLERS[authorization]
 
+    async def renewed(self, caller: Caller) -> Caller:
+        authorization = f"Bearer {caller.subject_id}"
+        return await self.caller(authorization)
+
 
 @pytest.fixture
 def clock() -> FakeClock:

@@ -4,8 +4,10 @@ The file is the truth of what was answered: after a crash its whole records coun
 is cut off. Blocks: asyncio code calls it in threads.
 """
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +35,10 @@ class Record:
 
 
 class Results:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, min_free_bytes: int = 0) -> None:
+        """`min_free_bytes` of the disk are left: `append` raises OSError (ENOSPC) before it takes them."""
         self._path = folder / "results"
+        self._min_free_bytes = min_free_bytes
         self._answered = bytearray()
         self.completed = self.failed = 0
         whole = 0
@@ -55,6 +59,8 @@ class Results:
         records = list(records)
         data = b"".join(record.to_bytes() for record in records)
         written = 0
+        if data and shutil.disk_usage(self._path.parent).free - len(data) < self._min_free_bytes:
+            raise OSError(errno.ENOSPC, "the disk has reached the space that is to stay free")
         try:
             while written < len(data):
                 written += os.pwrite(self._file, data[written:], self._end + written)
@@ -68,6 +74,10 @@ class Results:
     def has(self, number: int) -> bool:
         """Whether the line of this number is answered."""
         return number < len(self._answered) and self._answered[number] == 1
+
+    @property
+    def bytes(self) -> int:
+        return self._end
 
     def close(self) -> None:
         os.fsync(self._file)

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from neocloud.core.clock import Clock
+from neocloud.gateway.callers import INVOKE
+from neocloud.gateway.errors import OpenAiError
 from neocloud.gateway.objects.batch_places import Places
 from neocloud.gateway.objects.batch_results import Line, Lines, Record, Results
 from neocloud.gateway.objects.batches import Batch, caller_of
-from neocloud.gateway.objects.borders import Answer, Sender
+from neocloud.gateway.objects.borders import Answer, Callers, Sender
 
 COLD_WAIT_SECONDS = 60.0
 PAUSE_SECONDS = (1.0, 2.0, 5.0, 10.0)
@@ -20,6 +22,11 @@ LONGEST_PAUSE_SECONDS = 60.0
 ATTEMPTS = 3
 """For answers that may say that the line itself breaks the engine."""
 SAVE_SECONDS = 1.0
+
+
+class RightEnded(Exception):
+    """Who made the batch may not send its lines any more."""
+
 
 Save = Callable[[Results], Awaitable[None]]
 """Tells the row how far it is."""
@@ -30,13 +37,17 @@ class BatchRun:
         self,
         batch: Batch,
         folder: Path,
+        callers: Callers,
         sender: Sender,
         places: Places,
         clock: Clock,
         workers: int,
         save: Save,
+        min_free_bytes: int,
     ) -> None:
         self._batch = batch
+        self._callers = callers
+        self._min_free_bytes = min_free_bytes
         self._caller = caller_of(batch)
         self._folder = folder
         self._sender = sender
@@ -51,8 +62,8 @@ class BatchRun:
         self._has_records = asyncio.Event()
 
     async def run(self) -> None:
-        """Until every line is answered. Cancelled, it keeps what was answered. Raises OSError."""
-        results = await asyncio.to_thread(Results, self._folder)
+        """Until every line is answered. Cancelled, it keeps what was answered. Raises OSError, RightEnded."""
+        results = await asyncio.to_thread(Results, self._folder, self._min_free_bytes)
         try:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -123,11 +134,20 @@ class BatchRun:
             return await self._send(line, request_id, 0.0)
 
     async def _send(self, line: Line, request_id: str, wait_seconds: float) -> Answer:
-        answer = await self._sender.send(
-            *(self._caller, self._batch.project_id, self._batch.endpoint, line.body),
-            request_id=request_id,
-            wait_seconds=wait_seconds,
-        )
+        try:
+            caller = await self._callers.renewed(self._caller)
+        except OpenAiError as error:
+            if error.status == 401:
+                raise RightEnded from error
+            answer = Answer(503, error.body())  # nobody can tell now
+        else:
+            if not caller.may(INVOKE, self._batch.project_id):
+                raise RightEnded
+            answer = await self._sender.send(
+                *(caller, self._batch.project_id, self._batch.endpoint, line.body),
+                request_id=request_id,
+                wait_seconds=wait_seconds,
+            )
         self._is_warm = answer.status != 503
         return answer
 

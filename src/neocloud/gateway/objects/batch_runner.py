@@ -14,15 +14,17 @@ from pathlib import Path
 from neocloud.core.clock import Clock
 from neocloud.gateway.objects.batch_places import Places
 from neocloud.gateway.objects.batch_results import Lines, Results, split
-from neocloud.gateway.objects.batch_run import BatchRun, unanswered
+from neocloud.gateway.objects.batch_run import BatchRun, RightEnded, unanswered
 from neocloud.gateway.objects.batches import Batch, BatchRows
-from neocloud.gateway.objects.borders import Sender
+from neocloud.gateway.objects.borders import Callers, Sender
 from neocloud.gateway.objects.checking import CheckFailed, check
 from neocloud.gateway.objects.file_store import FileStore, StoredFile, new_file_id
 from neocloud.gateway.objects.settings import ObjectSettings
 
 log = logging.getLogger("neocloud.gateway.objects")
 TRY_AGAIN_SECONDS = 30.0
+MOST_CHECKS = 3
+"""A file that ends its checker so often is given up."""
 
 
 class BatchRunner:
@@ -31,6 +33,7 @@ class BatchRunner:
         home: Path,
         rows: BatchRows,
         files: FileStore,
+        callers: Callers,
         sender: Sender,
         settings: ObjectSettings,
         clock: Clock,
@@ -38,6 +41,7 @@ class BatchRunner:
         self._root = home / "gateway" / "batches"
         self._rows = rows
         self._files = files
+        self._callers = callers
         self._sender = sender
         self._settings = settings
         self._clock = clock
@@ -82,11 +86,17 @@ class BatchRunner:
 
     async def _care(self, batch_id: str) -> None:
         """Until it is over, whatever the disk does in between."""
+        checks = 0
         while True:
             try:
                 await self._advance(batch_id)
                 return
             except (OSError, sqlite3.Error, CheckFailed) as error:
+                checks += isinstance(error, CheckFailed)
+                if checks == MOST_CHECKS:
+                    log.error("batch %s: %s", batch_id, error)
+                    await asyncio.to_thread(self._fail, batch_id, "its input file cannot be checked")
+                    return
                 log.error("batch %s: %s; trying again in %.0f s", batch_id, error, TRY_AGAIN_SECONDS)
             except Exception as error:
                 log.exception("batch %s", batch_id)  # a worker loop's border: one batch must not end silently
@@ -102,7 +112,10 @@ class BatchRunner:
         if batch.state == "validating":
             batch = await self._validate(batch, folder / "input.jsonl")
         if batch.state == "in_progress":
-            await self._run(batch, folder)
+            try:
+                await self._run(batch, folder)
+            except RightEnded:
+                await asyncio.to_thread(self._rows.change, batch_id, self._end_right)
         if batch.is_open or batch.state == "failed":
             await asyncio.to_thread(self._finish, batch_id, folder)
 
@@ -129,11 +142,15 @@ class BatchRunner:
         async def save(results: Results) -> None:
             def change(batch: Batch) -> None:
                 batch.completed, batch.failed = results.completed, results.failed
+                batch.result_bytes = results.bytes
 
             await asyncio.to_thread(self._rows.change, batch.id, change)
 
         workers = self._settings.batch_concurrency
-        run = BatchRun(batch, folder, self._sender, self._places, self._clock, workers, save)
+        run = BatchRun(
+            *(batch, folder, self._callers, self._sender, self._places, self._clock, workers, save),
+            self._settings.min_free_bytes,
+        )
         work = asyncio.create_task(run.run())
         ends = [
             asyncio.create_task(self._cancelled[batch.id].wait()),
@@ -173,6 +190,16 @@ class BatchRunner:
 
             self._rows.change(batch_id, change)
         self.give_back(batch_id)
+
+    def _end_right(self, batch: Batch) -> None:
+        """It ends as if it had been cancelled, with what was answered."""
+        message = (
+            "The right to this batch ended while it ran: the key or session that it was made with was"
+            " revoked, or the permission was taken away. What was answered by then is in the output file."
+        )
+        batch.errors = [{"line": None, "code": "right_ended", "message": message, "param": None}]
+        if batch.state == "in_progress":
+            batch.enter("cancelling", self._now())
 
     def _prepare_files(self, batch: Batch) -> None:
         """Their ids are written down before the files are made, so that none is made twice."""

@@ -25,7 +25,7 @@ class Batch:
     created_at: int
     expires_at: int
     caller: dict[str, Any]
-    """Who asked, and where it might call models then: that is what the lines run by."""
+    """Who asked, and where it might call models then. The lines run by what it may do when they are sent."""
     metadata: dict[str, str] = field(default_factory=dict)
     state: str = "validating"
     model: str = ""
@@ -34,6 +34,9 @@ class Batch:
     total: int = 0
     completed: int = 0
     failed: int = 0
+    input_bytes: int = 0
+    result_bytes: int = 0
+    """Of answers that are no file yet."""
     output_file_id: str = ""
     error_file_id: str = ""
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -60,6 +63,7 @@ def kept_caller(caller: Caller) -> dict[str, Any]:
         "tenant_id": caller.tenant_id,
         "home_project_id": caller.home_project_id,
         "projects": projects,
+        "proof": caller.proof,
     }
 
 

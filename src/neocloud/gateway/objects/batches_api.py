@@ -21,6 +21,7 @@ from neocloud.gateway.objects.batches import (
 from neocloud.gateway.objects.borders import Callers
 from neocloud.gateway.objects.file_store import FileStore
 from neocloud.gateway.objects.pages import listed, page
+from neocloud.gateway.objects.room import Room
 from neocloud.gateway.objects.settings import ObjectSettings
 from neocloud.gateway.objects.uploads import disk_trouble
 
@@ -30,9 +31,16 @@ KNOWN = {"input_file_id", "endpoint", "completion_window", "metadata"}
 
 class BatchesApi:
     def __init__(
-        self, rows: BatchRows, files: FileStore, runner: BatchRunner, settings: ObjectSettings, clock: Clock
+        self,
+        rows: BatchRows,
+        files: FileStore,
+        room: Room,
+        runner: BatchRunner,
+        settings: ObjectSettings,
+        clock: Clock,
     ) -> None:
         self._rows = rows
+        self._room = room
         self._files = files
         self._runner = runner
         self._settings = settings
@@ -60,6 +68,8 @@ class BatchesApi:
         if file.purpose != "batch":
             message = f'The file was uploaded for {file.purpose!r}; upload it with the purpose "batch".'
             raise bad_request(message, param="input_file_id")
+        await asyncio.to_thread(self._room.require, project_id)
+        batch.input_bytes = file.bytes
         try:
             await asyncio.to_thread(self._runner.take, batch.id, file)
             await asyncio.to_thread(self._rows.add, batch, self._settings.max_open_batches)

@@ -12,6 +12,10 @@ class Callers(Protocol):
         """Whose header this is. Raises OpenAiError 401, or 503 when nobody can tell."""
         ...
 
+    async def renewed(self, caller: Caller) -> Caller:
+        """The same caller as it is now. Raises OpenAiError 401 where nothing of it holds any more, or 503."""
+        ...
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -19,6 +19,7 @@ from typing import BinaryIO, Self
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.gateway.objects.database import Database
 from neocloud.gateway.objects.pages import Page, unknown_after
+from neocloud.gateway.objects.room import Room, RoomLimits
 
 UPLOADED = ("fine-tune", "batch", "user_data")
 MADE_HERE = ("batch_output", "fine-tune-results")
@@ -52,9 +53,16 @@ class FileStore:
         self._root = home / "gateway" / "files"
         self._clock = clock or SystemClock()
 
-    def draft(self, project_id: str, file_id: str = "") -> "Draft":
-        """A file being written: `with store.draft(...) as draft: draft.write(...); draft.keep(...)`."""
-        return Draft(self, self._folder(project_id), project_id, file_id or new_file_id())
+    def room(self, limits: RoomLimits) -> Room:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Room(self.database, self._root, limits)
+
+    def draft(self, project_id: str, file_id: str = "", room: Room | None = None) -> "Draft":
+        """A file being written: `with store.draft(...) as draft: draft.write(...); draft.keep(...)`.
+
+        With a `room`, entering, writing and keeping raise OpenAiError where it ends.
+        """
+        return Draft(self, self._folder(project_id), project_id, file_id or new_file_id(), room)
 
     def add(self, project_id: str, path: Path, purpose: str, name: str, file_id: str = "") -> str:
         """Copies a file in and returns its id. With a `file_id` that is there already, nothing happens."""
@@ -141,7 +149,10 @@ class FileStore:
 class Draft:
     """Bytes on their way in. Leaving it without `keep` removes them. Its lock says that its process lives."""
 
-    def __init__(self, store: FileStore, folder: Path, project_id: str, file_id: str) -> None:
+    def __init__(
+        self, store: FileStore, folder: Path, project_id: str, file_id: str, room: Room | None
+    ) -> None:
+        self._room = room
         self._store = store
         self._project_id = project_id
         self._id = file_id
@@ -151,6 +162,15 @@ class Draft:
         self.bytes = 0
 
     def __enter__(self) -> Self:
+        if self._room:
+            self._room.enter(self._project_id, self)
+        try:
+            return self._open()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _open(self) -> Self:
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
         self._file = os.fdopen(handle, "wb", buffering=0)
@@ -159,12 +179,21 @@ class Draft:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file:
-            self._path.unlink(missing_ok=True)
-            self._file.close()
+        try:
+            if self._file:
+                self._path.unlink(missing_ok=True)
+                self._file.close()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._room:
+            self._room.leave(self._project_id, self)
 
     def write(self, chunk: bytes) -> None:
         assert self._file, "a draft is written inside its `with`"
+        if self._room:
+            self._room.take(self._project_id, self, len(chunk))
         left = memoryview(chunk)
         while left:
             left = left[self._file.write(left) :]

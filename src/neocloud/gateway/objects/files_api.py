@@ -12,16 +12,23 @@ from neocloud.gateway.objects.answering import Asked, route
 from neocloud.gateway.objects.borders import Callers
 from neocloud.gateway.objects.file_store import PURPOSES, UPLOADED, FileStore, StoredFile
 from neocloud.gateway.objects.pages import listed, page
+from neocloud.gateway.objects.room import Room
 from neocloud.gateway.objects.settings import ObjectSettings
-from neocloud.gateway.objects.uploads import boundary_of, disk_trouble, receive, too_large
+from neocloud.gateway.objects.uploads import (
+    MAX_OVERHEAD_BYTES,
+    boundary_of,
+    disk_trouble,
+    receive,
+    too_large,
+)
 
 PERMISSION = "inference.files"
-FORM_OVERHEAD = 128 << 10
 
 
 class FilesApi:
-    def __init__(self, store: FileStore, settings: ObjectSettings) -> None:
+    def __init__(self, store: FileStore, room: Room, settings: ObjectSettings) -> None:
         self._store = store
+        self._room = room
         self._settings = settings
 
     def routes(self, callers: Callers) -> list[Route]:
@@ -40,12 +47,13 @@ class FilesApi:
         most = self._settings.max_file_bytes
         if (
             headers.get("content-length", "").isdecimal()
-            and int(headers["content-length"]) > most + FORM_OVERHEAD
+            and int(headers["content-length"]) > most + MAX_OVERHEAD_BYTES
         ):
             raise too_large(most)
         with ExitStack() as stack:
             try:
-                draft = stack.enter_context(self._store.draft(project_id))
+                draft = self._store.draft(project_id, room=self._room)
+                await asyncio.to_thread(stack.enter_context, draft)
                 form = await receive(asked.request.stream(), boundary, draft, most)
                 purpose = _purpose(form.fields)
                 kept = await asyncio.to_thread(draft.keep, form.file_name or "file", purpose)

@@ -10,6 +10,11 @@ class ObjectSettings:
     max_batch_line_bytes: int = 8 << 20
     max_open_batches: int = 500
     """Of one project."""
+    max_project_files: int = 10_000
+    max_project_bytes: int = 500 * 10**9
+    """Of all files of one project, with the inputs and answers that its open batches keep."""
+    min_free_bytes: int = 2 << 30
+    """Uploads are refused, and batches pause, while the disk has less."""
     batch_concurrency: int = 32
     """Lines of all batches that are answered at a time while nobody else asks."""
     batch_window_seconds: int = 24 * 3600

@@ -13,6 +13,7 @@ from neocloud.gateway.objects.findings import Findings, json_objects
 
 ROLES = ("system", "user", "assistant")
 MAX_LINE_BYTES = 64 << 20
+MAX_LINES = 5_000_000
 KINDS = {"messages": ("messages",), "prompt": ("prompt", "completion"), "text": ("text",)}
 
 
@@ -22,6 +23,9 @@ def check_training(path: Path) -> Findings:
     lengths: list[int] = []
     seen: set[bytes] = set()
     for number, line in json_objects(path, findings, MAX_LINE_BYTES):
+        if findings.lines > MAX_LINES:
+            findings.add(number, "too_many_lines", f"The file has more than {MAX_LINES} lines. Split it.")
+            break
         try:
             content = _content(line, findings)
         except ValueError as error:

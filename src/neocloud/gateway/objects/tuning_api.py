@@ -5,6 +5,7 @@ The file is checked here, line by line, before a job is made of it.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +15,13 @@ from starlette.routing import Route
 from neocloud.gateway.errors import OpenAiError, bad_request, model_not_found
 from neocloud.gateway.objects.answering import Asked, route, text
 from neocloud.gateway.objects.borders import Callers
-from neocloud.gateway.objects.checking import check
+from neocloud.gateway.objects.checking import CheckFailed, check, require_turn
 from neocloud.gateway.objects.control_plane_calls import Calls
 from neocloud.gateway.objects.file_store import FileStore
 from neocloud.gateway.objects.pages import cut, listed, page
 from neocloud.gateway.objects.tuning_jobs import as_checkpoint, as_event, as_job, job_spec
 
+log = logging.getLogger("neocloud.gateway.objects")
 PERMISSION = "tuning.fineTuningJobs"
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
 MODELS = "neocloud.inference.v1.ModelService"
@@ -138,7 +140,13 @@ class TuningApi:
                 f'The file was uploaded for {file.purpose!r}; upload it with the purpose "fine-tune".',
                 param=param,
             )
-        findings = await check("training", self._files.location(file))
+        require_turn()
+        try:
+            findings = await check("training", self._files.location(file))
+        except CheckFailed as error:
+            log.error("file %s: %s", file.id, error)
+            message = f"The file {file.name!r} cannot be checked: it takes too much memory or time. Split it."
+            raise bad_request(message, param=param, code="invalid_training_file") from error
         if findings.errors:
             shown = " ".join(error.message for error in findings.errors[:3])
             more = f" ({findings.total_errors} lines are wrong in all.)" if findings.total_errors > 3 else ""

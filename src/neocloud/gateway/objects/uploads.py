@@ -13,9 +13,14 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from neocloud.gateway.errors import OpenAiError, bad_request
 from neocloud.gateway.objects.file_store import Draft
+from neocloud.gateway.objects.room import disk_full
 
 WRITTEN_BYTES = 1 << 20
 FIELD_BYTES = 64 << 10
+MAX_FIELDS = 8
+"""Beside the file; OpenAI's clients send one or two."""
+MAX_OVERHEAD_BYTES = 128 << 10
+"""Of an upload, beside the bytes of its file: fields, headers, borders, and what stands before and after."""
 
 
 @dataclass
@@ -49,8 +54,12 @@ class _Parts:
         self._field = bytearray()
         self._field_room = FIELD_BYTES
         self._in_file = False
+        self._count = 0
 
     def on_part_begin(self) -> None:
+        self._count += 1
+        if self._count > MAX_FIELDS + 1:
+            raise bad_request(f"The upload has more than {MAX_FIELDS} fields beside the file.")
         self._disposition, self._field, self._in_file = {}, bytearray(), False
 
     def on_header_begin(self) -> None:
@@ -104,13 +113,20 @@ async def receive(chunks: AsyncIterator[bytes], boundary: bytes, draft: Draft, m
     """Writes the file into the draft. Raises OpenAiError, also when the disk is full."""
     parts = _Parts()
     parser = MultipartParser(boundary, {name: getattr(parts, name) for name in CALLBACKS})  # type: ignore[arg-type]
+    received = 0
     async for chunk in chunks:
+        received += len(chunk)
         try:
             parser.write(chunk)
         except MultipartParseError as error:
             raise bad_request(f"The upload is no proper multipart/form-data: {error}") from error
         if draft.bytes + len(parts.file_bytes) > max_bytes:
             raise too_large(max_bytes)
+        if received - draft.bytes - len(parts.file_bytes) > MAX_OVERHEAD_BYTES:
+            raise bad_request(
+                f"The upload has more than {MAX_OVERHEAD_BYTES} bytes beside those of its file. Send the file"
+                " as the field `file`, and `purpose`."
+            )
         if len(parts.file_bytes) >= WRITTEN_BYTES:
             await _write(draft, parts)
     if not parts.is_complete:
@@ -140,14 +156,6 @@ def too_large(max_bytes: int) -> OpenAiError:
 
 
 def disk_trouble(error: OSError) -> OpenAiError:
-    """Clients must not send gigabytes again on their own."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         raise error
-    return OpenAiError(
-        507,
-        "The disk that files are kept on is full; nothing was kept. Delete files, or ask the operator for"
-        " room.",
-        type="server_error",
-        code="disk_full",
-        headers={"x-should-retry": "false"},
-    )
+    return disk_full()

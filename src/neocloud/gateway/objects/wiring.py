@@ -18,6 +18,7 @@ from neocloud.gateway.objects.borders import Callers, Sender
 from neocloud.gateway.objects.control_plane_calls import Calls, GrpcCalls
 from neocloud.gateway.objects.file_store import FileStore
 from neocloud.gateway.objects.files_api import FilesApi
+from neocloud.gateway.objects.room import RoomLimits
 from neocloud.gateway.objects.settings import ObjectSettings
 from neocloud.gateway.objects.tuning_api import TuningApi
 
@@ -39,12 +40,15 @@ class Objects:
         settings, clock = settings or ObjectSettings(), clock or SystemClock()
         self._callers = callers
         self.files = FileStore(home, clock)
-        self._files_api = FilesApi(self.files, settings)
+        room = self.files.room(
+            RoomLimits(settings.max_project_files, settings.max_project_bytes, settings.min_free_bytes)
+        )
+        self._files_api = FilesApi(self.files, room, settings)
         rows = BatchRows(self.files.database)
-        self._runner = BatchRunner(home, rows, self.files, sender, settings, clock)
+        self._runner = BatchRunner(home, rows, self.files, callers, sender, settings, clock)
         self._calls = calls or GrpcCalls(api)
         self._tuning_api = TuningApi(self.files, self._calls)
-        self._batches_api = BatchesApi(rows, self.files, self._runner, settings, clock)
+        self._batches_api = BatchesApi(rows, self.files, room, self._runner, settings, clock)
 
     def routes(self) -> list[Route]:
         apis = (self._files_api, self._batches_api, self._tuning_api)

@@ -5,6 +5,9 @@ the last look is more than a second old, so a deleted key or a revoked session s
 on every server.
 """
 
+import json
+from datetime import datetime
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from neocloud.core import contract
@@ -13,8 +16,8 @@ from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Store
 from neocloud.services.iam.access.proof import Proven, find_subject
 from neocloud.services.iam.access.recent import Recent
-from neocloud.services.iam.access.static_keys import StaticKeys, is_static_token
-from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, read_access_token
+from neocloud.services.iam.access.static_keys import StaticKeys, is_static_token, key_id_in
+from neocloud.services.iam.access.tokens import AccessClaims, Actor, find_signing_key, read_access_token
 
 LOOK_AGAIN_SECONDS = 1.0
 
@@ -43,6 +46,33 @@ class StoreAuthenticator:
             raise contract.unauthenticated(
                 "The account behind this access token, or the key or session it was got with, was deleted,"
                 " deactivated, revoked or has expired. Sign in again."
+            )
+        return proven.subject
+
+    async def proof_of(self, token: str) -> str:
+        """What a token stands on: the id of its static key, or its claims. Of use without the token."""
+        if is_static_token(token):
+            return json.dumps({"static": key_id_in(token)})
+        claims = await self.claims_of(token)
+        actor = [claims.actor.id, claims.actor.proof_id] if claims.actor else None
+        issued_at = claims.issued_at.isoformat()
+        return json.dumps({"of": claims.subject_id, "by": claims.proof_id, "at": issued_at, "actor": actor})
+
+    async def authenticate_proof(self, proof: str) -> Subject:
+        """Whom a proof stands for, as long as it was not revoked: what was started with a token may outlive
+        the token, and a person's session that ended by itself. The text has to come from `proof_of`."""
+        said = json.loads(proof)
+        if "static" in said:
+            return await self._static_keys.authenticate_key(said["static"])
+        issued_at = datetime.fromisoformat(said["at"])
+        actor = Actor(*said["actor"]) if said["actor"] else None
+        claims = AccessClaims(said["of"], said["by"], issued_at, issued_at, actor)
+        proven = await self._store.read(lambda tx: find_subject(tx, claims))
+        is_over = proven is not None and proven.ends_at is not None and self._clock.now() >= proven.ends_at
+        if proven is None or (is_over and proven.subject.kind != "user"):
+            raise contract.unauthenticated(
+                "The account, or the key or session that this was started with, was deleted, deactivated or"
+                " revoked."
             )
         return proven.subject
 

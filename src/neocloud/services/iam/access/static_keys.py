@@ -69,6 +69,13 @@ class StaticKeys:
             )
         return found.subject
 
+    async def authenticate_key(self, key_id: str) -> Subject:
+        """Whom the key stands for, without its token."""
+        found = await self._store.read(lambda tx: _subject_of(tx, _key(tx, key_id)))
+        if found is None or (found.expires_at and found.expires_at <= self._clock.now()):
+            raise contract.unauthenticated("The static key was revoked or deleted, or has expired.")
+        return found.subject
+
 
 def is_static_token(token: str) -> bool:
     return token.startswith(TOKEN_PREFIX)
@@ -94,8 +101,16 @@ def find_static_key(tx: Transaction, token: str) -> Resource | None:
     return row if known is not None and hmac.compare_digest(known, _hash(token)) else None
 
 
+def _key(tx: Transaction, key_id: str) -> Resource | None:
+    row = tx.get(key_id)
+    return row if row is not None and row.kind == STATIC_KEY else None
+
+
 def _find_subject(tx: Transaction, token: str) -> Found | None:
-    key = find_static_key(tx, token)
+    return _subject_of(tx, find_static_key(tx, token))
+
+
+def _subject_of(tx: Transaction, key: Resource | None) -> Found | None:
     if key is None or key.deleted_at or key.state != State.ACTIVE:
         return None
     account, tenant_id = tx.get(key.owner_id), tenant_of(key.owner_id, tx.get)

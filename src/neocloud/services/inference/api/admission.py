@@ -37,11 +37,18 @@ def require_gateway(call: Call) -> None:
 
 
 async def admit(call: Call, request: Any) -> Any:
-    """Who a token is, and what it may do where. Raises ApiError (unauthenticated) for nobody's."""
+    """Who a token or an earlier proof is, and what it may do where. Raises ApiError (unauthenticated)."""
     require_gateway(call)
     extras = call.dependencies.extras
-    subject = await extras[AUTHENTICATOR].authenticate(request.token)
-    answer = AdmitResponse(subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id)
+    authenticator = extras[AUTHENTICATOR]
+    if request.proof and not request.token:
+        subject, proof = await authenticator.authenticate_proof(request.proof), request.proof
+    else:
+        subject = await authenticator.authenticate(request.token)
+        proof = await authenticator.proof_of(request.token)
+    answer = AdmitResponse(
+        subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id, proof=proof
+    )
     for each in await extras[TENANT_RIGHTS](subject, PERMISSIONS):
         answer.grants.add(
             project_id=each.project_id, project_name=each.project_name, permissions=each.permissions
