@@ -65,6 +65,7 @@ OWN = {
     "core/store/rows.py": {"json.loads"},
     "server/auditing.py": {"json.loads"},
     "services/ai/images.py": {"json.loads"},
+    "services/iam/access/authenticate.py": {"json.loads"},
     "services/ai/record.py": {"json.loads"},
     "services/audit/events.py": {"json.loads"},
     "services/audit/rules.py": {"json.loads"},
