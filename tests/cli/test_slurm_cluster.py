@@ -385,7 +385,7 @@ class TestLogin:
         monkeypatch.setattr("os.execv", lambda program, arguments: executed.append(arguments))
         signed_in("slurm", "cluster", "ssh", "bank", "--", "sinfo", "--Node")
         [arguments] = executed
-        assert arguments[-3:] == ["127.0.0.1", "sinfo", "--Node"]
+        assert arguments[-4:] == ["--", "127.0.0.1", "sinfo", "--Node"]  # no host can pass for an option
         assert "Port=2222" in arguments
 
     def test_a_cluster_without_login_node_says_how_far_it_is(self, signed_in: Neo, cloud: FakeCloud) -> None:

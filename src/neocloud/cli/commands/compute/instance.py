@@ -197,7 +197,7 @@ def ssh(
     options = ["-o", f"UserKnownHostsFile={_known_hosts(instance)}", "-o", "StrictHostKeyChecking=accept-new"]
     if identity is not None:
         options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
-    os.execv(program, ["ssh", *options, f"{user}@{host}", *(command or ())])
+    os.execv(program, ["ssh", *options, "--", f"{user}@{host}", *(command or ())])
 
 
 def serial_log(

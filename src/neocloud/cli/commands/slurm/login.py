@@ -58,7 +58,7 @@ def ssh(
     place = open_place(context, project)
     settings = _settings(place, find_cluster(place, name), identity)
     options = [part for key, value in settings.items() for part in ("-o", f"{key}={_quoted(value)}")]
-    os.execv(program, ["ssh", *options, settings["HostName"], *(command or ())])
+    os.execv(program, ["ssh", *options, "--", settings["HostName"], *(command or ())])
 
 
 def ssh_config(
