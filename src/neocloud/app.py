@@ -51,6 +51,7 @@ def extras(settings: Settings) -> dict[str, Any]:
         ai.IMAGES: ai.known_images(settings),
         quotas.QUOTAS: quotas.load_quotas(settings.quota_file),
         slurm.BATCH_JOBS: slurm.batch_jobs,
+        slurm.LOGIN_PORTS: slurm.login_ports(settings),
     }
 
 

@@ -45,6 +45,8 @@ class Settings:
     """Range of "public" addresses of new projects; empty means the vpc brick's default, 198.18.0.0/16."""
     opened_ranges: tuple[IPv4Network, ...] = ()
     """Private ranges that workloads of tenants may reach; without, they reach public addresses only."""
+    login_ports: tuple[int, int] = (2222, 2999)
+    """First and last port of loopback that login nodes of Slurm clusters may have."""
     audit_days: int = 365
     """How long audit events are kept."""
     calls_per_second: float = 200.0
@@ -148,6 +150,12 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
         default=[],
         help="private range that workloads may reach (may be repeated)",
     )
+    parser.add_argument(
+        "--login-ports",
+        type=port_range,
+        default=(2222, 2999),
+        help="of Slurm login nodes (default: 2222-2999)",
+    )
     parser.add_argument("--audit-days", type=int, default=365, help="keep audit events for so many days")
     parser.add_argument("--calls-per-second", type=rate, default=200.0, help="of one account; 0: no limit")
     parser.add_argument(
@@ -200,6 +208,15 @@ def rate(text: str) -> float:
     found = float(text)
     if not 0 <= found < float("inf"):
         raise ValueError("must be 0 or more")
+    return found
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """As argparse reads it: a ValueError is told to the operator."""
+    first, _, last = text.partition("-")
+    found = int(first), int(last or first)
+    if not 1024 <= found[0] <= found[1] <= 65535:
+        raise ValueError("a range of ports is FIRST-LAST, from 1024 to 65535")
     return found
 
 

@@ -25,6 +25,7 @@ class PlainWorld:
     )
     now: datetime = datetime(2026, 11, 1, tzinfo=UTC)
     subject: None = None
+    extras: dict = field(default_factory=dict)
 
     def get(self, resource_id: str) -> Resource | None:
         return next((row for row in self.rows if row.id == resource_id), None)

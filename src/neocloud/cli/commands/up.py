@@ -22,6 +22,7 @@ from neocloud.cli.commands.up_options import (
     Host,
     HttpPort,
     IssuerHost,
+    LoginPorts,
     ModelFolder,
     PriceFile,
     PublicPool,
@@ -71,6 +72,7 @@ def up(
     allow_egress: AllowEgress = None,
     allow_private_issuers: AllowPrivateIssuers = None,
     issuer_host: IssuerHost = None,
+    login_ports: LoginPorts = None,
     emulator: Emulator = False,
     emulator_gpus: EmulatorGpus = None,
 ) -> None:
@@ -111,6 +113,7 @@ def up(
             opened_ranges=_opened_ranges(allow_egress),
             allow_private_issuers=allow_private_issuers,
             issuer_hosts=tuple(issuer_host) if issuer_host else None,
+            login_ports=login_ports,
             emulator=emulator or None,
             emulator_gpus=emulator_gpus,
         )

@@ -75,6 +75,12 @@ ModelFolder = Annotated[
         " Those given replace those of before."
     ),
 ]
+LoginPorts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIRST-LAST", help="Ports of loopback for login nodes of Slurm clusters. Default: 2222-2999."
+    ),
+]
 PublicPool = Annotated[
     str | None,
     typer.Option(help="Range of the public addresses of new projects. Default: 198.18.0.0/16."),

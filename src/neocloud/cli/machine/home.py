@@ -44,6 +44,8 @@ class Options:
     opened_ranges: tuple[str, ...] = ()
     allow_private_issuers: bool = False
     issuer_hosts: tuple[str, ...] = ()
+    login_ports: str = ""
+    """"": the server's default."""
     emulator: bool = False
     emulator_gpus: str = ""
 
@@ -73,7 +75,7 @@ class Options:
             given += ["--public-pool", self.public_pool]
         for opened in self.opened_ranges:
             given += ["--allow-egress", opened]
-        given += self._about_issuers() + self._about_rates()
+        given += self._about_issuers() + self._about_rates() + self._about_login_ports()
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
@@ -90,6 +92,9 @@ class Options:
             "--sign-ins-per-second": self.sign_ins_per_second,
         }
         return [f"{name}={rate}" for name, rate in rates.items() if rate is not None]
+
+    def _about_login_ports(self) -> list[str]:
+        return ["--login-ports", self.login_ports] if self.login_ports else []
 
     def _about_issuers(self) -> list[str]:
         allowed = ["--allow-private-issuers"] if self.allow_private_issuers else []

@@ -7,6 +7,7 @@ from typing import Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
+from neocloud.core import wire
 from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.compute.resources import (
@@ -18,11 +19,11 @@ from neocloud.services.compute.resources import (
     find_filesystem,
     preset_violations,
 )
-from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
+from neocloud.services.slurm.login_ports import LoginPorts
+from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.resources import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
-PRIVILEGED_PORT_LIMIT = 1024
 MAX_KEYS = 100
 """SSH keys of one cluster, as the contract has it."""
 SYSTEM_FOLDERS = frozenset(
@@ -61,7 +62,7 @@ class ClusterRules(Rules):
         found = [
             *_node_set_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
-            *_login_violations(new, world),
+            *_login_violations(new, old, world),
             *_subnet_violations(new, world),
             *_filesystem_violations(new, world),
         ]
@@ -102,13 +103,18 @@ def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
         )
 
 
-def _login_violations(new: Any, world: World) -> Iterable[Violation]:
+def _login_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
     port = new.spec.login.port
-    if 0 < port < PRIVILEGED_PORT_LIMIT:
-        yield Violation("spec.login.port", f"must be 0 (any) or at least {PRIVILEGED_PORT_LIMIT}")
-    holder = _port_holder(new, world) if port else None
-    if holder:
-        yield Violation("spec.login.port", f'port {port} is used by cluster "{holder}"; choose another')
+    ports = LoginPorts.in_extras(world.extras)
+    if not port or (old and port == old.spec.login.port):
+        return  # a cluster keeps its port when the operator changes the range
+    if not ports.allows(port):
+        yield Violation(
+            "spec.login.port", f"must be 0 (any) or one of {ports} that the cloud does not use itself"
+        )
+    elif _is_taken(port, new.metadata.id, world):
+        # Not by whom: it may be a cluster of another tenant.
+        yield Violation("spec.login.port", f"port {port} is taken; choose another, or 0 for any that is free")
 
 
 def _subnet_violations(new: Any, world: World) -> Iterable[Violation]:
@@ -171,10 +177,12 @@ def _is_public_key(text: str) -> bool:
     return True
 
 
-def _port_holder(new: Any, world: World) -> str | None:
+def _is_taken(port: int, cluster_id: str, world: World) -> bool:
+    """By another cluster, whether its spec names the port or the cloud chose it."""
     for row in world.list(CLUSTER):
-        if row.id == new.metadata.id:
+        if row.id == cluster_id:
             continue
-        if ClusterSpec.FromString(row.spec).login.port == new.spec.login.port:
-            return row.name
-    return None
+        other = wire.resource_message(row)
+        if port in (other.spec.login.port, other.status.login.port):
+            return True
+    return False

@@ -21,6 +21,7 @@ from neocloud.services.compute.resources import (
     claim_name,
     filesystem_spec,
 )
+from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.reconcile import workers
 from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
 from neocloud.services.slurm.reconcile.filesystems import find_filesystems
@@ -41,14 +42,20 @@ POLL_SECONDS = 0.1
 """How soon to look again at something that takes a second or two, such as a daemon that starts."""
 LOGIN_PORT = "login.port"
 """Stored beside the secrets: the port chosen for a cluster whose spec leaves it open."""
-FIRST_LOGIN_PORT = 2222
-LAST_LOGIN_PORT = 2999
 
 
 class ClusterReconciler:
     kind = CLUSTER
 
-    def __init__(self, engine: Engine, access: SlurmAccess, image: Callable[[], str], home: Path) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        access: SlurmAccess,
+        image: Callable[[], str],
+        home: Path,
+        login_ports: LoginPorts,
+    ) -> None:
+        self._login_ports = login_ports
         self._home = home
         self._engine = engine
         self._access = access
@@ -60,7 +67,8 @@ class ClusterReconciler:
         access = SlurmAccess(dependencies.engine, dependencies.store, factory)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         image = functools.cache(dependencies.settings.slurm_image)
-        return cls(dependencies.engine, access, image, dependencies.settings.home)
+        ports = LoginPorts.in_extras(dependencies.extras)
+        return cls(dependencies.engine, access, image, dependencies.settings.home, ports)
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
@@ -121,7 +129,7 @@ class ClusterReconciler:
     async def _start_pods(self, scope: Scope) -> None:
         if not scope.login_port:
             # Kept before the pod exists: another port after a crash would make another pod.
-            free = str(_free_port()).encode()
+            free = str(_free_port(self._login_ports)).encode()
             kept = await scope.context.secret(LOGIN_PORT, lambda: free)
             scope.cluster.status.login.port = int(kept)
         claim = claim_name(scope.shared_root_id)
@@ -194,9 +202,9 @@ def _require_ready(scope: Scope, pod_name: str) -> None:
         raise RetryLater(f"{pod_name}: {reason}", delay_seconds=POLL_SECONDS)
 
 
-def _free_port() -> int:
+def _free_port(ports: LoginPorts) -> int:
     """A port of the host's loopback address that nobody listens on."""
-    for port in range(FIRST_LOGIN_PORT, LAST_LOGIN_PORT + 1):
+    for port in ports.all():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -204,6 +212,4 @@ def _free_port() -> int:
             except OSError:
                 continue
             return port
-    raise RetryLater(
-        f"no port from {FIRST_LOGIN_PORT} to {LAST_LOGIN_PORT} is free for ssh; free one", delay_seconds=10
-    )
+    raise RetryLater(f"no port from {ports} is free for ssh; the operator sets the range", delay_seconds=10)
