@@ -159,6 +159,10 @@ class Cluster:
             self.cloud.podman(*remove, *(of_pod[number] for of_pod in ids if number < len(of_pod)))
         return {each for of_pod in ids for each in of_pod}
 
+    def logs(self, container: str) -> str:
+        """What a container has printed."""
+        return self.cloud.podman("logs", container)
+
     def in_pod(self, pod: str, *command: str) -> str:
         """Run as root in a pod, outside the shared root: what an operator on the machine can do."""
         container = next(name for name in self.containers(pod) if not name.endswith("._"))

@@ -92,6 +92,7 @@ class PodmanEngine:
                 "runtime": host.runtime,
                 "cgroups": host.cgroup_version,
                 "storage driver": info["store"]["graphDriverName"],
+                "user namespaces": "none: root in a pod is root of this machine's kernel (rfd 0002)",
                 "private ranges open to workloads": self._opened,
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},

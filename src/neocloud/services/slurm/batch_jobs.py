@@ -24,7 +24,12 @@ from neocloud.services.slurm.resources import (
     NewJob,
     namespace,
 )
-from neocloud.services.slurm.sbatch import DEFAULT_WORKING_DIRECTORY, job_id_in, sbatch_command
+from neocloud.services.slurm.sbatch import (
+    DEFAULT_WORKING_DIRECTORY,
+    environment_problem,
+    job_id_in,
+    sbatch_command,
+)
 
 TAIL_BYTES = 256 * 1024
 """Most bytes of a file that `tail` returns, however long its lines are."""
@@ -52,6 +57,9 @@ class ClusterJobs:
             f"--job-name={job.name}",
             *job.options,
         ]
+        problem = environment_problem(job.environment)
+        if problem:
+            raise JobRefused(problem)
         command = sbatch_command(options, job.arguments, job.environment)
         try:
             result = await self._access.run_in_login_shell(cluster_id, command, stdin=job.script.encode())

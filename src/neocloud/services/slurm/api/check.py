@@ -13,12 +13,11 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call
-from neocloud.engines.base import Engine, EngineError, Reference
+from neocloud.engines.base import EngineError
 from neocloud.services.compute.resources import Preset, preset
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
+from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmNode
-from neocloud.services.slurm.render import JAIL_PATH
-from neocloud.services.slurm.resources import namespace
 
 CheckResult = contract.message("neocloud.slurm.v1.CheckResult")
 CheckClusterResponse = contract.message("neocloud.slurm.v1.CheckClusterResponse")
@@ -60,7 +59,7 @@ async def check(call: Call, request: Any) -> Any:
         raise contract.bad_state(request.id, "The cluster has no workers; add some before checking it.")
     async with open_slurm(call, request.id) as slurm:
         known = {node.name: node for node in await slurm.nodes()}
-        findings = await _node_findings(call.dependencies.engine, request.id, presets, known)
+        findings = await _node_findings(access(call), request.id, presets, known)
         drained: set[str] = set()
         if not request.report_only:
             drained = await _drain_failing(slurm, findings, known)
@@ -93,14 +92,14 @@ def _presets_by_node(spec: Any) -> dict[str, Preset]:
 
 
 async def _node_findings(
-    engine: Engine, cluster_id: str, presets: dict[str, Preset], known: dict[str, SlurmNode]
+    cluster: SlurmAccess, cluster_id: str, presets: dict[str, Preset], known: dict[str, SlurmNode]
 ) -> list[Finding]:
     """Nodes are probed one after another: the speed of the shared root is one node's alone."""
     findings: list[Finding] = []
     for name in sorted(presets):
         findings.append(slurm_finding(name, known.get(name)))
         try:
-            probe, skew = await _probe(engine, cluster_id, name)
+            probe, skew = await _probe(cluster, cluster_id, name)
         except EngineError as error:
             findings.append(Finding(name, "probe", FAIL, message=f"The node does not answer: {error}"))
             continue
@@ -108,13 +107,12 @@ async def _node_findings(
     return findings
 
 
-async def _probe(engine: Engine, cluster_id: str, node: str) -> tuple[dict[str, Any], float]:
+async def _probe(cluster: SlurmAccess, cluster_id: str, node: str) -> tuple[dict[str, Any], float]:
     """What the node says of itself, and how far its clock is from ours in seconds, at the least."""
     script = resources.files("neocloud.services.slurm.api.probes").joinpath("node.py").read_bytes()
-    pod = Reference("Pod", namespace(cluster_id), node)
     before = time.time()
-    result = await engine.exec(
-        pod, ["chroot", JAIL_PATH, "python3", "-", "/home"], stdin=script, timeout_seconds=PROBE_SECONDS
+    result = await cluster.run_in_shared_root(
+        cluster_id, node, ["python3", "-", "/home"], stdin=script, timeout_seconds=PROBE_SECONDS
     )
     after = time.time()
     if result.exit_code:
@@ -168,12 +166,12 @@ def _at_least(node: str, check: str, measured: float, least: float, unit: str) -
 
 async def _shared_file(call: Call, cluster_id: str, nodes: list[str]) -> list[Finding]:
     """A file written on the first node must be there on every other."""
-    path, token = f"{JAIL_PATH}/home/.neocloud-shared-{call.request_id}", call.request_id
-    engine = call.dependencies.engine
+    path, token = f"/home/.neocloud-shared-{call.request_id}", call.request_id
+    cluster = access(call)
 
     async def run(node: str, *command: str) -> str:
-        pod = Reference("Pod", namespace(cluster_id), node)
-        return (await engine.exec(pod, command)).stdout.decode(errors="replace").strip()
+        result = await cluster.run_in_shared_root(cluster_id, node, command)
+        return result.stdout.decode(errors="replace").strip()
 
     writer = ["/bin/sh", "-c", 'printf %s "$2" > "$1"', "write", path, token]
     findings: list[Finding] = []

@@ -5,7 +5,6 @@ login node: any script that Slurm takes is taken. Everything else goes through s
 record of jobs; nothing is kept here.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,12 @@ from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmError, SlurmJob
-from neocloud.services.slurm.sbatch import DEFAULT_WORKING_DIRECTORY, job_id_in, sbatch_command
+from neocloud.services.slurm.sbatch import (
+    DEFAULT_WORKING_DIRECTORY,
+    environment_problem,
+    job_id_in,
+    sbatch_command,
+)
 
 Job = contract.message("neocloud.slurm.v1.Job")
 SubmitJobResponse = contract.message("neocloud.slurm.v1.SubmitJobResponse")
@@ -27,7 +31,6 @@ SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
 """What a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and the
 escapes that it has in JSON."""
 NO_SUCH_FILE = 66
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _READ_LOG = """
 [ -f "$1" ] || exit 66
@@ -40,9 +43,9 @@ tail -c "+$((offset + 1))" -- "$1" | head -c "$3"
 
 async def submit(call: Call, request: Any) -> Any:
     await ready_cluster(call, request.cluster_id)
-    for name in request.environment:
-        if not _ENVIRONMENT_NAME.fullmatch(name):
-            raise contract.bad_field("environment", f'"{name}" is no name of an environment variable')
+    problem = environment_problem(request.environment)
+    if problem:
+        raise contract.bad_field("environment", problem)
     if not request.script.startswith("#!"):
         raise contract.bad_field("script", 'must start with a "#!" line, for example "#!/bin/bash"')
     command = _submit_command(request)

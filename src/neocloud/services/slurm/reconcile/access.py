@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Reference
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
-from neocloud.services.slurm.render import CONTROLLER_POD, JAIL_PATH, LOGIN_POD
+from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
 from neocloud.services.slurm.resources import Secret, namespace
 
 SlurmFactory = Callable[[str, bytes], SlurmApi]
@@ -52,11 +52,34 @@ class SlurmAccess:
         timeout_seconds: float = 60.0,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
-        """Run as root on the first login node, with the shared root as "/"."""
-        pod = Reference("Pod", namespace(cluster_id), LOGIN_POD)
+        """Run on the first login node; see `run_in_shared_root`."""
+        return await self.run_in_shared_root(
+            cluster_id,
+            LOGIN_POD,
+            command,
+            stdin=stdin,
+            timeout_seconds=timeout_seconds,
+            max_output_bytes=max_output_bytes,
+        )
+
+    async def run_in_shared_root(
+        self,
+        cluster_id: str,
+        pod: str,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_seconds: float = 60.0,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecResult:
+        """Run in a login or worker pod as the tenant's root, with the shared root as "/".
+
+        The program is the tenant's. The image's `enter-root` takes the container's rights, files and
+        environment from it first, so nothing of a cluster may be executed any other way. Raises EngineError.
+        """
         return await self._engine.exec(
-            pod,
-            ["chroot", JAIL_PATH, *command],
+            Reference("Pod", namespace(cluster_id), pod),
+            [ENTER_ROOT, *command],
             stdin=stdin,
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,

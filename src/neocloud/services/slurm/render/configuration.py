@@ -40,7 +40,7 @@ SlurmctldParameters=enable_configless
 StateSaveLocation=/var/lib/slurm/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
 SlurmctldPidFile=/run/slurmctld/slurmctld.pid
-SlurmdPidFile=/run/slurmd.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
 
 ReturnToService=2
 SlurmdTimeout=20

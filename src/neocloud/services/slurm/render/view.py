@@ -23,6 +23,8 @@ WORKER_ROLE = "worker"
 
 JAIL_PATH = "/jail"
 """Where the daemons' containers mount the shared root."""
+ENTER_ROOT = "/usr/local/lib/neocloud/enter-root"
+"""The image's program that runs another one inside the shared root, with a tenant's rights."""
 
 LOGIN_POD = "login-0"
 CONTROLLER_POD = "controller-0"
