@@ -12,7 +12,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.service import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.recent import Recent
-from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, lineage
+from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, CONTAINER, lineage
 from neocloud.services.iam.rules.grants import Grant, is_granted, is_in_scope, is_looking
 from neocloud.services.iam.rules.privilege import (
     acts_on_principals,
@@ -32,22 +32,27 @@ class StoreAuthorizer:
         self._store = store
         self._lineages: Recent[str, tuple[str, ...]] = Recent(clock)
         self._grants: Recent[str, frozenset[Grant]] = Recent(clock, max_age_seconds=LOOK_AGAIN_SECONDS)
+        self._containers: Recent[str, bool] = Recent(clock)
 
     async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
-        if not acts_on_principals(permission) and self._is_known(subject, permission, target_id):
+        needs_all_rights = acts_on_principals(permission) and not self._containers.get(target_id)
+        if not needs_all_rights and self._is_known(subject, permission, target_id):
             return
-        refusal, path, grants = await self._store.read(
-            lambda tx: (
-                refused(tx, subject, permission, target_id),
-                _lineage_ids(tx, target_id),
-                subject_grants(tx, subject.id),
-            )
-        )
-        if path and path[-1] == subject.tenant_id:
-            self._lineages.put(target_id, path)
-            self._grants.put(subject.id, grants)
+        refusal = await self._store.read(lambda tx: self._look_up(tx, subject, permission, target_id))
         if refusal is not None:
             raise refusal
+
+    def _look_up(
+        self, tx: Transaction, subject: Subject, permission: str, target_id: str
+    ) -> contract.ApiError | None:
+        path = _lineage_ids(tx, target_id)
+        if path and path[-1] == subject.tenant_id:
+            self._lineages.put(target_id, path)
+            self._grants.put(subject.id, subject_grants(tx, subject.id))
+            target = tx.get(target_id)
+            # Tenants and projects hold no rights themselves, so a new resource in one needs no more.
+            self._containers.put(target_id, target is not None and target.kind == CONTAINER)
+        return refused(tx, subject, permission, target_id)
 
     def _is_known(self, subject: Subject, permission: str, target_id: str) -> bool:
         path, grants = self._lineages.get(target_id), self._grants.get(subject.id)
