@@ -1,11 +1,14 @@
 """One Slurm cluster as its user sees it: ssh with the user's own key, sbatch, squeue, sacct, files."""
 
+import os
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from neocloud.engines.podman.configuration import environment
+from neocloud.engines.podman.layout import Layout
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.waiting import wait_until
 
@@ -160,8 +163,10 @@ class Cluster:
         return {each for of_pod in ids for each in of_pod}
 
     def logs(self, container: str) -> str:
-        """What a container has printed."""
-        return self.cloud.podman("logs", container)
+        """What a container has printed, on both streams."""
+        command = 'podman logs "$1" 2>&1'
+        variables = {**os.environ, **environment(Layout.of(self.cloud.home))}
+        return run(["sh", "-c", command, "logs", container], env=variables)
 
     def in_pod(self, pod: str, *command: str) -> str:
         """Run as root in a pod, outside the shared root: what an operator on the machine can do."""

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
 from tests.e2e.conftest import images as images
+from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -119,6 +120,58 @@ def test_output_of_a_job_is_not_written_over_the_daemons_files(cluster: Cluster)
     )
     cluster.wait_until_idle()
     cluster.ssh(f"rm {SHARED}/link-to-the-entrypoint")
+
+
+def test_links_in_the_shared_root_lead_no_mount_and_no_file_into_the_daemons_root(cluster: Cluster) -> None:
+    """Paths that the entrypoint, Slurm's Prolog and the health check touch, also while a node starts."""
+    cluster.ssh(
+        "rm -r /opt/neocloud /srv /var/lib/neocloud; ln -s /usr/local /opt/neocloud; ln -s /etc /srv;"
+        "ln -s /usr/local/lib/neocloud /var/lib/neocloud"
+    )
+    try:
+        removed = cluster.remove_pods("worker-1")
+
+        def reason() -> bool:
+            new = [number for number in cluster.containers("worker-1", "ID") if number not in removed]
+            return any("shared-root: /opt/neocloud/models" in cluster.logs(number) for number in new)
+
+        wait_until(reason, "the node says why it does not start", seconds=90)
+        checked = cluster.in_pod(
+            "worker-0", "sh", "-c", f"{LIBRARY}/check-node; {LIBRARY}/shared-root ask; ls /srv"
+        )
+        assert "slurm" not in checked
+    finally:
+        heal = "rm /opt/neocloud /srv /var/lib/neocloud; mkdir /srv /var/lib/neocloud"
+        cluster.in_pod("login-0", ENTER_ROOT, "sh", "-c", heal)
+        cluster.remove_pods("worker-0")
+    cluster.wait_until_idle(seconds=120)
+
+
+SWAP = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+os.makedirs("/race/slurm", exist_ok=True)
+os.symlink("/etc", "/race.link")
+print("swapping", flush=True)
+while not os.path.exists("/race.stop"):
+    libc.renameat2(-100, b"/race", -100, b"/race.link", 2)
+"""
+
+
+def test_a_folder_that_is_swapped_for_a_link_a_thousand_times_is_never_followed(cluster: Cluster) -> None:
+    """What Slurm's Prolog has done before each job."""
+    ssh = ["ssh", "-F", str(cluster.ssh_config), cluster.name, "timeout 120 python3 -u -c", f"'{SWAP}'"]
+    with subprocess.Popen(ssh, stdout=subprocess.PIPE, text=True) as swapping:
+        assert swapping.stdout and swapping.stdout.readline() == "swapping\n"
+        asking = (
+            f"for i in $(seq 1000); do {LIBRARY}/shared-root ask;"
+            " [ ! -e /race/slurm/slurm.key ] || echo led out; done; mountpoint -q /race && echo shown"
+        )
+        said = cluster.in_pod("worker-0", "bash", "-c", asking)
+        cluster.ssh("touch /race.stop")
+    cluster.ssh("rm -rf /race /race.link /race.stop")
+    cluster.in_pod("worker-0", "sh", "-c", "umount --lazy /race; rmdir /race")
+    assert said == "shown\n"
 
 
 def test_sessions_and_jobs_do_what_they_did(cluster: Cluster, tmp_path: Path) -> None:
