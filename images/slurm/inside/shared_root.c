@@ -24,7 +24,7 @@
 #define JAIL "/jail"
 #define SOCKET "/run/neocloud/folders.socket"
 #define ASK_SECONDS 10
-#define MAX_FOLDERS 256 /* at the top of the shared root: each that is shown is a mount of the host's kernel */
+#define MAX_FOLDERS 256 /* at the top and in /opt: each that is shown is a mount of the host's kernel */
 #define FOLDER (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
 /* Of the kernel's headers, which may be older than the kernel. */
@@ -208,28 +208,46 @@ static void show(int parent, const char *name, const char *path)
 	close(folder);
 }
 
-static int show_folders(void)
+/* The folders of a folder of the shared root, at the same paths below `prefix`. */
+static int show_all(int folder, const char *prefix, int (*is_skipped)(const char *))
 {
-	char path[NAME_MAX + 2];
+	char path[16 + NAME_MAX];
 	struct dirent *entry;
 	int shown = 0;
-	int jail = open(JAIL, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), var;
-	DIR *folder = jail < 0 ? NULL : fdopendir(jail);
+	DIR *entries = folder < 0 ? NULL : fdopendir(folder);
 
-	if (!folder)
-		return failed(JAIL);
-	while ((entry = readdir(folder)) && shown < MAX_FOLDERS)
-		if (!is_of_daemons(entry->d_name)) {
+	if (!entries)
+		return -1;
+	while ((entry = readdir(entries)) && shown < MAX_FOLDERS)
+		if (!is_skipped(entry->d_name)) {
 			shown++;
-			snprintf(path, sizeof path, "/%s", entry->d_name);
-			show(jail, entry->d_name, path);
+			snprintf(path, sizeof path, "%s/%s", prefix, entry->d_name);
+			show(folder, entry->d_name, path);
 		}
+	closedir(entries);
+	return 0;
+}
+
+/* /opt as a whole would bring a tenant's /opt/slurm, from which daemons load plugins. */
+static int is_of_opt(const char *name)
+{
+	return !strcmp(name, ".") || !strcmp(name, "..") || !strcmp(name, "slurm");
+}
+
+static int show_folders(void)
+{
+	int jail = open(JAIL, FOLDER), var;
+	int top = open(JAIL, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (jail < 0 || show_all(top, "", is_of_daemons))
+		return failed(JAIL);
+	show_all(openat(jail, "opt", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), "/opt", is_of_opt);
 	var = openat(jail, "var", FOLDER);
 	if (var >= 0) {
 		show(var, "tmp", "/var/tmp");
 		close(var);
 	}
-	closedir(folder);
+	close(jail);
 	return 0;
 }
 
