@@ -54,6 +54,9 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 means any free port")
     parser.add_argument("--max-body-bytes", type=int, default=GatewaySettings.max_body_bytes)
+    for name in ("max_subject_requests", "max_requests", "max_subject_bytes", "max_bytes"):
+        default = getattr(GatewaySettings, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--silence-seconds", type=float, default=GatewaySettings.silence_seconds)
     parser.add_argument("--write-seconds", type=float, default=GatewaySettings.write_seconds)
     parser.add_argument("--drain-seconds", type=float, default=GatewaySettings.drain_seconds)

@@ -5,7 +5,8 @@ Requests to models go straight to the proxy. Everything else is rare and goes th
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from starlette.routing import BaseRoute
 from neocloud.gateway import asked
 from neocloud.gateway.admission import Admission
 from neocloud.gateway.callers import INVOKE
+from neocloud.gateway.capacity import Capacity, Held
 from neocloud.gateway.errors import OpenAiError, bad_request
 from neocloud.gateway.exchange import Exchange, Stopped
 from neocloud.gateway.http import (
@@ -36,6 +38,8 @@ from neocloud.gateway.settings import GatewaySettings
 logger = logging.getLogger(__name__)
 
 MOST_WAIT_SECONDS = 300.0
+MOST_HELD_BYTES = 2 * 1024 * 1024
+"""Of a body that is not for a model: JSON of at most 1 MiB, or an upload, which goes to disk in pieces."""
 
 
 class GatewayApp:
@@ -45,6 +49,7 @@ class GatewayApp:
         self._admission = admission
         self._proxy = proxy
         self._settings = settings
+        self._capacity = Capacity(settings)
         self._rest = Starlette(
             routes=list(routes),
             exception_handlers={HTTPException: _http_error, OpenAiError: _openai_error, Exception: _broken},
@@ -57,14 +62,37 @@ class GatewayApp:
             await self._answer_model_request(scope, receive, send)
         else:
             scope.setdefault("state", {})["request_id"] = new_request_id()
-            await self._rest(scope, receive, _with_request_id(scope, send))
+            await self._answer_rest(scope, receive, _with_request_id(scope, send))
+
+    async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Requests with a key that is known are counted; what they ask for refuses the others."""
+        held = Held(self._capacity)
+        try:
+            subject_id = await self._known_subject(scope)
+            if subject_id:
+                held.enter(subject_id)
+                receive = _counted(receive, held)
+            await self._rest(scope, receive, send)
+        except OpenAiError as error:
+            await _refusal(error)(scope, receive, send)
+        finally:
+            held.leave()
+
+    async def _known_subject(self, scope: Scope) -> str:
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        if not authorization or not scope["path"].startswith("/v1/"):
+            return ""
+        with suppress(OpenAiError):
+            return (await self._admission.caller(authorization.decode("latin-1"))).subject_id
+        return ""
 
     async def _answer_model_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
         sink = HttpSink(send, request_id)
         watching: asyncio.Task[None] | None = None
+        held = Held(self._capacity)
         try:
-            exchange = await self._exchange(scope, receive, request_id)
+            exchange = await self._exchange(scope, receive, request_id, held)
             watching = asyncio.create_task(watch_client(receive, lambda: exchange.stop("client_left")))
             await self._proxy.answer(exchange, sink)
         except OpenAiError as error:
@@ -77,15 +105,17 @@ class GatewayApp:
                 raise
             await sink.error(_internal())
         finally:
+            held.leave()
             if watching is not None:
                 watching.cancel()
 
-    async def _exchange(self, scope: Scope, receive: Receive, request_id: str) -> Exchange:
+    async def _exchange(self, scope: Scope, receive: Receive, request_id: str, held: Held) -> Exchange:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         authorization = headers.get(b"authorization", b"").decode("latin-1")
         caller = await self._admission.caller(authorization)
         project_id = caller.project(headers.get(b"openai-project", b"").decode("latin-1"), INVOKE)
-        raw = await read_body(headers, receive, self._settings.max_body_bytes)
+        held.enter(caller.subject_id)
+        raw = await read_body(headers, receive, self._settings.max_body_bytes, held.take)
         return Exchange(
             request_id=request_id,
             caller=caller,
@@ -94,6 +124,16 @@ class GatewayApp:
             wait_seconds=_wait_seconds(headers.get(b"x-neocloud-wait", b"")),
             renew=partial(self._admission.caller, authorization),
         )
+
+
+def _counted(receive: Receive, held: Held) -> Receive:
+    async def receive_counted() -> MutableMapping[str, Any]:
+        message = await receive()
+        size = min(len(message.get("body", b"")), MOST_HELD_BYTES - held.size)
+        held.take(size)
+        return message
+
+    return receive_counted
 
 
 def _wait_seconds(header: bytes) -> float:
@@ -145,6 +185,10 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 
 async def _openai_error(request: Request, error: Any) -> Response:
+    return _refusal(error)
+
+
+def _refusal(error: OpenAiError) -> Response:
     return JSONResponse(error.body(), error.status, headers=dict(error.headers))
 
 

@@ -28,8 +28,13 @@ def new_request_id() -> str:
     return f"req_{_PROCESS}{next(_NUMBERS):012x}"
 
 
-async def read_body(scope_headers: dict[bytes, bytes], receive: Receive, most_bytes: int) -> bytes:
-    """Raises OpenAiError 413 as soon as it is too large, without reading the rest."""
+async def read_body(
+    scope_headers: dict[bytes, bytes], receive: Receive, most_bytes: int, take: Callable[[int], None]
+) -> bytes:
+    """`take` is told of each piece's bytes as it comes, and may raise.
+
+    Raises OpenAiError 413 as soon as it is too large, without reading the rest.
+    """
     said = scope_headers.get(b"content-length", b"")
     if said.isdigit() and int(said) > most_bytes:
         raise too_large(most_bytes)
@@ -37,6 +42,7 @@ async def read_body(scope_headers: dict[bytes, bytes], receive: Receive, most_by
     if message["type"] == "http.disconnect":
         raise ClientLeft
     body: bytes = message.get("body", b"")
+    take(len(body))
     if not message.get("more_body"):
         return body
     pieces, size = [body], len(body)
@@ -48,6 +54,7 @@ async def read_body(scope_headers: dict[bytes, bytes], receive: Receive, most_by
         size += len(pieces[-1])
         if size > most_bytes:
             raise too_large(most_bytes)
+        take(len(pieces[-1]))
     return b"".join(pieces)
 
 

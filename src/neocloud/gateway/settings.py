@@ -15,6 +15,14 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     max_body_bytes: int = 32 * 1024 * 1024
+    max_subject_requests: int = 1000
+    """Under way at a time, of one subject: being read, waiting for a model or being answered."""
+    max_requests: int = 6000
+    """And of all."""
+    max_subject_bytes: int = 256 * 1024 * 1024
+    """Of bodies of one subject's requests under way."""
+    max_bytes: int = 1024 * 1024 * 1024
+    """And of all."""
     silence_seconds: float = 600.0
     """An engine that says nothing for so long, within an answer or before it, is given up."""
     write_seconds: float = 60.0
