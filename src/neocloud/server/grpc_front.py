@@ -32,7 +32,7 @@ def options(pipeline: Pipeline) -> Sequence[tuple[str, int]]:
     largest = max((pipeline.max_bytes(path) for path in pipeline.paths), default=0)
     return (
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", MAX_PING_STRIKES),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
