@@ -51,9 +51,10 @@ class GatewayProcess:
         self._deaths = 0
 
     @classmethod
-    def of(cls, home: Path, port: int, api: str) -> "GatewayProcess":
-        """The real one; `api` is where the control plane listens for gRPC."""
+    def of(cls, home: Path, port: int, api: str, hosts: Sequence[str] = ()) -> "GatewayProcess":
+        """The real one; `api` is where the control plane listens for gRPC, `hosts` are its further names."""
         program = [sys.executable, "-m", "neocloud.gateway", "--home", str(home)]
+        program += [f"--known-host={host}" for host in hosts]
         return cls(home, port, lambda chosen: [*program, "--port", str(chosen), "--api", api])
 
     @property

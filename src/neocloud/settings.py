@@ -33,6 +33,8 @@ class Settings:
     redirector_port: int = DEFAULT_REDIRECTOR_PORT
     gateway_port: int = DEFAULT_GATEWAY_PORT
     """Where the OpenAI-compatible gateway listens, on loopback; 0: any free port. The emulator has none."""
+    gateway_hosts: tuple[str, ...] = ()
+    """Names by which clients call the gateway, beside localhost and loopback addresses."""
     domain: str = DEFAULT_DOMAIN
     """Clients look for the API at names under it, such as `compute.<domain>`."""
     database_url: str = field(default="", repr=False)
@@ -134,6 +136,14 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     parser.add_argument(
         "--gateway-port", type=int, default=DEFAULT_GATEWAY_PORT, help="0 means any free port"
     )
+    parser.add_argument(
+        "--gateway-host",
+        dest="gateway_hosts",
+        action="append",
+        type=host_name,
+        default=[],
+        help="a name by which clients call the gateway (may be repeated)",
+    )
     parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
     database_url.add_options(parser)
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
@@ -191,7 +201,8 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
     values["database_url"] = database_url.take(values["database_url"], values.pop("database_url_file"))
-    values |= {name: tuple(values[name]) for name in ("model_folders", "opened_ranges", "issuer_hosts")}
+    repeated = ("model_folders", "opened_ranges", "issuer_hosts", "gateway_hosts")
+    values |= {name: tuple(values[name]) for name in repeated}
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
 
 
@@ -201,6 +212,13 @@ def model_folder(text: str) -> Path:
     if folder == Path("/"):
         raise ValueError("the whole machine cannot be opened for models")
     return folder
+
+
+def host_name(text: str) -> str:
+    """As argparse reads it: a ValueError is told to the operator."""
+    if not text or not all(part.replace("-", "").replace(":", "").isalnum() for part in text.split(".")):
+        raise ValueError("a host name or an address, without scheme and port")
+    return text.lower()
 
 
 def rate(text: str) -> float:

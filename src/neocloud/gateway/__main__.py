@@ -62,7 +62,9 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument("--drain-seconds", type=float, default=GatewaySettings.drain_seconds)
     parser.add_argument("--admit-seconds", type=float, default=GatewaySettings.admit_seconds)
     parser.add_argument("--renew-seconds", type=float, default=GatewaySettings.renew_seconds)
-    return GatewaySettings(**vars(parser.parse_args(arguments)))
+    parser.add_argument("--known-host", dest="hosts", action="append", default=[], help="may be repeated")
+    values = vars(parser.parse_args(arguments))
+    return GatewaySettings(**{**values, "hosts": tuple(values["hosts"])})
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from neocloud.gateway.callers import INVOKE
 from neocloud.gateway.capacity import Capacity, Held
 from neocloud.gateway.errors import OpenAiError, bad_request
 from neocloud.gateway.exchange import Exchange, Stopped
+from neocloud.gateway.hosts import Hosts
 from neocloud.gateway.http import (
     ClientLeft,
     HttpSink,
@@ -50,6 +51,7 @@ class GatewayApp:
         self._proxy = proxy
         self._settings = settings
         self._capacity = Capacity(settings)
+        self._hosts = Hosts((settings.host, *settings.hosts))
         self._rest = Starlette(
             routes=list(routes),
             exception_handlers={HTTPException: _http_error, OpenAiError: _openai_error, Exception: _broken},
@@ -68,6 +70,7 @@ class GatewayApp:
         """Requests with a key that is known are counted; what they ask for refuses the others."""
         held = Held(self._capacity)
         try:
+            self._hosts.check(scope)
             subject_id = await self._known_subject(scope)
             if subject_id:
                 held.enter(subject_id)
@@ -92,6 +95,7 @@ class GatewayApp:
         watching: asyncio.Task[None] | None = None
         held = Held(self._capacity)
         try:
+            self._hosts.check(scope)
             exchange = await self._exchange(scope, receive, request_id, held)
             watching = asyncio.create_task(watch_client(receive, lambda: exchange.stop("client_left")))
             await self._proxy.answer(exchange, sink)

@@ -11,6 +11,7 @@ from neocloud.gateway.admission import Admission
 from neocloud.gateway.callers import INVOKE, Caller
 from neocloud.gateway.engine_errors import STOPPED_STATES
 from neocloud.gateway.errors import forbidden, model_not_found
+from neocloud.gateway.hosts import require_loopback
 from neocloud.gateway.metrics import Metrics
 from neocloud.gateway.routes import RouteTable, Target
 
@@ -45,6 +46,7 @@ def routes(
         """They tell what tenants do, so only this machine may read them."""
         if request.client is None or request.client.host not in _LOOPBACK:
             raise forbidden("Metrics are for this machine only. Read them from 127.0.0.1.")
+        require_loopback(request.scope)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
     return [

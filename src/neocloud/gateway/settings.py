@@ -35,6 +35,8 @@ class GatewaySettings:
     """And how long while the control plane cannot be asked."""
     renew_seconds: float = 30.0
     """A request that is under way for longer is asked about again: it ends soon after its right does."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients call the gateway, beside localhost and the addresses that it listens on."""
     media_domains: frozenset[str] = frozenset()
     """Hosts whose https URLs of images, sounds and videos are passed on for the engines to fetch."""
 

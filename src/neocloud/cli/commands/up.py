@@ -17,6 +17,7 @@ from neocloud.cli.commands.up_options import (
     Domain,
     Emulator,
     EmulatorGpus,
+    GatewayHost,
     GatewayPort,
     GrpcPort,
     Host,
@@ -44,6 +45,7 @@ from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
+from neocloud.settings import host_name
 
 app = command_group()
 
@@ -57,6 +59,7 @@ def up(
     grpc_port: GrpcPort = None,
     http_port: HttpPort = None,
     gateway_port: GatewayPort = None,
+    gateway_host: GatewayHost = None,
     tls: Tls = None,
     tls_port: TlsPort = None,
     host: Host = None,
@@ -99,6 +102,7 @@ def up(
             grpc_port=0 if emulator and is_first and grpc_port is None else grpc_port,
             http_port=0 if emulator and is_first and http_port is None else http_port,
             gateway_port=0 if gateway_port is None and grpc_port == 0 else gateway_port,
+            gateway_hosts=_gateway_hosts(gateway_host),
             tls_port=_tls_port(place.options(), tls, tls_port, host),
             host=host,
             domain=domain,
@@ -134,6 +138,18 @@ def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | Non
     if port is not None:
         return port
     return DEFAULT_TLS_PORT if kept.tls_port is None and (tls or host) else kept.tls_port
+
+
+def _gateway_hosts(given: list[str] | None) -> tuple[str, ...] | None:
+    """None: as before."""
+    if not given:
+        return None
+    try:
+        return tuple(host_name(text) for text in given if text != "none")
+    except ValueError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"--gateway-host: {error}", "Write a name as in models.example.com"
+        ) from error
 
 
 def _opened_ranges(given: list[str] | None) -> tuple[str, ...] | None:

@@ -23,6 +23,14 @@ GatewayPort = Annotated[
         help="Port of the OpenAI-compatible API; 0: any free. Default: 8900, or 0 if --grpc-port is.",
     ),
 ]
+GatewayHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Name by which clients call the OpenAI-compatible API, e.g. behind a proxy; may be repeated."
+        ' Those given replace those of before; "none" removes all. Default: names of loopback.',
+    ),
+]
 Tls = Annotated[
     bool | None,
     typer.Option(

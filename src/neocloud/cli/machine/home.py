@@ -27,6 +27,7 @@ class Options:
     grpc_port: int = 7370
     http_port: int = 7371
     gateway_port: int = 8900
+    gateway_hosts: tuple[str, ...] = ()
     tls_port: int | None = None
     """None: no TLS."""
     host: str = ""
@@ -52,6 +53,7 @@ class Options:
     def arguments(self) -> list[str]:
         given = ["--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)]
         given += ["--gateway-port", str(self.gateway_port)]
+        given += [f"--gateway-host={host}" for host in self.gateway_hosts]
         if self.tls_port is not None:
             # Where the port is any that is free, the redirector's must be, too.
             given += [
