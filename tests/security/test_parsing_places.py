@@ -66,6 +66,7 @@ OWN = {
     "server/auditing.py": {"json.loads"},
     "services/ai/images.py": {"json.loads"},
     "services/iam/access/authenticate.py": {"json.loads"},
+    "services/iam/access/devices.py": {"json.loads"},
     "services/ai/record.py": {"json.loads"},
     "services/audit/events.py": {"json.loads"},
     "services/audit/rules.py": {"json.loads"},
