@@ -185,6 +185,8 @@ class Folder:
                 if not stat.S_ISREG(os.fstat(pinned).st_mode):
                     raise UnsafePath(self.path / name, "is a folder where a file has to be") from None
                 descriptor = _reopened(pinned, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        else:
+            os.fchmod(descriptor, mode)
         with os.fdopen(descriptor, "ab", closefd=True) as file:
             file.write(content)
 
@@ -242,6 +244,17 @@ def copy_facts(source: int, target: int) -> None:
     os.fchown(target, state.st_uid, state.st_gid)
     os.fchmod(target, stat.S_IMODE(state.st_mode))
     os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def make_folder(path: Path, mode: int = 0o755) -> None:
+    """A folder for programs of other users, at a path that nobody else can change: made if needed, with this
+    mode whatever the umask. One that is there keeps its mode; folders above it are made as the umask says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=mode)
+    except FileExistsError:
+        return
+    path.chmod(mode)
 
 
 def remove_tree(path: Path) -> None:

@@ -228,6 +228,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask: clients read the authority's
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

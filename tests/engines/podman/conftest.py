@@ -1,5 +1,6 @@
 """A real engine in a folder of its own, and a look at the machine before and after."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -50,11 +51,13 @@ def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> AsyncIterator[PodmanBench]:
     bench = PodmanBench(tmp_path_factory.mktemp("home"))
+    mask = os.umask(0o077)  # as the server has it
     try:
         await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
         shutil.copytree(busybox_root, bench.home / "images/root/1-2/rootfs", symlinks=True)
         yield bench
     finally:
+        os.umask(mask)
         await PodmanEngine(bench.home).destroy()
         await bench.engine.close()
     assert traces_of(bench.engine.layout) == set()

@@ -57,6 +57,7 @@ def build_image(
         text=True,
         errors="replace",
         start_new_session=True,
+        umask=0o022,  # containers' programs of every user read what is built
     )
     said: list[str] = []
     with process:

@@ -41,6 +41,7 @@ def add(authority: Path) -> Path:
     path = store.folder / FILE_NAME
     try:
         path.write_bytes(authority.read_bytes())
+        path.chmod(0o644)
     except OSError as error:
         raise _not_changed(store, error.strerror or str(error)) from error
     _update(store)
@@ -84,7 +85,9 @@ def _store() -> TrustStore:
 
 def _update(store: TrustStore) -> None:
     try:
-        done = subprocess.run(store.update, capture_output=True, text=True, check=False, env=os.environ)
+        done = subprocess.run(
+            store.update, capture_output=True, text=True, check=False, env=os.environ, umask=0o022
+        )
     except FileNotFoundError as error:
         raise _not_changed(store, f"{store.update[0]} is not installed") from error
     if done.returncode:

@@ -33,6 +33,7 @@ def find_accelerators() -> tuple[tuple[Accelerator, ...], tuple[str, ...]]:
             text=True,
             timeout=_ANSWER_SECONDS,
             check=True,
+            umask=0o022,  # it makes the device files where they are missing
         )
     except (OSError, subprocess.SubprocessError) as error:
         return (), (f"nvidia-smi is here but does not answer ({error}); GPUs are not used.",)

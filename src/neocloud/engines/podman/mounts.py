@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError
 
 _BIND, _RECURSIVE = 0x1000, 0x4000  # linux/mount.h
@@ -26,8 +27,8 @@ def mount_tmpfs(path: Path, *, size_bytes: int | None = None, mode: int = 0o700)
 
 def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
     """A writable view on `lower`; what is written goes to `upper`."""
-    for folder in (upper, work):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(upper)  # its mode is that of the view: of "/" for the programs that see it
+    work.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     _mount(path, ["-t", "overlay", "-o", options, "overlay"])
 
@@ -94,7 +95,8 @@ def _mount(path: Path, arguments: Sequence[str]) -> None:
 
 
 def _run(command: Sequence[str], failure: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # mount(8) keeps a table below /run that every user of the machine reads.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o022)
     if done.returncode:
         raise EngineError(f"{failure}: {done.stderr.strip()}.")
 

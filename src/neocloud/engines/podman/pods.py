@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.pod_fields import is_device
 from neocloud.engines.pod_references import claim_reference, environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
+from neocloud.engines.podman.copies import FILE_MODE
 from neocloud.engines.podman.dead_forwards import remove_dead_forwards
 from neocloud.engines.podman.images import full_image_name
 from neocloud.engines.podman.layout import Layout
@@ -344,9 +346,10 @@ def _host_path(source: Mapping[str, Any], pod: str) -> Path:
     path = Path(source["path"])
     kind = source.get("type", "")
     if kind == "DirectoryOrCreate":
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     elif kind == "FileOrCreate" and not path.exists():
         path.touch()
+        path.chmod(FILE_MODE)
     if not path.exists():
         raise EngineError(f"Pod {pod} wants to mount {path} of this machine, which is not there.")
     return path

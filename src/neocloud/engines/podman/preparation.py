@@ -6,6 +6,7 @@ Blocking and repeatable; runs once per engine object, so also after a reboot tha
 import shutil
 from pathlib import Path
 
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.hostsfile import resolver_configuration, write_in_place
@@ -32,8 +33,9 @@ def prepare(layout: Layout, host: Host) -> None:
 
 def _make_sandbox(root: Path, init: Path) -> None:
     """A root file system with nothing but the init program that waits for ever and reaps."""
+    make_folder(root)
     for name in _SANDBOX_FOLDERS:
-        (root / name).mkdir(parents=True, exist_ok=True)
+        make_folder(root / name)
     program = root / "catatonit"
     if not program.exists() or program.stat().st_size != init.stat().st_size:
         shutil.copy(init, program)

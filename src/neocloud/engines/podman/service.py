@@ -25,6 +25,8 @@ from neocloud.engines.podman.mounts import remove_tree
 _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_UMASK = 0o022
+"""Of Podman, whatever ours: it makes layers of images and mount points that programs of other users read."""
 _FOLDERS = ("networks", "storage", "tmp", "volumes")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -120,6 +122,7 @@ class PodmanService:
                 stdout=output,
                 stderr=output,
                 check=True,
+                umask=_UMASK,
             )
         _poll(lambda: self.process_id() is not None or _failure(log, begin), _START_SECONDS)
         if self.process_id() is None:

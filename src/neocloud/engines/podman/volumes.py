@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, KubernetesObject
 from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
 from neocloud.engines.manifests import quantity
@@ -124,9 +125,8 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
     if record["source"]:
         lower = Path(record["lower"])
         mount_overlay(folder / "merged", lower=lower, upper=folder / "upper", work=folder / "work")
-    elif not (data := folder / "data").exists():
-        data.mkdir(parents=True)
-        data.chmod(FOLDER_MODE)
+    else:
+        make_folder(folder / "data", FOLDER_MODE)
 
 
 def _size_of(manifest: KubernetesObject) -> int:

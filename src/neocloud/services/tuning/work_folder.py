@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.osfiles import Folder, UnsafePath, remove_tree
+from neocloud.core.osfiles import Folder, UnsafePath, make_folder, remove_tree
 from neocloud.core.ostrees import copy_tree
 from neocloud.services.tuning.rules.hyperparameters import DataSize
 
@@ -192,7 +192,7 @@ class WorkFolder:
             remove_tree(self.path)
 
     def _made(self) -> Folder:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         return Folder.open(self.path)
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.osfiles import Folder
+from neocloud.core.osfiles import Folder, make_folder
 from neocloud.services.inference.reconcile.engine_client import EngineClient, EngineRefused
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import (
@@ -56,7 +56,7 @@ async def load_into(
 
 
 def _lay(folders: ModelFolders, target: Path, wanted: Mapping[str, Any]) -> None:
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     for adapter_id, model in wanted.items():
         if (target / adapter_id).exists():
             continue

@@ -13,7 +13,7 @@ import contextlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from neocloud.core.osfiles import Folder, remove_tree
+from neocloud.core.osfiles import Folder, make_folder, remove_tree
 from neocloud.core.ostrees import lay_files
 from neocloud.services.inference.resources import ModelFolders, check_weights
 
@@ -40,7 +40,7 @@ class JobFiles:
 
     def lay(self, folders: ModelFolders, model: Any, key: bytes) -> None:
         """A Model's weights and the key. May be repeated. Raises WeightsGone; OSError."""
-        self._here.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._here.parent)
         with Folder.open(self._here.parent) as shown, shown.make(self._here.name) as here:
             if not here.has_file(KEY) or here.read(KEY) != key:
                 here.write(KEY, key, 0o400)
@@ -52,7 +52,8 @@ class JobFiles:
 
     def lay_adapter(self, adapter_id: str, source: Path) -> None:
         """From where the cloud itself has laid it, and looked at it. Raises OSError."""
-        (self._here / ADAPTERS).mkdir(parents=True, exist_ok=True)
+        make_folder(self._here)
+        make_folder(self._here / ADAPTERS)
         with Folder.open(source) as adapter:
             lay_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
 

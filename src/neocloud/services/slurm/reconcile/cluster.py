@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
@@ -134,8 +135,7 @@ class ClusterReconciler:
             scope.cluster.status.login.port = int(kept)
         claim = claim_name(scope.shared_root_id)
         shown = shown_folder(self._home, scope.cluster_id)
-        shown.mkdir(parents=True, exist_ok=True)
-        shown.chmod(0o755)  # whatever the umask: jobs run as users of the cluster
+        make_folder(shown)  # jobs run as users of the cluster
         scope.view = await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
         await self._engine.apply(render(scope.view))
         scope.observation = await self._engine.observe(scope.namespace)

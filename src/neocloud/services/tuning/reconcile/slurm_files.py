@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
-from neocloud.core.osfiles import Folder
+from neocloud.core.osfiles import Folder, make_folder
 from neocloud.core.ostrees import lay_files
 from neocloud.services.inference.resources import ModelFolders, check_weights
 from neocloud.services.slurm.resources import ClusterUnreachable, CommandResult
@@ -49,7 +49,7 @@ class Run(Protocol):
 
 def lay(shown: Path, code: Path, work: Path, attempt: int) -> None:
     """The recipes, the data and what is wanted. May be repeated. Raises OSError."""
-    shown.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(shown.parent)
     with Folder.open(shown.parent) as cluster:
         cluster.make(shown.name).close()
     with Folder.open(code) as recipes:
@@ -119,7 +119,7 @@ async def _fetch(run: Run, source: PurePosixPath, file: BinaryIO, size: int) -> 
 
 def _take(archive: bytes, work: Path) -> None:
     checkpoints = set()
-    work.mkdir(parents=True, exist_ok=True)
+    make_folder(work)
     with (
         Folder.open(work) as folder,
         folder.make("finetune") as finetune,

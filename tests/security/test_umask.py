@@ -1,0 +1,179 @@
+"""H9: what programs in containers read has its mode whatever the umask of the server."""
+
+import ast
+import datetime
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from neocloud.cli.machine import images
+from neocloud.core.osfiles import Folder, make_folder
+from neocloud.core.ostrees import lay_files
+from neocloud.engines.podman import mounts, pods, preparation, service
+from neocloud.engines.podman.hostsfile import write_in_place
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.projections import Projections
+from neocloud.engines.podman.volumes import Volumes
+from neocloud.server.certificates import CertificateFolder, ensure_certificate
+from neocloud.services.tuning.work_folder import WorkFolder
+
+SOURCE = Path(__file__).parents[2] / "src/neocloud"
+CLAIM = {
+    "metadata": {"namespace": "space", "name": "disk"},
+    "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+}
+
+
+@pytest.fixture(autouse=True)
+def strict_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# What containers read through mounts
+
+
+def test_volumes(tmp_path: Path) -> None:
+    volumes = Volumes(Layout.of(tmp_path))
+    volumes.ensure_claim(CLAIM)
+    assert mode(volumes.claim_path("space", "disk")) == 0o755
+    assert mode(volumes.scratch_path("space", "pod", "scratch", {})) == 0o777
+
+
+def test_the_upper_folder_of_an_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mode is that of "/" in a shared root; one that a tenant changed stays."""
+    monkeypatch.setattr(mounts, "_mount", lambda *_: None)
+    lower, upper, work = (tmp_path / name for name in ("lower", "upper", "work"))
+    mounts.mount_overlay(tmp_path / "merged", lower=lower, upper=upper, work=work)
+    assert mode(upper) == 0o755
+    upper.chmod(0o711)
+    mounts.mount_overlay(tmp_path / "merged", lower=lower, upper=upper, work=work)
+    assert mode(upper) == 0o711
+
+
+def test_config_maps_and_hosts_files(tmp_path: Path) -> None:
+    maps = Projections(tmp_path / "maps", "ConfigMap")
+    maps.put("space", "settings", {"a": b"1"})
+    view = maps.view("space", {"name": "settings", "items": [{"key": "a", "path": "inner/a"}]})
+    assert [mode(path) for path in (view, view / "inner", view / "inner/a")] == [0o755, 0o755, 0o644]
+    write_in_place(tmp_path / "names/hosts", "127.0.0.1 localhost\n")
+    assert mode(tmp_path / "names/hosts") == 0o644
+
+
+def test_folders_and_files_of_the_host_that_a_pod_asks_for(tmp_path: Path) -> None:
+    folder = {"path": str(tmp_path / "a/folder"), "type": "DirectoryOrCreate"}
+    file = {"path": str(tmp_path / "file"), "type": "FileOrCreate"}
+    assert mode(pods._host_path(folder, "pod")) == 0o755
+    assert mode(pods._host_path(file, "pod")) == 0o644
+
+
+def test_the_root_of_sandboxes(tmp_path: Path) -> None:
+    preparation._make_sandbox(tmp_path / "sandbox", Path("/bin/true"))
+    assert mode(tmp_path / "sandbox") == mode(tmp_path / "sandbox/etc") == 0o755
+    assert mode(tmp_path / "sandbox/catatonit") & 0o005 == 0o005
+
+
+def test_weights_that_are_laid(tmp_path: Path) -> None:
+    source = tmp_path / "weights"
+    make_folder(source)
+    (source / "config.json").write_text("{}")
+    (source / "config.json").chmod(0o644)
+    make_folder(tmp_path / "shown/cluster")
+    with Folder.open(source) as weights:
+        lay_files(weights, tmp_path / "shown/cluster/model")
+    assert mode(tmp_path / "shown/cluster") == mode(tmp_path / "shown/cluster/model") == 0o755
+    assert mode(tmp_path / "shown/cluster/model/config.json") == 0o644
+    assert mode(tmp_path / "shown") == 0o700
+
+
+def test_the_folder_of_a_training_job(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "jobs/one")
+    work.want({"attempt": 1})
+    work.tell(1.0, "begun")
+    assert mode(work.path) == 0o755
+    assert mode(work.path / "job.json") == mode(work.path / "control.jsonl") == 0o644
+
+
+def test_the_authority_that_clients_trust(tmp_path: Path) -> None:
+    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    ensure_certificate(tmp_path / "tls", ["localhost"], now)
+    files = CertificateFolder(tmp_path / "tls")
+    assert mode(files.authority) == 0o644
+    assert mode(files.server_key) == mode(files.authority_key) == 0o600
+
+
+# Children that make what containers read
+
+
+@pytest.mark.parametrize("called", ["Podman", "builders", "mount"])
+def test_children_that_make_files_for_others_get_the_usual_one(
+    called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Started(Exception):
+        pass
+
+    def start(command: object, **options: object) -> None:
+        seen.append(options.get("umask"))
+        raise Started
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(Started):
+        if called == "Podman":
+            (tmp_path / "podman").mkdir()
+            host = SimpleNamespace(podman="podman")
+            layout = Layout.of(tmp_path)
+            monkeypatch.setattr(service, "environment", lambda _: {})
+            service.PodmanService(layout, host)._start()  # pyright: ignore[reportArgumentType]
+        elif called == "builders":
+            images.build_image("slurm", tmp_path, lambda _: None)
+        else:
+            mounts.mount_tmpfs(tmp_path / "memory")
+    assert seen == [0o022]
+
+
+# New ones
+
+
+UMASK_IS_RIGHT = {
+    "engines/podman/preparation.py": 1,  # folders of ours, which hold what is mounted
+    "engines/podman/hostsfile.py": 1,
+    "engines/podman/records.py": 1,
+    "engines/podman/service.py": 1,  # Podman's own
+    "engines/podman/mounts.py": 2,  # the work folder of an overlay; mount points, which the mount covers
+    "engines/podman/volumes.py": 1,  # a scratch folder, whose mode is set in the next line
+    "engines/podman/copies.py": 1,  # likewise
+    "engines/podman/projections.py": 1,  # likewise
+    "services/tuning/work_folder.py": 1,  # the folder of models
+}
+"""How many folders a file makes with the mode that the umask leaves, by file."""
+
+
+def test_nothing_else_makes_a_folder_without_a_mode() -> None:
+    """Who makes one for containers calls `make_folder`; one of the server's own is to be listed here."""
+    found: dict[str, int] = {}
+    for part in ("engines/podman", "services"):
+        for path in sorted((SOURCE / part).rglob("*.py")):
+            calls = [
+                node
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("mkdir", "makedirs")
+                and not any(keyword.arg == "mode" for keyword in node.keywords)
+            ]
+            if calls:
+                found[path.relative_to(SOURCE).as_posix()] = len(calls)
+    assert found == UMASK_IS_RIGHT
