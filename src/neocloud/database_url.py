@@ -35,7 +35,7 @@ def take(given: str, in_file: str | None) -> str:
 
 
 def without_password(text: str) -> str:
-    if text and _has_password(text):
+    if text and has_password(text):
         raise argparse.ArgumentTypeError(
             "a password in an argument is shown to all users of this machine; "
             f"put the URL into the variable {VARIABLE} or into a file for --database-url-file"
@@ -57,8 +57,8 @@ def in_file(text: str) -> str:
         raise argparse.ArgumentTypeError(f"cannot read {text}: {error}") from None
 
 
-def _has_password(url: str) -> bool:
-    """In the place for it, or as a parameter."""
+def has_password(url: str) -> bool:
+    """Whether it holds one, in the place for it or as a parameter."""
     try:
         parts = urlsplit(url)
         return parts.password is not None or "password" in parse_qs(parts.query)

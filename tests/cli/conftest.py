@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,8 @@ def cloud() -> Iterator[FakeCloud]:
 
 
 @pytest.fixture
-def neo(user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Neo:
-    """Run a command line in this process."""
+def neo(user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Neo]:
+    """Run a command line in this process, whose umask `neo up` changes."""
 
     def call(*arguments: str) -> Ran:
         capfdbinary.readouterr()
@@ -80,7 +81,9 @@ def neo(user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Neo:
         captured = capfdbinary.readouterr()
         return Ran(code, captured.out.decode(errors="replace"), captured.err.decode())
 
-    return call
+    mask = os.umask(0o022)
+    yield call
+    os.umask(mask)
 
 
 @pytest.fixture

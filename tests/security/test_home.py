@@ -1,16 +1,19 @@
 """The state folder is its owner's alone, and no secret is in arguments or in files for others. H9, M7."""
 
 import base64
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from neocloud import database_url
 from neocloud.cli.machine.home import Home, Options
+from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
 from neocloud.core.private_folder import OpenFolder, ensure_private
 from neocloud.core.store.vault import Vault
@@ -180,4 +183,69 @@ def test_what_neo_keeps_is_its_owners_alone(tmp_path: Path) -> None:
     (tmp_path / "neo.json").chmod(0o644)
     home.keep_options(home.options())
     assert (tmp_path / "neo.json").stat().st_mode & 0o777 == 0o600
+    assert "hunter2" not in (tmp_path / "neo.json").read_text()
+    assert (tmp_path / "database-url").stat().st_mode & 0o777 == 0o600
     assert home.options().database_url == URL
+    home.keep_options(replace(home.options(), database_url="postgresql://neocloud@db.example/neocloud"))
+    assert not (tmp_path / "database-url").exists()
+    assert home.options().database_url == "postgresql://neocloud@db.example/neocloud"
+
+
+def neo_up(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "neocloud.cli.main", "up", "--emulator", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("url", [URL, "postgresql://db.example/x?user=u&password=hunter2"])
+def test_neo_up_refuses_a_password_in_an_argument(tmp_path: Path, url: str) -> None:
+    """Before it makes anything, and without saying it again."""
+    ran = neo_up("--home", str(tmp_path / "home"), "--database-url", url)
+    assert ran.returncode and "NEOCLOUD_DATABASE_URL" in ran.stderr and "--database-url-file" in ran.stderr
+    assert "hunter2" not in ran.stdout + ran.stderr
+    assert not (tmp_path / "home").exists()
+
+
+def test_neo_up_refuses_a_file_that_others_can_read(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text(URL)
+    file.chmod(0o644)
+    ran = neo_up("--home", str(tmp_path / "home"), "--database-url-file", str(file))
+    assert ran.returncode and f"chmod 600 {file}" in ran.stderr
+    ran = neo_up("--home", str(tmp_path / "home"), "--database-url-file", str(tmp_path / "none"))
+    assert ran.returncode and "cannot read" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_the_last_database_that_was_named_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`neo up` with a file, then with the variable, then without either."""
+    file = tmp_path / "url"
+    file.write_text(URL)
+    file.chmod(0o600)
+    kept = []
+    monkeypatch.setattr(Home, "locked", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("neocloud.cli.commands.up._make_profile", lambda _: None)
+    monkeypatch.setattr("neocloud.cli.commands.up._print_summary", lambda *_, **__: None)
+
+    def start(place: Home, options: Options) -> None:
+        kept.append(options)
+        place.keep_options(options)
+
+    monkeypatch.setattr("neocloud.cli.commands.up._start", start)
+    home = ["up", "--home", str(tmp_path / "home")]
+    monkeypatch.delenv(database_url.VARIABLE, raising=False)
+    mask = os.umask(0o077)
+    try:
+        assert run([*home, "--database-url-file", str(file)]) == 0
+        monkeypatch.setenv(database_url.VARIABLE, URL)
+        assert run(home) == 0
+        monkeypatch.delenv(database_url.VARIABLE)
+        assert run(home) == 0
+    finally:
+        os.umask(mask)
+    assert [(each.database_url, each.database_url_file) for each in kept] == [
+        ("", str(file)),
+        (URL, ""),
+        (URL, ""),
+    ]
+    assert kept[0].arguments()[-2:] == ["--database-url-file", str(file)]

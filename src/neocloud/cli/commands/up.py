@@ -1,6 +1,7 @@
 """`neo up`: check the machine, build missing images, start the server, make a profile."""
 
 import os
+from argparse import ArgumentTypeError
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -14,6 +15,7 @@ from neocloud.cli.commands.up_options import (
     AuditDays,
     CallsPerSecond,
     DatabaseUrl,
+    DatabaseUrlFile,
     Domain,
     Emulator,
     EmulatorGpus,
@@ -45,6 +47,7 @@ from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
+from neocloud.database_url import in_file, without_password
 from neocloud.settings import host_name
 
 app = command_group()
@@ -65,6 +68,7 @@ def up(
     host: Host = None,
     domain: Domain = None,
     database_url: DatabaseUrl = None,
+    database_url_file: DatabaseUrlFile = None,
     price_file: PriceFile = None,
     quota_file: QuotaFile = None,
     audit_days: AuditDays = None,
@@ -92,6 +96,7 @@ def up(
       neo up --grpc-port 0 --http-port 0       # any free ports
       neo up --emulator                        # for tests: nothing real, any free ports, a temporary folder
     """
+    database = _database(context, database_url, database_url_file)
     emulator = emulator or emulator_gpus is not None
     place = emulator_home(home) if emulator else Home(home_of(context, home))
     is_first = not place.was_started()
@@ -106,7 +111,7 @@ def up(
             tls_port=_tls_port(place.options(), tls, tls_port, host),
             host=host,
             domain=domain,
-            database_url=database_url,
+            **database,
             price_file=str(price_file.absolute()) if price_file else None,
             quota_file=str(quota_file.absolute()) if quota_file else None,
             model_folders=tuple(str(folder.resolve()) for folder in model_folder) if model_folder else None,
@@ -150,6 +155,28 @@ def _gateway_hosts(given: list[str] | None) -> tuple[str, ...] | None:
         raise ClientError(
             "INVALID_ARGUMENT", f"--gateway-host: {error}", "Write a name as in models.example.com"
         ) from error
+
+
+def _database(context: typer.Context, url: str | None, file: Path | None) -> dict[str, str]:
+    """Of the two options that which was given; the other is forgotten. Nothing: as before."""
+    source = context.get_parameter_source("database_url")
+    is_argument = source is not None and source.name == "COMMANDLINE"
+    try:
+        if is_argument and url:
+            without_password(url)
+        if file:
+            in_file(str(file))
+    except ArgumentTypeError as error:
+        what, _, next_step = str(error).partition("; ")
+        option = "--database-url-file" if file else "--database-url"
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{option}: {what}", next_step or "Name a file of yours with the URL"
+        ) from error
+    if file and is_argument:
+        raise ClientError("INVALID_ARGUMENT", "--database-url cannot go with --database-url-file", "Drop one")
+    if file:
+        return {"database_url": "", "database_url_file": str(file.absolute())}
+    return {} if url is None else {"database_url": url, "database_url_file": ""}
 
 
 def _opened_ranges(given: list[str] | None) -> tuple[str, ...] | None:

@@ -61,6 +61,9 @@ DatabaseUrl = Annotated[
         help="postgresql://... instead of SQLite in the state folder. One with a password: by the variable.",
     ),
 ]
+DatabaseUrlFile = Annotated[
+    Path | None, typer.Option(help="File of mode 0600 with that URL, which may hold a password.")
+]
 PriceFile = Annotated[Path | None, typer.Option(help="Own price list instead of the one that comes along.")]
 QuotaFile = Annotated[
     Path | None, typer.Option(help="Own quotas and first limits instead of those that come along.")

@@ -1,7 +1,8 @@
 """The state folder of a cloud on this machine, as the command line sees it.
 
-The server owns what is in it. The command line adds three files: `neo.json` (how `neo up` was called, so that
-the next one need not be told again; also the mark that the folder is ours), `neo.lock` and the server's log.
+The server owns what is in it. The command line adds `neo.json` (how `neo up` was called, so that the next one
+need not be told again; also the mark that the folder is ours), `database-url` where that holds a password,
+`neo.lock` and the server's log.
 """
 
 import fcntl
@@ -9,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,6 +34,8 @@ class Options:
     host: str = ""
     domain: str = ""
     database_url: str = field(default="", repr=False)
+    database_url_file: str = ""
+    """The operator's own, in place of the URL."""
     price_file: str = ""
     quota_file: str = ""
     model_folders: tuple[str, ...] = ()
@@ -65,6 +68,8 @@ class Options:
             given += ["--host", self.host]
         if self.domain:
             given += ["--domain", self.domain]
+        if self.database_url_file:
+            given += ["--database-url-file", self.database_url_file]
         if self.price_file:
             given += ["--price-file", self.price_file]
         if self.quota_file:
@@ -140,6 +145,11 @@ class Home:
     def known_hosts(self) -> Path:
         return self.path / "known_hosts"
 
+    @property
+    def _database_url_file(self) -> Path:
+        """Apart from the other options, which people show to each other."""
+        return self.path / "database-url"
+
     def is_ours(self) -> bool:
         return (self.path / "neo.json").exists() or (self.path / "server.lock").exists()
 
@@ -176,11 +186,23 @@ class Home:
         except (OSError, ValueError):
             return Options()
         known = {item.name for item in fields(Options)}
-        return Options(**{key: value for key, value in document.items() if key in known})
+        options = Options(**{key: value for key, value in document.items() if key in known})
+        if options.database_url or options.database_url_file:
+            return options
+        try:
+            return replace(options, database_url=self._database_url_file.read_text())
+        except OSError:
+            return options
 
     def keep_options(self, options: Options) -> None:
+        has_secret = database_url.has_password(options.database_url)
+        shown = replace(options, database_url="") if has_secret else options
         try:
-            _write_private(self.path / "neo.json", json.dumps(asdict(options), indent=2) + "\n")
+            if has_secret:
+                _write_private(self._database_url_file, options.database_url)
+            _write_private(self.path / "neo.json", json.dumps(asdict(shown), indent=2) + "\n")
+            if not has_secret:
+                self._database_url_file.unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(self.path, error) from error
 
@@ -228,7 +250,7 @@ class Home:
 
 def _write_private(path: Path, text: str) -> None:
     """A file of mode 0600, whole or not at all: the options may hold the password of a database."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
