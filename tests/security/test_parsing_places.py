@@ -57,7 +57,7 @@ FILES_AND_OUTPUT = {
     "services/inference/resources.py": {"json.loads"},
     "services/inference/reconcile/safetensors.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
-    "services/slurm/api/check.py": {"json.loads"},
+    "services/slurm/api/reports.py": {"json.loads"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
 """What tenants' files and containers hold, read between transactions; each read is bounded by bytes."""

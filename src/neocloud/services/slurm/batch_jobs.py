@@ -28,7 +28,9 @@ from neocloud.services.slurm.sbatch import (
     DEFAULT_WORKING_DIRECTORY,
     environment_problem,
     job_id_in,
+    refusal,
     sbatch_command,
+    sbatch_input,
 )
 
 TAIL_BYTES = 256 * 1024
@@ -60,14 +62,18 @@ class ClusterJobs:
         problem = environment_problem(job.environment)
         if problem:
             raise JobRefused(problem)
-        command = sbatch_command(options, job.arguments, job.environment)
+        command = sbatch_command(options, job.arguments)
+        stdin = sbatch_input(job.environment, job.script)
         try:
-            result = await self._access.run_in_login_shell(cluster_id, command, stdin=job.script.encode())
+            result = await self._access.run_in_login_shell(cluster_id, command, stdin=stdin)
         except EngineError as error:
             raise ClusterUnreachable(f"the login node does not answer: {error}") from error
         if result.exit_code:
-            raise JobRefused(result.stderr.decode(errors="replace").strip())
-        return job_id_in(result.stdout)
+            raise JobRefused(refusal(result.stderr))
+        try:
+            return job_id_in(result.stdout)
+        except ValueError as error:
+            raise JobRefused(f"{error}; look at /usr/bin/sbatch on the login node") from error
 
     async def jobs(self, cluster_id: str) -> Sequence[BatchJob]:
         async with self._slurm(cluster_id) as slurm:

@@ -4,7 +4,6 @@ Verdicts are pass, fail and not_run; a check that could not run is never called 
 check of its own is drained in Slurm with the reason (SLURM-18, SLURM-19).
 """
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
 from neocloud.services.compute.resources import Preset, preset
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
+from neocloud.services.slurm.api.reports import BadReport, all_reduce_report, last_line, probe_report
 from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmNode
 
@@ -103,6 +103,11 @@ async def _node_findings(
         except EngineError as error:
             findings.append(Finding(name, "probe", FAIL, message=f"The node does not answer: {error}"))
             continue
+        except BadReport as error:
+            findings.append(
+                Finding(name, "probe", FAIL, message=f"The node's report cannot be used: {error}.")
+            )
+            continue
         findings += probe_findings(name, presets[name], probe, skew)
     return findings
 
@@ -116,8 +121,8 @@ async def _probe(cluster: SlurmAccess, cluster_id: str, node: str) -> tuple[dict
     )
     after = time.time()
     if result.exit_code:
-        raise EngineError(result.stderr.decode(errors="replace").strip().splitlines()[-1])
-    probe = json.loads(result.stdout)
+        raise EngineError(last_line(result.stderr, result.exit_code))
+    probe = probe_report(result.stdout)
     skew = max(before - probe["time"], probe["time"] - after, 0.0)
     return probe, skew
 
@@ -229,9 +234,11 @@ async def _all_reduce(
         message = f"Did not finish within {ALL_REDUCE_SECONDS} s: a worker is stuck, or they miss each other."
         return [Finding("", name, FAIL, message=message)]
     if result.exit_code:
-        last = text.splitlines()[-1] if text else f"exit code {result.exit_code}"
-        return [Finding("", name, FAIL, message=last)]
-    return all_reduce_findings(json.loads(result.stdout))
+        return [Finding("", name, FAIL, message=last_line(result.stderr, result.exit_code))]
+    try:
+        return all_reduce_findings(all_reduce_report(result.stdout))
+    except BadReport as error:
+        return [Finding("", name, FAIL, message=f"The report of the job cannot be used: {error}.")]
 
 
 def all_reduce_findings(report: dict[str, Any]) -> list[Finding]:

@@ -5,6 +5,7 @@ login node: any script that Slurm takes is taken. Everything else goes through s
 record of jobs; nothing is kept here.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,9 @@ from neocloud.services.slurm.sbatch import (
     DEFAULT_WORKING_DIRECTORY,
     environment_problem,
     job_id_in,
+    refusal,
     sbatch_command,
+    sbatch_input,
 )
 
 Job = contract.message("neocloud.slurm.v1.Job")
@@ -31,6 +34,8 @@ SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
 """What a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and the
 escapes that it has in JSON."""
 NO_SUCH_FILE = 66
+REPAIR = "Its programs were changed, or something prints in the profile of its shell: look on the login node."
+_LOG_PLACE = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})")
 
 _READ_LOG = """
 [ -f "$1" ] || exit 66
@@ -48,16 +53,19 @@ async def submit(call: Call, request: Any) -> Any:
         raise contract.bad_field("environment", problem)
     if not request.script.startswith("#!"):
         raise contract.bad_field("script", 'must start with a "#!" line, for example "#!/bin/bash"')
-    command = _submit_command(request)
+    stdin = sbatch_input(request.environment, request.script)
     try:
         result = await access(call).run_in_login_shell(
-            request.cluster_id, command, stdin=request.script.encode()
+            request.cluster_id, _submit_command(request), stdin=stdin
         )
     except EngineError as error:
         raise contract.unavailable(f"The login node does not answer: {error}. Try again.") from error
     if result.exit_code:
-        raise contract.bad_field("script", result.stderr.decode(errors="replace").strip())
-    return SubmitJobResponse(job_id=job_id_in(result.stdout))
+        raise contract.bad_field("script", refusal(result.stderr))
+    try:
+        return SubmitJobResponse(job_id=job_id_in(result.stdout))
+    except ValueError as error:
+        raise contract.bad_state(request.cluster_id, f"{error}. {REPAIR}") from error
 
 
 def _submit_command(request: Any) -> list[str]:
@@ -66,7 +74,7 @@ def _submit_command(request: Any) -> list[str]:
         options.append(f"--job-name={request.name}")
     if request.dependency:
         options.append(f"--dependency={request.dependency}")
-    return sbatch_command(options, request.arguments, request.environment)
+    return sbatch_command(options, request.arguments)
 
 
 async def get(call: Call, request: Any) -> Any:
@@ -109,7 +117,12 @@ async def read_log(call: Call, request: Any) -> Any:
             )
         return ReadJobLogResponse(next_offset=max(request.offset, 0))
     header, _, data = result.stdout.partition(b"\n")
-    size, offset = (int(part) for part in header.split())
+    place = _LOG_PLACE.fullmatch(header)
+    if place is None or len(data) > LOG_CHUNK_BYTES:
+        raise contract.bad_state(
+            request.cluster_id, f"The login node did not read the output of job {job.id}. {REPAIR}"
+        )
+    size, offset = int(place[1]), int(place[2])
     next_offset = offset + len(data)
     return ReadJobLogResponse(
         data=data, next_offset=next_offset, is_complete=job.has_ended and next_offset >= size
