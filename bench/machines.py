@@ -144,7 +144,8 @@ def make_key(work: Path) -> Path:
 
 async def measure(image: str, rounds: int, work: Path, images: Path) -> None:
     home = work / "home"
-    (home / "images").mkdir(parents=True)
+    home.mkdir(mode=0o700)
+    (home / "images").mkdir()
     (home / "images" / "machine").symlink_to(images / "machine")
     key = make_key(work)
     user_data = f"#cloud-config\nssh_authorized_keys: ['{key.with_suffix('.pub').read_text().strip()}']\n"

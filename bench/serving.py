@@ -199,7 +199,7 @@ async def measure(work: Path, options: Any) -> None:
     images = options.images.absolute()
     image = shared_root(images)
     home = work / "home"
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "images").symlink_to(images)
     engine = PodmanEngine(home)
     try:
