@@ -9,7 +9,10 @@ from neocloud.core.contract import ApiError
 from neocloud.core.service import Call
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine
+from neocloud.services.compute.api.images import list_public
+from neocloud.services.compute.api.maintenance import list_active
 from neocloud.services.compute.api.platforms import get_platform_by_name, list_platforms
+from neocloud.services.compute.api.snapshots import list_by_disk
 from neocloud.services.compute.resources import platforms
 
 ListRequest = contract.message("nebius.compute.v1.ListPlatformsRequest")
@@ -50,6 +53,21 @@ async def test_the_list_comes_in_pages() -> None:
         if not token:
             break
     assert names == list(platforms())
+
+
+@pytest.mark.parametrize(
+    ("handler", "request_name"),
+    [
+        (list_platforms, "ListPlatformsRequest"),
+        (list_active, "ListMaintenanceEventsRequest"),
+        (list_public, "ListPublicRequest"),
+        (list_by_disk, "ListDiskSnapshotsByDiskRequest"),
+    ],
+)
+async def test_a_negative_page_is_refused(handler, request_name: str) -> None:
+    request = contract.message(f"nebius.compute.v1.{request_name}")(page_size=-1)
+    with pytest.raises(ApiError, match="page_size is -1; must be 1 to"):
+        await handler(SMALL, request)
 
 
 async def test_each_preset_says_whether_this_machine_can_give_it() -> None:

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import re
+from typing import Any
 
 from neocloud.core.contract.errors import ApiError, bad_field
 
@@ -43,6 +44,13 @@ def page_after(token: str, scope: str, *, numbers: int = 0) -> str:
     if not is_of_list or (numbers and not re.fullmatch(":".join([_NUMBER] * numbers), content)):
         raise bad_page_token()
     return content
+
+
+def page_size(request: Any, *, default: int, most: int) -> int:
+    """How many rows a List request asks for: `default` for 0, `most` for more. Raises ApiError."""
+    if request.page_size < 0:
+        raise bad_field("page_size", f"is {request.page_size}; must be 1 to {most}, or 0 for the default")
+    return min(request.page_size or default, most)
 
 
 def bad_page_token() -> ApiError:

@@ -31,7 +31,7 @@ async def get_latest_by_family(call: Call, request: Any) -> Any:
 
 async def list_public(call: Call, request: Any) -> Any:
     scope = f"{IMAGE}:{PUBLIC_IMAGES_PARENT}"
-    size = min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+    size = contract.page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
     page = Page(size=size, after=contract.page_after(request.page_token, scope, numbers=1))
     has_region = request.region in ("", call.dependencies.settings.region)
 

@@ -26,6 +26,7 @@ async def get_by_instance(call: Call, request: Any) -> Any:
 async def list_active(call: Call, request: Any) -> Any:
     scope = f"{MAINTENANCE_EVENT}:{request.parent_id}"
     after = contract.page_after(request.page_token, scope)
+    size = contract.page_size(request, default=MAX_PAGE_SIZE, most=MAX_PAGE_SIZE)
 
     def read(tx: Transaction) -> list[Any]:
         instances = tx.list(INSTANCE, parent_id=request.parent_id)[0]
@@ -34,7 +35,7 @@ async def list_active(call: Call, request: Any) -> Any:
     found = await call.dependencies.store.read(read)
     ids = [event.id for event in found]
     first = ids.index(after) + 1 if after in ids else 0
-    page = found[first : first + min(request.page_size or MAX_PAGE_SIZE, MAX_PAGE_SIZE)]
+    page = found[first : first + size]
     has_more = first + len(page) < len(found)
     return ListResponse(
         items=page, next_page_token=contract.page_token(page[-1].id, scope) if has_more else ""

@@ -23,10 +23,11 @@ async def list_platforms(call: Call, request: Any) -> Any:
     """The whole catalogue in one page: it is short."""
     scope = f"platforms/{request.parent_id}"
     after = contract.page_after(request.page_token, scope)
+    size = contract.page_size(request, default=MAX_PAGE_SIZE, most=MAX_PAGE_SIZE)
     inventory = await _inventory(call)
     names = list(platforms())
     first = names.index(after) + 1 if after in names else 0
-    found = names[first : first + min(request.page_size or MAX_PAGE_SIZE, MAX_PAGE_SIZE)]
+    found = names[first : first + size]
     has_more = first + len(found) < len(names)
     return ListPlatformsResponse(
         items=[platform_message(platforms()[name], request.parent_id, inventory) for name in found],

@@ -13,6 +13,7 @@ DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 async def list_by_disk(call: Call, request: Any) -> Any:
     scope = f"{SNAPSHOT}/{request.disk_id}"
+    size = contract.page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
     after = contract.page_after(request.page_token, scope)
 
     def read(tx: Transaction) -> list[Any]:
@@ -24,7 +25,6 @@ async def list_by_disk(call: Call, request: Any) -> Any:
     found = await call.dependencies.store.read(read)
     ids = [item.metadata.id for item in found]
     first = ids.index(after) + 1 if after in ids else 0
-    size = min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
     page = found[first : first + size]
     has_more = first + len(page) < len(found)
     token = contract.page_token(page[-1].metadata.id, scope) if has_more else ""
