@@ -47,8 +47,8 @@ docs: $(TOOLS) ## write the generated reference pages
 lock: $(TOOLS) ## renew requirements.lock after a change of pyproject.toml (UPGRADE=1: newest versions)
 	@$(BIN)/python scripts/lock $(if $(UPGRADE),--upgrade)
 
-fuzz: debian-test $(TOOLS) ## attack the API with made-up requests for SECONDS (600)
-	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py
+fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up requests for SECONDS (600)
+	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, lm-eval ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm; do PYTHON="$(PYTHON)" scripts/install-client $$client; done

@@ -6,31 +6,25 @@ the log, nothing of another tenant's, and the other tenant is afterwards as it w
 fixed and their order follows from the seed, so a failure can be had again; `make fuzz SECONDS=600` goes on.
 """
 
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import Flaky
 
 from neocloud.client.faults import CLEAR, inject
 from neocloud.core import contract
 from neocloud.services.emulator import SERVICE as FAULTS
 from tests.security.fuzzing.calls import Answer, Fronts
 from tests.security.fuzzing.requests import Known, headers, json_bodies, messages, wire_bytes
+from tests.security.fuzzing.rounds import EXAMPLES, SEED, rounds, search
 from tests.security.fuzzing.target import MARKER, Target, target
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "4"))
-"""Requests per method and front."""
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
-"""Go on with new seeds for so long; 0 means one round."""
-SEED = int(os.environ.get("FUZZ_SEED", "8"))
 MOST_MEMORY_BYTES = 1 << 30
 """Of the server after all of it; it starts with 150 MB."""
+SHARE = 0.6
+"""Of the time of a long run; the other fronts have the rest."""
 RANKS = ("admin", "editor", "editor", "viewer", "nobody")
 """Who may more comes further into the code."""
 ADMINS_MAY_BREAK = frozenset(method.path for method in FAULTS.methods) | frozenset(
@@ -56,41 +50,18 @@ def fronts(attacked: Target) -> Iterator[Fronts]:
     both.close()
 
 
-def rounds() -> Iterator[int]:
-    """Seeds: one, or as many as the time allows."""
-    end = time.monotonic() + SECONDS
-    yield SEED
-    number = SEED
-    while time.monotonic() < end:
-        number += 1
-        yield number
-
-
 def fuzz(path: str, number: int, bodies: st.SearchStrategy[bytes], send: Send, tokens: dict[str, str]) -> str:
     """Send some requests to one method. Returns what went wrong, with the request that was found for it."""
     ranks = st.sampled_from([rank for rank in RANKS if rank != "admin" or path not in ADMINS_MAY_BREAK])
-    found: list[str] = []
 
-    @seed(number)
-    @settings(
-        max_examples=EXAMPLES,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(bodies, ranks, headers())
-    def attack(body: bytes, rank: str, sent: dict[str, str]) -> None:
+    def attack(made: tuple[bytes, str, dict[str, str]]) -> str:
+        body, rank, sent = made
         complaint = send(path, body, tokens[rank], sent).complaint()
-        if complaint:
-            found.append(f"{path} as {rank} with {body[:600]!r} ({len(body)} bytes) and {sent}: {complaint}")
-        assert not complaint
+        return (
+            complaint and f"{path} as {rank} with {body[:600]!r} ({len(body)} bytes) and {sent}: {complaint}"
+        )
 
-    try:
-        attack()
-    except (AssertionError, Flaky):  # flaky is what breaks once, which is once too often
-        return found[-1]
-    return ""
+    return search(number, st.tuples(bodies, ranks, headers()), attack, EXAMPLES)
 
 
 def round_of(number: int, attacked: Target, fronts: Fronts, known: Known) -> list[str]:
@@ -115,7 +86,7 @@ def round_of(number: int, attacked: Target, fronts: Fronts, known: Known) -> lis
 
 def test_no_request_breaks_the_api_or_reaches_another_tenant(attacked: Target, fronts: Fronts) -> None:
     before, read = attacked.victim.inventory(), len(log_of(attacked.log))
-    for number in rounds():
+    for number in rounds(SHARE):
         found = round_of(number, attacked, fronts, attacked.known())
         tracebacks = log_of(attacked.log)[read:].count("Traceback")
         assert not found, f"FUZZ_SEED={number}: {len(found)} methods\n" + "\n".join(found)

@@ -232,3 +232,23 @@ def test_the_number_of_media_is_bounded(served: Served) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     messages = [{"role": "user", "content": [image] * 65}]
     refused(served, CHAT, "too_many_media", messages=messages)
+
+
+@pytest.mark.parametrize("key", [b"Bearer key-a\xa0", b"Bearer \tkey-a", b"Bearer \xe9"])
+def test_a_key_with_other_than_printable_ascii_is_refused(served: Served, key: bytes) -> None:
+    for path in ("/v1/models", "/v1/fine_tuning/jobs"):
+        response = served.client.get(path, headers={b"Authorization": key})
+        assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("host", ["a:b", "[", "[::1", "a:99999999", "a:" + "9" * 5000])
+def test_hosts_and_origins_that_are_none_are_refused(served: Served, host: str) -> None:
+    headers = {"Host": host, "Origin": f"http://{host}"}
+    for method, path, content in (
+        ("GET", "session", b""),
+        ("POST", "session", b"{}"),
+        ("GET", "v1/models", b""),
+    ):
+        response = served.client.request(method, f"/chat/{path}", headers=headers, content=content)
+        assert response.status_code in (400, 401, 403), response.text
+        assert response.json()["error"]["message"]

@@ -84,7 +84,8 @@ class Admission:
         """Of the header Authorization. Raises OpenAiError 401, or 503 when nobody can tell."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
-        if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_LENGTH:
+        is_text = authorization.isascii() and authorization.isprintable()  # gRPC passes on nothing else
+        if scheme.lower() != "bearer" or not token or not is_text or len(token) > MAX_TOKEN_LENGTH:
             raise not_authenticated(
                 "No API key. Send it as the header `Authorization: Bearer KEY`; a key comes from"
                 " `neo iam static-key issue` or `neo iam get-access-token`."

@@ -52,6 +52,8 @@ class GatewayApp:
         self._settings = settings
         self._capacity = Capacity(settings)
         self._hosts = Hosts((settings.host, *settings.hosts))
+        self.routes = tuple(routes)
+        """All but those to models."""
         self._rest = Starlette(
             routes=list(routes),
             exception_handlers={HTTPException: _http_error, OpenAiError: _openai_error, Exception: _broken},

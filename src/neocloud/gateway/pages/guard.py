@@ -5,7 +5,7 @@ must say that it comes from this very page, and the cookie counts on the page's 
 """
 
 import ipaddress
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +30,7 @@ def check_place(request: Request) -> None:
 def check_origin(request: Request) -> None:
     host = request.headers.get("host", "")
     origin = request.headers.get("origin", "")
-    if not host or urlsplit(origin).netloc != host:
+    if not host or _split(origin).netloc != host:
         raise OpenAiError(
             403,
             "This was not asked by the chat page itself. Reload the page and try again.",
@@ -69,5 +69,16 @@ def take_cookie(response: Response, request: Request) -> None:
 
 def _cookie(request: Request) -> str:
     """With the port: two clouds on one machine do not sign each other out."""
-    port = urlsplit(f"//{request.headers.get('host', '')}").port or 80
+    try:
+        port = _split(f"//{request.headers.get('host', '')}").port or 80
+    except ValueError:
+        port = 80
     return f"neocloud_chat_{port}"
+
+
+def _split(address: str) -> SplitResult:
+    """Return the parts of it; none when it is no URL."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
