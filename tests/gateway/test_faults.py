@@ -149,7 +149,7 @@ def raw_request(served: Served, *, receive_buffer: int = 0, **fields: object) ->
         if receive_buffer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         connection.connect((host, int(port)))
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.gateway.token}\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {served.gateway.token}\r\n"
         connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
         yield connection
 

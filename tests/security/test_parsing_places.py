@@ -78,7 +78,6 @@ OWN = {
     "services/compute/reconcile/disk.py": {"json.loads"},
     "services/compute/reconcile/record.py": {"json.loads"},
     "services/compute/resources/catalogue.py": {"yaml.safe_load"},
-    "services/iam/access/attempts.py": {"json.loads"},
     "services/iam/access/second_factor.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
     "services/quotas/rules.py": {"yaml.safe_load"},
