@@ -36,7 +36,17 @@ PARTS = (
     {"type": "video_url", "video_url": {"url": "https://[::1]:a/"}},
 )
 WAITS = ("0", "0.01", "nan", "inf", "-1", "1e999", "0x1", "9" * 5000, "")
-HOSTS = ("localhost", "a:b", "[", "localhost:99999999", "[::1", "", "a\xff", "localhost:" + "9" * 5000)
+HOSTS = (
+    "localhost",
+    "localhost:b",
+    "a:b",
+    "[",
+    "localhost:99999999",
+    "[::1",
+    "",
+    "a\xff",
+    "localhost:" + "9" * 5000,
+)
 ORIGINS = ("http://localhost", "http://[", "null", "", "http://a:b", "\xff", "//" * 500)
 RANGES = (
     "bytes=0-",
