@@ -257,7 +257,7 @@ def served(source: Path, home: Path) -> Iterator[tuple[psutil.Process, str, dict
 
 async def sign_in(channel: grpc.aio.Channel, known: dict[str, Any]) -> Caller:
     now = int(time.time())
-    claims = {"iss": known["iss"], "sub": known["sub"], "iat": now, "exp": now + 300}
+    claims = {"iss": known["iss"], "sub": known["sub"], "aud": "neocloud", "iat": now, "exp": now + 300}
     request = contract.method(EXCHANGE).input(
         grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
         requested_token_type="urn:ietf:params:oauth:token-type:access_token",
