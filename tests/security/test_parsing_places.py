@@ -47,7 +47,6 @@ OUTSIDE = {
     "services/iam/access/issuers.py": {"json.loads"},
     "services/iam/access/outgoing.py": {"json.loads"},
     "services/iam/access/tokens.py": {"jwt.decode"},
-    "services/iam/api/oidc_sign_in.py": {"json.loads"},
     "services/iam/api/token_exchange.py": {"jwt.decode"},
 }
 """What callers sent, parsed in handlers before they write; bounded by the size of a request or a text."""
@@ -66,7 +65,7 @@ OWN = {
     "server/auditing.py": {"json.loads"},
     "services/ai/images.py": {"json.loads"},
     "services/iam/access/authenticate.py": {"json.loads"},
-    "services/iam/access/devices.py": {"json.loads"},
+    "services/iam/access/sealed_tokens.py": {"json.loads"},
     "services/ai/record.py": {"json.loads"},
     "services/audit/events.py": {"json.loads"},
     "services/audit/rules.py": {"json.loads"},

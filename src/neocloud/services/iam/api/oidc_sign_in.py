@@ -7,7 +7,6 @@ is stored for people who never come back. The provider redeems a code once: brin
 import base64
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,21 +14,19 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from cryptography.fernet import Fernet, InvalidToken
-
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.external_tokens import ExternalTokenError, read_claimed, verify
 from neocloud.services.iam.access.issuers import Endpoints, Issuers, issuers_of, unusable
+from neocloud.services.iam.access.sealed_tokens import seal, unseal
 from neocloud.services.iam.access.sign_in_log import write_event
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.first_rows import add_membership
 from neocloud.services.iam.resources import (
     GROUP,
     OIDC_FEDERATION,
-    SECRETS_ID,
     OidcFederationSpec,
     State,
     UserAttributes,
@@ -38,7 +35,7 @@ from neocloud.services.iam.resources import (
 CLIENT_SECRET = "client-secret"
 SCOPE = "openid email profile"
 LOGIN_SECONDS = 600
-_SEAL = "oidc-login-key"
+_KEY = "oidc-login-key"
 _CLAIMS = ("sub", "name", "given_name", "family_name", "preferred_username", "email", "email_verified")
 StartOidcResponse = contract.message("neocloud.iam.v1.StartOidcResponse")
 
@@ -70,11 +67,10 @@ async def start(call: Call, request: Any) -> Any:
         request.redirect_uri,
         *(secrets.token_urlsafe(32) for _ in ("state", "nonce", "verifier")),
     )
-    sealed = (await _seal(call)).encrypt_at_time(json.dumps(login.__dict__).encode(), _seconds(call))
     return StartOidcResponse(
         authorization_url=_authorization_url(endpoints, spec.client_id, login),
         state=login.state,
-        login_token=sealed.decode(),
+        login_token=await seal(call, _KEY, login.__dict__),
         expires_in=LOGIN_SECONDS,
     )
 
@@ -138,11 +134,8 @@ def _authorization_url(endpoints: Endpoints, client_id: str, login: Login) -> st
 
 
 async def _open(call: Call, request: Any) -> Login:
-    try:
-        opened = (await _seal(call)).decrypt_at_time(request.login_token, LOGIN_SECONDS, _seconds(call))
-        login = Login(**json.loads(opened))
-    except (InvalidToken, ValueError, TypeError):
-        login = None
+    content = await unseal(call, _KEY, request.login_token, LOGIN_SECONDS)
+    login = Login(**content) if content else None
     if login is None or not hmac.compare_digest(login.state.encode(), request.state.encode()):
         raise contract.unauthenticated("This sign-in was not begun here, or took too long. Begin again.")
     return login
@@ -232,19 +225,3 @@ async def _refused(call: Call, federation: Resource, why: str) -> None:
         write_event(tx, call, f"{SERVICE}/FinishOidc", None, federation.id, error=error)
 
     await call.dependencies.store.write(record)
-
-
-async def _seal(call: Call) -> Fernet:
-    def ensure(tx: Transaction) -> bytes:
-        key = tx.secret(SECRETS_ID, _SEAL)
-        if key is None:
-            key = Fernet.generate_key()
-            tx.put_secret(SECRETS_ID, _SEAL, key)
-        return key
-
-    store = call.dependencies.store
-    return Fernet(await store.read(lambda tx: tx.secret(SECRETS_ID, _SEAL)) or await store.write(ensure))
-
-
-def _seconds(call: Call) -> int:
-    return int(call.dependencies.clock.now().timestamp())
