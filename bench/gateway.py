@@ -83,7 +83,10 @@ def pin(process: psutil.Process, core: int) -> None:
 
 @contextmanager
 def our_gateway(engine: str) -> Iterator[Place]:
-    with tempfile.TemporaryDirectory() as home, gateway_process(Path(home), token=TOKEN) as gateway:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        gateway_process(Path(home), "--requests-per-second", "0", token=TOKEN) as gateway,
+    ):
         gateway.set_routes(route("bank", replicas=[engine]))
         yield Place("gateway", gateway.url.removeprefix("http://"), psutil.Process(gateway.process.pid))
 

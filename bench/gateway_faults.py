@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        with gateway_process(Path(home)) as gateway:
+        with gateway_process(Path(home), "--requests-per-second", "0") as gateway:
             ports = [free_port() for _ in range(options.engines)]
             gateway.set_routes(route("bank", replicas=[f"127.0.0.1:{port}" for port in ports]))
             seen = uvloop.run(load(gateway, ports, options))

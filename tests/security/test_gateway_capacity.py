@@ -139,6 +139,18 @@ def test_an_upload_counts_for_what_it_keeps_in_memory(client: httpx.Client) -> N
     assert [client.post("/v1/files", **form).status_code for _ in range(3)] == [200] * 3
 
 
+def test_a_caller_that_calls_too_often_is_told_when_to_go_on(tmp_path: Path) -> None:
+    a_year = 1 / (365 * 86_400)  # nothing is refilled while the test runs
+    with gateway_process(tmp_path, "--requests-per-second", str(a_year)) as slow:
+        slow.control_plane.add_caller("key-b", tenant="tenant-a", projects=["project-a"])
+        with httpx.Client(base_url=slow.url, timeout=30) as client:
+            answers = [client.get("/v1/models", headers=slow.headers) for _ in range(2)]
+            other = client.get("/v1/models", headers={"authorization": "Bearer key-b"})
+    assert [each.status_code for each in (*answers, other)] == [200, 429, 200]
+    assert answers[1].json()["error"]["code"] == "rate_limit_exceeded"
+    assert int(answers[1].headers["retry-after"]) > 1
+
+
 def test_what_is_given_back_is_what_was_taken() -> None:
     settings = GatewaySettings(home=Path("/none"), api="", max_subject_requests=2, max_requests=3)
     capacity = Capacity(replace(settings, max_subject_bytes=10, max_bytes=15))

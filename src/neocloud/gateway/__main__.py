@@ -54,6 +54,8 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 means any free port")
     parser.add_argument("--max-body-bytes", type=int, default=GatewaySettings.max_body_bytes)
+    rate = GatewaySettings.requests_per_second
+    parser.add_argument("--requests-per-second", type=float, default=rate, help="of one subject; 0: no limit")
     for name in ("max_subject_requests", "max_requests", "max_subject_bytes", "max_bytes"):
         default = getattr(GatewaySettings, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)

@@ -1,11 +1,15 @@
-"""How many requests, and bytes of their bodies, one caller and all of them may have at a time.
+"""How many requests a caller may make in a second, and how many requests and bytes of their bodies one caller
+and all of them may have at a time.
 
 A request holds its body until it is answered, also while it waits for a model to start. Counting is a few
 additions for each request; nothing here waits.
 """
 
+import math
+import time
 from dataclasses import dataclass
 
+from neocloud.core.rates import Buckets, Rate
 from neocloud.gateway.errors import OpenAiError
 from neocloud.gateway.settings import GatewaySettings
 
@@ -20,18 +24,22 @@ class _Subject:
 
 
 class Capacity:
-    """Of one gateway; the limits are settings."""
+    """Counts the requests of one gateway; the limits are settings."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._subjects: dict[str, _Subject] = {}
-        """Those with requests under way."""
+        """Subjects with requests under way, by id."""
+        self._buckets = Buckets(Rate(settings.requests_per_second), time.monotonic)
         self._requests = 0
         self._bytes = 0
 
     def enter(self, subject_id: str) -> _Subject:
         """Count a request until `give_back`. Raises OpenAiError 429."""
         settings = self._settings
+        wait = self._buckets.take(subject_id)
+        if wait:
+            raise _too_fast(settings.requests_per_second, wait)
         subject = self._subjects.get(subject_id)
         if subject is not None and subject.requests >= settings.max_subject_requests:
             raise _refused(
@@ -90,6 +98,17 @@ class Held:
         if self._subject is not None:
             self._capacity.give_back(self._subject, self.size)
             self._subject = None
+
+
+def _too_fast(per_second: float, wait: float) -> OpenAiError:
+    seconds = math.ceil(wait)
+    return OpenAiError(
+        429,
+        f"You make more than {per_second:g} requests a second. Wait {seconds} s, then send fewer.",
+        type="requests",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": str(seconds)},
+    )
 
 
 def _refused(message: str) -> OpenAiError:

@@ -15,6 +15,8 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     max_body_bytes: int = 32 * 1024 * 1024
+    requests_per_second: float = 1000.0
+    """Of one subject, ten times as many at once; 0: no limit. A gateway on two cores answers fewer in all."""
     max_subject_requests: int = 1000
     """Under way at a time, of one subject: being read, waiting for a model or being answered."""
     max_requests: int = 6000

@@ -14,13 +14,14 @@ from typing import Any
 import grpc.aio
 import uvicorn
 
+from neocloud.core.rates import Rate
 from neocloud.core.seeding import seeds_of
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_front import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.json_front import JsonFront, StatusReport
 from neocloud.server.pipeline import Around, Pipeline, just_serve
-from neocloud.server.rates import Rate, Rates
+from neocloud.server.rates import Rates
 from neocloud.server.redirector import Redirector
 from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of

@@ -7,7 +7,9 @@ is counted apart from both: strangers who guess lock out strangers, and not the 
 import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
+
+from neocloud.core.rates import source_network
 
 MAX_ATTEMPTS = 5
 """Wrong passwords for one address, from one client that signed in before, or of one signed-in account."""
@@ -22,7 +24,6 @@ MAX_COUNTED = 100_000
 oldest first; locks last until they end."""
 FORGOTTEN_AT_ONCE = 1000
 SOURCES = "iam.attempts/source"
-_IPV6_NETWORK_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,18 @@ def of_address(email: str) -> Counted:
 
 
 def of_source(source: str) -> Counted:
-    """The network of an IPv6 host counts: it has 2^64 addresses to call from."""
+    """Attempts from one address, or from the network of an IPv6 host."""
+    return Counted(
+        SOURCES, source_network(source), MAX_FROM_LOOPBACK if _is_local(source) else MAX_FROM_SOURCE
+    )
+
+
+def _is_local(source: str) -> bool:
+    """Whether it is this machine, or no address: a call inside of this process."""
     try:
-        found = ip_address(source.partition("%")[0])
+        return ip_address(source.partition("%")[0]).is_loopback
     except ValueError:
-        return Counted(SOURCES, source[:64], MAX_FROM_LOOPBACK)
-    limit = MAX_FROM_LOOPBACK if found.is_loopback else MAX_FROM_SOURCE
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None and not found.is_loopback:
-        return Counted(SOURCES, f"{int(found) >> _IPV6_NETWORK_BITS:x}/64", limit)
-    return Counted(SOURCES, str(found), limit)
+        return True
 
 
 def of_device(device_id: str) -> Counted:

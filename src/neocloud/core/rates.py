@@ -1,0 +1,77 @@
+"""Token buckets: how many calls each caller may make in a second.
+
+A call takes one token. A bucket is refilled steadily and holds a burst.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv6Network, ip_address
+
+BURST_SECONDS = 10
+"""A bucket holds as many calls as are refilled in this time."""
+MAX_CALLERS = 20_000
+"""Buckets that are kept. Beyond that, the callers that called longest ago start again with a full bucket."""
+_IPV6_NETWORK_BITS = 64
+_MAX_SOURCE_CHARS = 64
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`per_second` 0 means no limit."""
+
+    per_second: float
+
+    @property
+    def burst(self) -> float:
+        return max(1.0, self.per_second * BURST_SECONDS)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class Buckets:
+    """One bucket for each caller, all of one rate."""
+
+    def __init__(self, rate: Rate, monotonic: Callable[[], float]) -> None:
+        self.per_second, self._burst = rate.per_second, rate.burst
+        self._monotonic = monotonic
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def take(self, caller: str) -> float:
+        """Count one call and return 0. When the bucket is empty, count nothing and return the seconds to wait."""
+        if not self.per_second:
+            return 0.0
+        now = self._monotonic()
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            bucket = self._buckets[caller] = _Bucket(self._burst, now)
+            if len(self._buckets) > MAX_CALLERS:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(caller)
+            bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self.per_second)
+            bucket.at = now
+        if bucket.tokens < 1:
+            return (1 - bucket.tokens) / self.per_second
+        bucket.tokens -= 1
+        return 0.0
+
+
+def source_network(address: str) -> str:
+    """Return what an address is counted as: an IPv4 address as itself, an IPv6 address as its /64 network.
+
+    One IPv6 host has 2^64 addresses to call from.
+    """
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:_MAX_SOURCE_CHARS]
+    if found.version == 4:
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Network((found, _IPV6_NETWORK_BITS), strict=False))
