@@ -42,7 +42,7 @@ class Buckets:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def take(self, caller: str) -> float:
-        """Count one call and return 0. When the bucket is empty, count nothing and return the seconds to wait."""
+        """Count one call and return 0; of an empty bucket, return the seconds to wait and count nothing."""
         if not self.per_second:
             return 0.0
         now = self._monotonic()
