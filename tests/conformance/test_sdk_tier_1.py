@@ -393,7 +393,11 @@ async def test_people_and_projects(world: World) -> None:
     listed = await api(f"{IAM}.ProjectService/List", parent_id=world.tenant_id)
     assert {project_id, world.project_id} <= {item.metadata.id for item in listed.items}
     await group_memberships(world, own_id)
-    await public_keys(world, own_id)
+    # The operator's own account lies in the tenant, every other in a project; keys lie beside their account.
+    await public_keys(world, own_id, world.tenant_id)
+    metadata = ResourceMetadata(parent_id=world.project_id, name="robot")
+    robot = await api(f"{IAM}.ServiceAccountService/Create", metadata=metadata, spec=ServiceAccountSpec())
+    await public_keys(world, robot.resource_id, world.project_id)
 
 
 async def group_memberships(world: World, account_id: str) -> None:
@@ -412,14 +416,15 @@ async def group_memberships(world: World, account_id: str) -> None:
     await api(f"{service}/Delete", id=created.resource_id)
 
 
-async def public_keys(world: World, account_id: str) -> None:
+async def public_keys(world: World, account_id: str, parent_id: str) -> None:
     api, service = world.api, f"{IAM}.AuthPublicKeyService"
     account = Account(service_account=Account.ServiceAccount(id=account_id))
     spec = AuthPublicKeySpec(account=account, data=PUBLIC_KEY)
-    metadata = ResourceMetadata(parent_id=world.project_id)
+    metadata = ResourceMetadata(parent_id=parent_id)
     key_id = (await api(f"{service}/Create", metadata=metadata, spec=spec)).resource_id
-    assert len((await api(f"{service}/ListByAccount", account=account)).items) >= 2
-    assert (await api(f"{service}/List", parent_id=world.project_id)).items
+    of_account = (await api(f"{service}/ListByAccount", account=account)).items
+    assert key_id in {key.metadata.id for key in of_account}
+    assert key_id in {key.metadata.id for key in (await api(f"{service}/List", parent_id=parent_id)).items}
     await api(f"{service}/Deactivate", id=key_id)
     key = await api(f"{service}/Get", id=key_id)
     assert key.status.state.name == "INACTIVE"
