@@ -52,10 +52,10 @@ class Settings:
     audit_days: int = 365
     """How long audit events are kept."""
     calls_per_second: float = 200.0
-    """Sustained, of one account; ten times as many at once. 0: no limit. Terraform keeps ten calls in flight,
-    and a list of everything in a project is some hundred."""
+    """Sustained calls of one account, with a burst of ten seconds' worth; 0: no limit. Terraform keeps ten
+    calls in flight, and listing everything in a project takes about a hundred."""
     sign_ins_per_second: float = 50.0
-    """Of callers that are not signed in, from one address; ten times as many at once. 0: no limit."""
+    """Sustained calls without a sign-in from one address, with a burst of ten seconds' worth; 0: no limit."""
     tenant_name: str = "innovation-bank"
     region: str = "eu-north1"
     starting_seconds: float | None = None

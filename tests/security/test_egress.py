@@ -3,6 +3,7 @@
 The world is a network behind this machine that has the operator's, cloud providers' and public addresses.
 """
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -17,6 +18,7 @@ from neocloud.core.destinations import METADATA_ADDRESSES
 from neocloud.engines.base import Reference
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman import networks as engine_networks
+from neocloud.engines.podman.egress import Egress, render_egress
 from neocloud.services.inference.render import foundation
 from neocloud.settings import parse_arguments
 from tests.engines.podman.conftest import busybox_root as busybox_root
@@ -30,7 +32,7 @@ DNS, OTHER = 53, 7000
 RESOLVER, PUBLIC = "10.77.0.53", "1.2.3.4"
 METADATA = [str(address) for address in METADATA_ADDRESSES if address.version == 4]
 PRIVATE = ["10.77.0.1", "172.16.7.1", "192.168.77.1", "100.64.7.1", "198.18.7.1", *METADATA]
-OPENED = ["10.78.0.1", "192.168.78.1"]
+OPENED = ["10.78.0.1", "192.168.78.1", "100.100.7.1"]
 SEALED = "inferencedeployment-e00one"
 VPC = "net-e"
 
@@ -80,6 +82,7 @@ class Lab:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lab(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> AsyncIterator[Lab]:
     opened = [IPv4Network("10.78.0.0/16"), IPv4Network("192.168.78.1/32")]
+    opened.append(IPv4Network("100.100.0.0/16"))  # a metadata service lies in it
     engine = PodmanEngine(tmp_path_factory.mktemp("egress"), opened_ranges=opened)
     with pytest.MonkeyPatch.context() as patch, outside(RESOLVER, PUBLIC, *PRIVATE, *OPENED) as world:
         patch.setattr(engine_networks, "resolver_configuration", lambda: (f"nameserver {RESOLVER}\n", []))
@@ -182,7 +185,18 @@ async def test_a_policy_that_goes_opens_the_way_again(lab: Lab) -> None:
 @case
 async def test_status_says_what_is_open(lab: Lab) -> None:
     capabilities = await lab.engine.capabilities()
-    assert capabilities.details["private ranges open to workloads"] == "10.78.0.0/16, 192.168.78.1/32"
+    assert (
+        capabilities.details["private ranges open to workloads"]
+        == "10.78.0.0/16, 192.168.78.1/32, 100.100.0.0/16"
+    )
+
+
+def test_a_metadata_service_is_opened_by_its_own_address_alone() -> None:
+    wider = "\n".join(render_egress(Egress(opened=(IPv4Network("100.100.0.0/16"),))))
+    itself = "\n".join(render_egress(Egress(opened=(IPv4Network("100.100.100.200/32"),))))
+    assert "100.100.100.200" in wider
+    assert re.search(r"set metadata {[^}]*100\.100\.100\.200", wider)
+    assert not re.search(r"set metadata {[^}]*100\.100\.100\.200", itself)
 
 
 def test_ranges_that_neo_up_was_given_reach_the_engine() -> None:

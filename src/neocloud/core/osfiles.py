@@ -23,9 +23,9 @@ from typing import BinaryIO, Self
 MAX_TREE_ENTRIES = 100_000
 """Files and folders that are copied or listed of one tree; a model has some hundred at most."""
 MAX_TREE_DEPTH = 32
-"""Folders one inside the other in a tree that is copied or removed."""
+"""Deepest nesting of folders in a tree that is copied or removed."""
 MAX_READ_BYTES = 64 * 1024**2
-"""Of a file that is read as a whole, unless the caller gives another limit."""
+"""Default limit of a file that is read as a whole."""
 
 _OPENAT2 = 437  # the same number on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08  # linux/openat2.h
@@ -124,7 +124,7 @@ class Folder:
             return file.read(limit)
 
     def state(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> os.stat_result | None:
-        """Of a regular file or folder; None where there is none, or something else."""
+        """Return the state of a regular file or folder; None when there is none, or something else."""
         try:
             with self.pinned(relative, inner_links=inner_links) as pinned:
                 return os.fstat(pinned)
@@ -136,7 +136,7 @@ class Folder:
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def names(self) -> list[str]:
-        """Of all that lies in it, whatever it is, sorted. Raises UnsafePath when there are too many."""
+        """Return the names of all entries, sorted. Raises UnsafePath when there are too many."""
         found = []
         with os.scandir(self.descriptor) as entries:
             for entry in entries:

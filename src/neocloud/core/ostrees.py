@@ -1,4 +1,4 @@
-"""Whole folders that somebody else can write in: copied, laid where others read them, known by their digest.
+"""Copies and digests of whole folders that somebody else can write in.
 
 Everything is opened as `osfiles` opens it; blocking. Raises OSError, of which UnsafePath is one.
 """

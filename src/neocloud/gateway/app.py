@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 MOST_WAIT_SECONDS = 300.0
 MOST_HELD_BYTES = 2 * 1024 * 1024
-"""Of a body that is not for a model: JSON of at most 1 MiB, or an upload, which goes to disk in pieces."""
+"""Most bytes that the body of another request counts for; uploads are written to disk in pieces."""
 
 
 class GatewayApp:

@@ -18,7 +18,7 @@ EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Of a JSON schema, grammar or expression that the engine compiles before it answers."""
+"""Largest JSON schema, grammar or expression; the engine compiles it before it answers."""
 MAX_ENTRIES: Mapping[str, int] = {
     "stop": 64,
     "bad_words": 64,
@@ -94,7 +94,7 @@ OPERATORS = frozenset(
 """Known to vLLM, and not a caller's to choose: they change how the engine works, or hide from the gateway
 what it computes."""
 NOT_STORED = frozenset(("background", "previous_response_id", "conversation", "prompt"))
-"""Of /v1/responses: they need answers that are kept, and none are."""
+"""Fields of /v1/responses that need stored answers, which this gateway does not keep."""
 STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
 _TEMPLATE_NAMES = frozenset(("chat_template", "tokenize", "conversation", "messages", "tools", "documents"))
 """What the engine itself gives to the template."""

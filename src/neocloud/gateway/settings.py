@@ -16,15 +16,15 @@ class GatewaySettings:
     port: int = DEFAULT_PORT
     max_body_bytes: int = 32 * 1024 * 1024
     requests_per_second: float = 1000.0
-    """Of one subject, ten times as many at once; 0: no limit. A gateway on two cores answers fewer in all."""
+    """Sustained requests of one subject, with a burst of ten seconds' worth; 0: no limit."""
     max_subject_requests: int = 1000
-    """Under way at a time, of one subject: being read, waiting for a model or being answered."""
+    """Requests of one subject in progress: being read, waiting for a model or being answered."""
     max_requests: int = 6000
-    """And of all."""
+    """Requests of all subjects in progress."""
     max_subject_bytes: int = 256 * 1024 * 1024
-    """Of bodies of one subject's requests under way."""
+    """Bytes of the bodies of one subject's requests in progress."""
     max_bytes: int = 1024 * 1024 * 1024
-    """And of all."""
+    """Bytes of the bodies of all requests in progress."""
     silence_seconds: float = 600.0
     """An engine that says nothing for so long, within an answer or before it, is given up."""
     write_seconds: float = 60.0

@@ -1,7 +1,7 @@
-"""How fast engines make tokens: what an answer that nobody waited for has cost by then."""
+"""Estimates how many tokens an engine generated for an answer whose client left."""
 
 KEPT_SHARE = 0.999
-"""Of the fastest seen, with each answer: an engine that became slower is believed after some hundred."""
+"""Share of the fastest speed that each answer keeps: a lower speed counts after some hundred answers."""
 
 
 class Speeds:

@@ -95,7 +95,8 @@ def _event(
 
 
 def _kept_request(inbound: Inbound, code: contract.Code) -> bytes:
-    """Of a refusal no more than its type when it is long: whoever is refused could fill the disk with it."""
+    """Return what the audit log keeps of a request: of a long one that was refused only its type, so refusals
+    cannot fill the disk."""
     request = inbound.redacted
     if code is contract.Code.OK or len(request) <= MAX_REFUSED_REQUEST_BYTES:
         return request

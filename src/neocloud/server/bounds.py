@@ -12,7 +12,7 @@ from neocloud.core import contract
 from neocloud.core.service import Violation
 
 MAX_REQUEST_BYTES = 256 * 1024
-"""Of a whole request, encoded as it was sent, where its method does not say that it needs more."""
+"""Default size of a whole request, encoded as it was sent; a method may declare more."""
 MAX_NODES = 10_000
 """Fields that are set, elements of lists and entries of maps, all together."""
 MAX_ELEMENTS = 512
@@ -24,7 +24,7 @@ MAX_LABEL_KEY_BYTES = 63
 MAX_LABEL_VALUE_BYTES = 255
 MAX_DESCRIPTION_BYTES = 1024
 MAX_TEXT_BYTES = 16 * 1024
-"""Of any text or bytes that no other limit is for. The longest that clients really send are tokens."""
+"""Length of a text or bytes field without a limit of its own. The longest that clients send are tokens."""
 
 _DESCRIPTIONS = frozenset({"description", "title", "reason", "image_family_human_readable"})
 _LABELS = "labels"
@@ -51,7 +51,7 @@ def check_size(size: int, limit: int) -> None:
 def check_bounds(message: Any, size: int) -> None:
     """Raise ApiError when a decoded request of `size` encoded bytes holds more than it may."""
     if size <= MAX_LABEL_KEY_BYTES:
-        return  # nothing that fits into it is over a limit
+        return  # too small to break any limit
     try:
         walk = _Walk()
         found = walk.violations(message)

@@ -59,4 +59,4 @@ class Endpoint:
     is_internal: bool = False
     """Not counted against a rate."""
     max_bytes: int = MAX_REQUEST_BYTES
-    """Of a request, as it was sent."""
+    """Largest request, as it was sent."""

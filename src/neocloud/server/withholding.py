@@ -1,7 +1,7 @@
-"""Secrets in resources are shown only to who has a permission of its own: `<service>.<nouns>.getSecret`.
+"""Show secrets in resources only to callers with the permission `<service>.<nouns>.getSecret`.
 
-Every answer passes here on its way out, whichever method gives it, so a new method cannot forget it. In an
-update, whoever was not shown the secrets sends them back blank; they are then kept as they are.
+Every answer passes through here, whichever method gives it, so no method can forget it. A caller that was not
+shown the secrets sends them back blank in an update; they are then kept as they are.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ async def withhold_secrets(runtime: Runtime, inbound: Inbound, answer: Any) -> N
         if not contract.holds_secrets(resource):
             continue
         metadata = resource.metadata
-        # Who may on the parent may on all that it holds: one question for a whole list.
+        # A permission on the parent covers its children: one check for a whole list.
         if kind is None or not (
             (metadata.parent_id and await ask(kind, metadata.parent_id)) or await ask(kind, metadata.id)
         ):

@@ -158,7 +158,7 @@ def _gateway_hosts(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _database(context: typer.Context, url: str | None, file: Path | None) -> dict[str, str]:
-    """Of the two options that which was given; the other is forgotten. Nothing: as before."""
+    """Return the option that was given, with the other cleared; nothing when neither was."""
     source = context.get_parameter_source("database_url")
     is_argument = source is not None and source.name == "COMMANDLINE"
     try:

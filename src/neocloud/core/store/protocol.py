@@ -347,11 +347,11 @@ class Transaction(Protocol):
     def remove_mark(self, space: str, name: str) -> None: ...
 
     def count_marks(self, space: str) -> int:
-        """Of the space, those that have ended and are not forgotten yet included."""
+        """Return the number of marks in the space, including ended ones that are not removed yet."""
         ...
 
     def forget_ended_marks(self, now: datetime) -> int:
-        """Of every space; says how many are gone."""
+        """Remove ended marks of every space; return how many were removed."""
         ...
 
     def forget_marks(self, space: str, now: datetime, *, below: int = 0, limit: int = 0) -> int:

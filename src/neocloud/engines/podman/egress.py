@@ -2,13 +2,14 @@
 
 The public internet is open. Private ranges and cloud providers' metadata services are closed, except ranges
 that the operator opens and port 53 of the name servers that pods are told to ask. A namespace whose
-NetworkPolicy allows no egress reaches only what the operator opens.
+NetworkPolicy allows no egress reaches only what the operator opens. A metadata service stays closed in a
+wider range that is opened, as in `core/destinations.py`: it has to be opened by its own address.
 """
 
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, collapse_addresses
 
-from neocloud.core.destinations import REFUSED_NETWORKS
+from neocloud.core.destinations import METADATA_ADDRESSES, REFUSED_NETWORKS
 from neocloud.engines.podman.nft import listed, rendered_chain, rendered_set
 
 CHAIN = "to_outside"
@@ -28,13 +29,17 @@ class Egress:
 def render_egress(egress: Egress) -> list[str]:
     """Sets, and the chain `to_outside`: it returns for what may leave, and drops the rest."""
     sealed = listed(f'"{name}"' for name in sorted(egress.sealed))
+    metadata = [
+        each for each in METADATA_ADDRESSES if each.version == 4 and IPv4Network(each) not in egress.opened
+    ]
     return [
+        *rendered_set("metadata", "ipv4_addr", metadata),
         *rendered_set("closed", "ipv4_addr", CLOSED, ranges=True),
         *rendered_set("opened", "ipv4_addr", collapse_addresses(egress.opened), ranges=True),
         *rendered_set("resolvers", "ipv4_addr", egress.resolvers),
         *rendered_chain(
             CHAIN,
-            "ip daddr @opened return",
+            "ip daddr @opened ip daddr != @metadata return",
             *([f"iifname {sealed} counter drop"] if egress.sealed else []),
             "meta l4proto { tcp, udp } th dport 53 ip daddr @resolvers return",
             "ip daddr @closed counter drop",

@@ -121,7 +121,7 @@ class Parts:
                     yield manifest, address
 
     async def _follow_change(self, reference: Reference) -> None:
-        """Of an object that is only recorded: a policy is a matter of rules, a service one of names."""
+        """Apply the effect of an object that is only recorded: rules for a policy, names for a service."""
         if reference.kind == POLICY:
             await self.networks.sync()
         else:

@@ -21,7 +21,7 @@ from neocloud.engines.podman.records import read_record, write_record
 
 DEFAULT_MODE = 0o644
 _FOLDER_MODE = 0o755
-"""Of a view, whatever the umask: programs that are not root look in, and files have modes of their own."""
+"""Mode of a projected folder, whatever the umask: programs that are not root read it."""
 
 
 class Projections:

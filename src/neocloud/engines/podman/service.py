@@ -26,7 +26,7 @@ _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _UMASK = 0o022
-"""Of Podman, whatever ours: it makes layers of images and mount points that programs of other users read."""
+"""Umask of Podman's service: programs of other users read the image layers and mount points that it makes."""
 _FOLDERS = ("networks", "storage", "tmp", "volumes")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

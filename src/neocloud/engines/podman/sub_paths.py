@@ -55,7 +55,7 @@ class SubPaths:
 
 
 def find_sub_paths(manifest: KubernetesObject) -> Iterator[SubPath]:
-    """Of all containers of a pod."""
+    """Yield the sub-paths that the containers of a pod mount."""
     for container in manifest["spec"]["containers"]:
         for mount in container.get("volumeMounts") or []:
             if mount.get("subPath"):

@@ -25,7 +25,7 @@ SAVE_SECONDS = 1.0
 
 
 class RightEnded(Exception):
-    """Who made the batch may not send its lines any more."""
+    """The caller that made the batch has lost the right to send its lines."""
 
 
 Save = Callable[[Results], Awaitable[None]]

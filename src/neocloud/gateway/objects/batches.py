@@ -25,7 +25,7 @@ class Batch:
     created_at: int
     expires_at: int
     caller: dict[str, Any]
-    """Who asked, and where it might call models then. The lines run by what it may do when they are sent."""
+    """The caller that made the batch. Its rights are checked when each line is sent."""
     metadata: dict[str, str] = field(default_factory=dict)
     state: str = "validating"
     model: str = ""
@@ -36,7 +36,7 @@ class Batch:
     failed: int = 0
     input_bytes: int = 0
     result_bytes: int = 0
-    """Of answers that are no file yet."""
+    """Bytes of answers that are not in a file yet."""
     output_file_id: str = ""
     error_file_id: str = ""
     errors: list[dict[str, Any]] = field(default_factory=list)

@@ -36,7 +36,7 @@ LIMITS = {
     resource.RLIMIT_NOFILE: 32,
     resource.RLIMIT_CORE: 0,
 }
-"""Of one checker: it reads one file and writes to a pipe."""
+"""Resource limits of one checker process, which reads one file and writes to a pipe."""
 
 
 class CheckFailed(Exception):

@@ -29,11 +29,11 @@ FROM batches WHERE project_id = :project AND is_open
 @dataclass(frozen=True)
 class RoomLimits:
     files: int
-    """Of one project."""
+    """Files of one project."""
     bytes: int
-    """Of one project, with what its batches keep."""
+    """Bytes of one project's files, with what its batches keep."""
     free_bytes: int
-    """Of the disk, left for the ledger and the control plane's database."""
+    """Disk space that stays free for the ledger and the control plane's database."""
 
 
 class Room:

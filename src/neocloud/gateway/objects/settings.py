@@ -12,7 +12,7 @@ class ObjectSettings:
     """Of one project."""
     max_project_files: int = 10_000
     max_project_bytes: int = 500 * 10**9
-    """Of all files of one project, with the inputs and answers that its open batches keep."""
+    """Bytes of all files of one project, with the inputs and answers that its open batches keep."""
     min_free_bytes: int = 2 << 30
     """Uploads are refused, and batches pause, while the disk has less."""
     batch_concurrency: int = 32

@@ -18,9 +18,9 @@ from neocloud.gateway.objects.room import disk_full
 WRITTEN_BYTES = 1 << 20
 FIELD_BYTES = 64 << 10
 MAX_FIELDS = 8
-"""Beside the file; OpenAI's clients send one or two."""
+"""Form fields beside the file; OpenAI's clients send one or two."""
 MAX_OVERHEAD_BYTES = 128 << 10
-"""Of an upload, beside the bytes of its file: fields, headers, borders, and what stands before and after."""
+"""Bytes of an upload beside its file: fields, part headers, boundaries, preamble and epilogue."""
 
 
 @dataclass

@@ -39,14 +39,14 @@ PLACE_STOPPED = "STOPPED"
 PROJECT = "nebius.iam.v1.Container"
 
 _ID = re.compile(r"[a-z0-9]+-e00[a-z0-9]*")
-"""Of a resource. What the cloud itself keeps among the models is called so, or begins with a dot."""
+"""Id of a resource. Folders that the cloud makes among the models have such names, or begin with a dot."""
 _PARTIAL = re.compile(r"\..*\.partial")
 """A folder that is still being filled."""
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 MODULE_NAME = re.compile(r"[A-Za-z0-9_]+")
-"""Of a layer, as an engine is told it: nothing that its command line could take for an option."""
+"""Name of a layer that is safe in an engine's command line: it cannot be taken for an option."""
 
 FAST_SUFFIX = "-fast"
 ENGINE_PORT = 8000
@@ -217,7 +217,7 @@ class ModelFolders:
         return bool(parts) and not parts[0].startswith(".") and not _ID.fullmatch(parts[0])
 
     def _own_parts(self, folder: Path) -> tuple[str, ...] | None:
-        """Of a path in the cloud's own folder, below that; None for one elsewhere."""
+        """Return the parts of a path below the cloud's own folder; None for a path elsewhere."""
         own = self.own.resolve()
         for each in (self.own, own):
             if folder.is_relative_to(each):

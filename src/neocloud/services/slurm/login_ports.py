@@ -21,7 +21,7 @@ class LoginPorts:
 
     @classmethod
     def of(cls, settings: Any) -> "LoginPorts":
-        """Those that the operator chose in `settings`."""
+        """Return the ports that the operator chose in `settings`."""
         own = (
             *(settings.grpc_port, settings.http_port, settings.tls_port),
             *(settings.redirector_port, settings.gateway_port),

@@ -25,7 +25,7 @@ each NAME=value and a NUL after it, one more NUL, and the script."""
 
 _JOB_ID = re.compile(rb"(?:^|\n)([0-9]{1,10})(;[^\n]*)?\s*$")
 SAID_BYTES = 2000
-"""Of what sbatch printed, at most: the end."""
+"""Length of the end of sbatch's output that is read or shown."""
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERS_PROGRAMS = re.compile(
     r"LD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|MALLOC_.*|GLIBC_TUNABLES"
@@ -64,7 +64,7 @@ def refusal(stderr: bytes) -> str:
 
 
 def job_id_in(output: bytes) -> int:
-    """Of what `sbatch --parsable` says. Raises ValueError, as the program is the tenant's."""
+    """Return the job id in the output of `sbatch --parsable`. Raises ValueError; tenants can replace sbatch."""
     found = _JOB_ID.search(output[-SAID_BYTES:])
     if not found:
         raise ValueError("sbatch did not say the number of a job")

@@ -22,9 +22,9 @@ from neocloud.services.tuning.rules.hyperparameters import DataSize
 
 LOG_CHUNK_BYTES = 256 * 1024
 MAX_LINES_BYTES = 16 * 1024**2
-"""Of a file of events or metrics; what comes after is not read."""
+"""Bytes of a file of events or metrics that are read."""
 MAX_RESULT_BYTES = 64 * 1024**2
-"""Of a result file, such as the metrics of all steps."""
+"""Size of a result file, such as the metrics of all steps."""
 LATEST_SECONDS = 4_102_444_800.0
 """The year 2100: times beyond it are not a recipe's."""
 LARGEST_STEP, LARGEST_NUMBER = 2**31 - 1, 2**62
@@ -211,7 +211,7 @@ class WorkFolder:
         return _parsed(text)
 
     def _lines(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Whole lines that hold an object with a time, and their numbers; the last may be half written."""
+        """Yield the complete lines that hold an object with a time, with their numbers."""
         with self._opened() as folder:
             text = b"" if folder is None else _or_nothing(lambda: _head(folder, name))
         for number, line in enumerate(text.splitlines(keepends=True), start=1):

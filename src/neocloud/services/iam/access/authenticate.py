@@ -59,8 +59,11 @@ class StoreAuthenticator:
         return json.dumps({"of": claims.subject_id, "by": claims.proof_id, "at": issued_at, "actor": actor})
 
     async def authenticate_proof(self, proof: str) -> Subject:
-        """Whom a proof stands for, as long as it was not revoked: what was started with a token may outlive
-        the token, and a person's session that ended by itself. The text has to come from `proof_of`."""
+        """Return the subject that a proof stands for. Raises ApiError once it was revoked.
+
+        Work that was started with a token may outlive the token and a session that expired. The text must
+        come from `proof_of`.
+        """
         said = json.loads(proof)
         if "static" in said:
             return await self._static_keys.authenticate_key(said["static"])

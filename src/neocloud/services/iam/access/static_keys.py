@@ -70,7 +70,7 @@ class StaticKeys:
         return found.subject
 
     async def authenticate_key(self, key_id: str) -> Subject:
-        """Whom the key stands for, without its token."""
+        """Return the subject of a key, by the key's id."""
         found = await self._store.read(lambda tx: _subject_of(tx, _key(tx, key_id)))
         if found is None or (found.expires_at and found.expires_at <= self._clock.now()):
             raise contract.unauthenticated("The static key was revoked or deleted, or has expired.")

@@ -61,5 +61,5 @@ def of_device(device_id: str) -> Counted:
 
 
 def of_account(account_id: str) -> Counted:
-    """Of somebody who is signed in and proves themselves again: nobody else can use that up."""
+    """Attempts of a signed-in user to prove their identity again; nobody else can use them up."""
     return Counted("iam.attempts/account", account_id, MAX_ATTEMPTS)

@@ -37,7 +37,7 @@ def require_gateway(call: Call) -> None:
 
 
 async def admit(call: Call, request: Any) -> Any:
-    """Who a token or an earlier proof is, and what it may do where. Raises ApiError (unauthenticated)."""
+    """Return the subject of a token or earlier proof, and its rights. Raises ApiError (unauthenticated)."""
     require_gateway(call)
     extras = call.dependencies.extras
     authenticator = extras[AUTHENTICATOR]

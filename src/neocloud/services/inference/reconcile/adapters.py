@@ -68,7 +68,7 @@ def _lay(folders: ModelFolders, target: Path, wanted: Mapping[str, Any]) -> None
 
 
 def _lay_one(source: Folder, place: Folder, adapter_id: str, status: Any) -> None:
-    """Whole or not at all."""
+    """Copy one adapter, whole or not at all."""
     partial = f".{adapter_id}"
     place.remove(partial)
     with place.make(partial) as laid:

@@ -1,4 +1,4 @@
-"""What the probes of `check` print. They run with programs of the tenant, which may print anything."""
+"""Read the output of the probes of `check`, which run programs of the tenant that may print anything."""
 
 import json
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any
 MOST = 10**15
 """Largest figure that is taken, of any unit."""
 MAX_GPUS = 64
-"""Of one node; the largest preset has 8."""
+"""GPUs of one node; the largest preset has 8."""
 MAX_ROWS = 64
 """Sizes of one measurement; the probe has 4."""
 MAX_NAME_CHARS = 100
-"""Of a GPU."""
+"""Length of a GPU's name."""
 MAX_LINE_CHARS = 300
-"""Of a program's last line, where it is shown."""
+"""Length of a program's last line in a message."""
 BACKENDS = ("gloo", "nccl")
 
 
