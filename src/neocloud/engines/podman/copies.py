@@ -14,8 +14,8 @@ from neocloud.engines.base import EngineError
 from neocloud.engines.podman.mounts import remove_tree
 
 FOLDER_MODE, FILE_MODE = 0o755, 0o644
-"""Modes of new volumes, whatever the umask: programs in pods that are not root read them. On the host they lie
-in the state folder, which only root may enter."""
+"""Modes of new volumes, whatever the umask: programs in pods that are not root read them. They lie in the
+state folder, which only root may enter."""
 
 
 def copy_folder(source: Path, target: Path) -> None:

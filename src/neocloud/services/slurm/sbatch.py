@@ -64,7 +64,7 @@ def refusal(stderr: bytes) -> str:
 
 
 def job_id_in(output: bytes) -> int:
-    """Return the job id in the output of `sbatch --parsable`. Raises ValueError; tenants can replace sbatch."""
+    """Return the job id in the output of `sbatch --parsable`. Raises ValueError: a tenant may replace it."""
     found = _JOB_ID.search(output[-SAID_BYTES:])
     if not found:
         raise ValueError("sbatch did not say the number of a job")
