@@ -101,6 +101,7 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 def sky(machine_cloud: Cloud, client_program) -> Iterator[Sky]:
     machine_cloud.neo("client-config", "sky", "--only-this-cloud")
     command = Sky(machine_cloud, client_program("skypilot", "sky"))
+    command("api", "stop")  # its server outlives a test run that was cut off, and would ask another cloud
     try:
         yield command
     finally:
