@@ -130,13 +130,11 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
 
 
 def main() -> int:
+    # Before any file is made. What programs of other users read through mounts gets a mode of its own.
+    os.umask(0o077)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
     action, settings = parse_arguments()
-    if settings.emulator:
-        # Not for a real cloud, whose folders are shown in containers to other users than their owner: there
-        # the home folder is closed, and files with secrets are made for their owner alone.
-        os.umask(0o077)
     try:
         if action == "serve":
             machine = on_emulator(settings) if settings.emulator else on_podman(settings)

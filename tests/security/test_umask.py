@@ -1,16 +1,18 @@
-"""H9: what programs in containers read has its mode whatever the umask of the server."""
+"""H9: the server makes files for its owner alone, but those that programs in containers read."""
 
 import ast
 import datetime
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from neocloud import app
 from neocloud.cli.machine import images
 from neocloud.core.osfiles import Folder, make_folder
 from neocloud.core.ostrees import lay_files
@@ -38,6 +40,40 @@ def strict_umask() -> Iterator[None]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+# What sets it
+
+
+def test_the_server_sets_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a real cloud, too: before the arguments are read."""
+    seen = []
+
+    def parse() -> None:
+        seen.append(os.umask(0o022))
+        raise SystemExit(2)
+
+    os.umask(0o022)
+    monkeypatch.setattr(app, "parse_arguments", parse)
+    with pytest.raises(SystemExit):
+        app.main()
+    assert seen == [0o077]
+
+
+def test_neo_up_sets_it_first(tmp_path: Path) -> None:
+    """Also for what it makes above a state folder."""
+    os.umask(0o022)
+    program = (
+        "import os, sys\n"
+        "from neocloud.cli.commands import up\n"
+        "def seen(home):\n"
+        "    sys.exit(f'umask {os.umask(0):o}')\n"
+        "up.emulator_home = seen\n"
+        "from neocloud.cli.main import run\n"
+        "run(['up', '--emulator'])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "umask 77" in ran.stderr, ran.stderr
 
 
 # What containers read through mounts

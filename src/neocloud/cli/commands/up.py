@@ -96,6 +96,7 @@ def up(
       neo up --grpc-port 0 --http-port 0       # any free ports
       neo up --emulator                        # for tests: nothing real, any free ports, a temporary folder
     """
+    os.umask(0o077)
     database = _database(context, database_url, database_url_file)
     emulator = emulator or emulator_gpus is not None
     place = emulator_home(home) if emulator else Home(home_of(context, home))
