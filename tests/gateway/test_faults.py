@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from neocloud.gateway.objects.checking import SMALL_BYTES
 from neocloud.testing.gateway import engine_process, free_port, gateway_process, route, wait_for
 from neocloud.testing.mock_engine import Behaviour
 from tests.gateway.conftest import CHAT, Served, body, ledger_row
@@ -233,3 +234,14 @@ def test_a_gateway_serves_without_the_control_plane_also_after_a_restart(
         kept = (tmp_path / "gateway" / "callers.json").read_text()
         assert gateway.token not in kept.replace(f"subject-{gateway.token}", "")
         assert httpx.get(gateway.url + "/health").json()["control_plane"] == "away"
+
+
+def test_a_program_is_started_without_grpcs_fork_handlers(served: Served) -> None:
+    """They crash the child now and then. gRPC logs each fork, also where it leaves them out."""
+    line = {"custom_id": "a", "method": "POST", "url": CHAT, "body": body(user="x" * SMALL_BYTES)}
+    files = {"file": ("b", json.dumps(line).encode())}  # so large that a process of its own checks it
+    made = served.client.post("/v1/files", data={"purpose": "batch"}, files=files).json()
+    asked = {"input_file_id": made["id"], "endpoint": CHAT, "completion_window": "24h"}
+    path = f"/v1/batches/{served.client.post('/v1/batches', json=asked).json()['id']}"
+    wait_for(lambda: served.client.get(path).json()["status"] == "completed", 20)
+    assert "fork" not in (served.gateway.home / "gateway.log").read_text()
