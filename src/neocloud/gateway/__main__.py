@@ -20,6 +20,13 @@ logger = logging.getLogger("neocloud.gateway")
 
 SWITCH_SECONDS = 0.0005
 """The ledger's thread gives way to the loop so soon; with Python's own 5 ms, requests would wait for it."""
+NUMBERS = (
+    *("max_subject_requests", "max_requests", "max_subject_bytes", "max_bytes"),
+    *("max_connections", "max_address_connections"),
+    *("head_seconds", "body_seconds", "body_quiet_seconds", "keep_alive_seconds"),
+    *("silence_seconds", "write_seconds", "drain_seconds", "admit_seconds", "renew_seconds"),
+)
+"""Settings that are options of the same name."""
 COLLECT_AFTER = 20_000
 """Objects. Answers leave hardly any cycles behind."""
 
@@ -56,14 +63,9 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument("--max-body-bytes", type=int, default=GatewaySettings.max_body_bytes)
     rate = GatewaySettings.requests_per_second
     parser.add_argument("--requests-per-second", type=float, default=rate, help="of one subject; 0: no limit")
-    for name in ("max_subject_requests", "max_requests", "max_subject_bytes", "max_bytes"):
+    for name in NUMBERS:
         default = getattr(GatewaySettings, name)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
-    parser.add_argument("--silence-seconds", type=float, default=GatewaySettings.silence_seconds)
-    parser.add_argument("--write-seconds", type=float, default=GatewaySettings.write_seconds)
-    parser.add_argument("--drain-seconds", type=float, default=GatewaySettings.drain_seconds)
-    parser.add_argument("--admit-seconds", type=float, default=GatewaySettings.admit_seconds)
-    parser.add_argument("--renew-seconds", type=float, default=GatewaySettings.renew_seconds)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     parser.add_argument("--known-host", dest="hosts", action="append", default=[], help="may be repeated")
     values = vars(parser.parse_args(arguments))
     return GatewaySettings(**{**values, "hosts": tuple(values["hosts"])})

@@ -5,16 +5,18 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neocloud.gateway.app import GatewayApp
+from neocloud.gateway.connections import Connections
+from neocloud.gateway.protocol import ClientProtocol
 from neocloud.gateway.settings import GatewaySettings
 
 BACKLOG = 2048
-MOST_HEAD_BYTES = 512 * 1024
-"""Before a request's body; the parser itself has no limit."""
+LOOK_TICKS = 10
+"""Of a tenth of a second: connections are looked at each second."""
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
@@ -32,32 +34,17 @@ def listen(settings: GatewaySettings) -> socket.socket:
     return listener
 
 
-class Protocol(HttpToolsProtocol):
-    """Ends a connection whose request line and headers have no end."""
-
-    _head_bytes = 0
-    _is_in_head = True
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES:
-                self.transport.abort()
-                return
-        super().data_received(data)
-
-    def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._is_in_head = True
-        self._head_bytes = 0
-        super().on_message_complete()
-
-
 class Server(uvicorn.Server):
     """Ends by returning: uvicorn's own dies of the signal again, before the ledger is closed."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % LOOK_TICKS == 0:
+            self._connections.look(LOOK_TICKS / 10)
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -68,9 +55,10 @@ class Server(uvicorn.Server):
 
 
 def server(app: GatewayApp, settings: GatewaySettings) -> Server:
+    connections = Connections(settings)
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http=partial(ClientProtocol, connections),  # type: ignore[arg-type]
         loop="none",  # the one that is running
         ws="none",
         lifespan="off",
@@ -80,7 +68,7 @@ def server(app: GatewayApp, settings: GatewaySettings) -> Server:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=75,
+        timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
-    return Server(config)
+    return Server(config, connections)

@@ -25,6 +25,19 @@ class GatewaySettings:
     """Bytes of the bodies of one subject's requests in progress."""
     max_bytes: int = 1024 * 1024 * 1024
     """Bytes of the bodies of all requests in progress."""
+    max_connections: int = 8192
+    """Connections of clients. More are accepted for `/health` alone."""
+    max_address_connections: int = 1024
+    """Of them from one address (IPv6: one /64 network). Does not count for loopback: a proxy on this machine
+    stands for all its clients."""
+    head_seconds: float = 15.0
+    """From the first byte of a request, or from connecting, to the end of its headers."""
+    body_seconds: float = 60.0
+    """For the body of a request; a second more for each 4 KiB that came."""
+    body_quiet_seconds: float = 30.0
+    """Longest pause within a body."""
+    keep_alive_seconds: int = 75
+    """How long a connection stays open without a request, after one was answered."""
     silence_seconds: float = 600.0
     """An engine that says nothing for so long, within an answer or before it, is given up."""
     write_seconds: float = 60.0

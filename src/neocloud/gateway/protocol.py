@@ -1,0 +1,229 @@
+"""One client's connection: HTTP/1.1 as uvicorn speaks it, with limits on how long and how large things are.
+
+Time is counted by looks at all connections, not by a timer for each request. It counts against a client only
+while the gateway waits for bytes from it.
+"""
+
+import asyncio
+from enum import IntEnum
+from typing import Any
+
+import httptools
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from neocloud.gateway.connections import Connections
+from neocloud.gateway.errors import OpenAiError, bad_request, unavailable
+from neocloud.gateway.http import Receive, Scope, Send, new_request_id
+
+MAX_HEAD_BYTES = 32 * 1024
+"""Request line and headers; trailers too."""
+MAX_HEADERS = 100
+"""Of a request; trailers too."""
+MIN_BODY_BYTES_PER_SECOND = 4 * 1024
+"""Slowest body on average, once its first time is over."""
+BUSY_RETRY_SECONDS = 5
+
+
+class Part(IntEnum):
+    """Of a request, which the next byte belongs to."""
+
+    NONE = 0
+    """Nothing of it has come."""
+    HEAD = 1
+    BODY = 2
+
+
+class ClientProtocol(HttpToolsProtocol):
+    def __init__(self, watch: Connections, **given: Any) -> None:
+        """`given`: what uvicorn passes."""
+        super().__init__(**given)
+        self._watch = watch
+        self._limits = watch.settings
+        self._part = Part.HEAD
+        """A client that has just connected is expected to ask."""
+        self._has_begun = False
+        self._waited = self._quiet = 0.0
+        """Seconds in this part of a request, and since the last byte."""
+        self._body_bytes = 0
+        self._unseen = 0
+        """Bytes of a head or of trailers so far, as they came: a header without end is never told of."""
+        self._fault: OpenAiError | None = None
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._watch.enter(self, self.client[0] if self.client else ""):
+            self.app = _health_alone(self.app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._part is Part.NONE:
+            self._begin()
+        self._has_begun = True
+        self._quiet = 0.0
+        self._unseen += len(data)
+        assert self.parser is not None, "The connection is open."
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(self._fault or _no_http())
+            return
+        except httptools.HttpParserUpgrade:
+            self._unseen = 0  # answered as if it had not asked for another protocol
+        if self._unseen > MAX_HEAD_BYTES:
+            self._refuse(_head_too_large())
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._part is Part.NONE:
+            self._begin()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._check_headers(len(self.url))
+        super().on_headers_complete()
+        self.headers = []  # of trailers, which say nothing of who calls or what is asked
+        self._part = Part.BODY
+        self._waited = 0.0
+        self._unseen = self._body_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._unseen = 0
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.headers:
+            self._check_headers(0)
+        self._part = Part.NONE
+        self._unseen = 0
+        super().on_message_complete()
+
+    # What the watch calls
+
+    def look(self, seconds: float) -> None:
+        """See `connections.Connection`."""
+        if self.transport.is_closing():
+            return  # a client that does not take its answer is ended by the kernel: see serving.listen
+        if self._part is Part.HEAD:
+            if not self._is_answering():
+                self._waited += seconds
+                if self._waited > self._limits.head_seconds:
+                    self._time_out("head", self._limits.head_seconds)
+        elif self._part is Part.BODY:
+            self._look_at_body(seconds)
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def _look_at_body(self, seconds: float) -> None:
+        limits = self._limits
+        if self.flow.read_paused:
+            return  # the client waits for us
+        self._waited += seconds
+        self._quiet += seconds
+        most = limits.body_seconds + self._body_bytes / MIN_BODY_BYTES_PER_SECOND
+        if self._quiet > limits.body_quiet_seconds:
+            self._time_out("body", limits.body_quiet_seconds)
+        elif self._waited > most:
+            self._time_out("body", most)
+
+    def _begin(self) -> None:
+        self._part = Part.HEAD
+        self._waited = 0.0
+        self._unseen = 0
+
+    def _check_headers(self, size: int) -> None:
+        """Raises OpenAiError, which ends the parser's work. `size`: bytes beside the headers, or trailers."""
+        size += sum([len(name) + len(value) + 4 for name, value in self.headers])
+        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self._fault = _head_too_large()
+            raise self._fault
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _time_out(self, part: str, seconds: float) -> None:
+        if not self._has_begun:
+            self.transport.close()  # it never asked, so there is nothing to answer
+            return
+        self._refuse(
+            OpenAiError(
+                408,
+                f"The {part} of the request did not come within {seconds:.0f} s. Send it without pauses.",
+                code="request_timeout",
+            )
+        )
+
+    def _refuse(self, error: OpenAiError) -> None:
+        """Answer, unless this request has its answer or an earlier one is being answered, and close."""
+        cycle = self.cycle
+        in_body = self._part is Part.BODY
+        if (not self.pipeline and not cycle.response_started) if in_body else not self._is_answering():
+            self.transport.write(_encoded(error))
+        if self._is_answering():
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+
+
+def _health_alone(app: Any) -> Any:
+    """The application, as a connection beyond the limits finds it: one request, for /health alone."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_last(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        if scope["path"] == "/health":
+            await app(scope, receive, send_last)
+            return
+        error = _too_many()
+        headers = [(name.lower().encode(), value.encode()) for name, value in _headers(error).items()]
+        body = orjson.dumps(error.body())
+        headers.append((b"content-length", b"%d" % len(body)))
+        await send_last({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer
+
+
+def _headers(error: OpenAiError) -> dict[str, str]:
+    return {"Content-Type": "application/json", "X-Request-Id": new_request_id(), **error.headers}
+
+
+def _encoded(error: OpenAiError) -> bytes:
+    """The whole answer."""
+    body = orjson.dumps(error.body())
+    headers = {**_headers(error), "Content-Length": str(len(body)), "Connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body
+
+
+def _no_http() -> OpenAiError:
+    return bad_request("The request is not valid HTTP. Send it with an HTTP client.", code="invalid_http")
+
+
+def _head_too_large() -> OpenAiError:
+    return OpenAiError(
+        431,
+        f"The request line and headers, or the trailers, are larger than {MAX_HEAD_BYTES} bytes or more"
+        f" than {MAX_HEADERS}. Send fewer.",
+        code="headers_too_large",
+    )
+
+
+def _too_many() -> OpenAiError:
+    return unavailable(
+        "Too many connections are open. Close those that are not used, then try again.",
+        retry_after=BUSY_RETRY_SECONDS,
+        code="too_many_connections",
+    )
