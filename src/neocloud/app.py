@@ -109,7 +109,9 @@ async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
             return follow_images(settings.home, engine, lambda: compute.seed_images(store, settings, clock))
 
         def gateway(api: str) -> GatewayProcess:
-            return GatewayProcess.of(settings.home, settings.gateway_port, api, settings.gateway_hosts)
+            return GatewayProcess.of(
+                *(settings.home, settings.gateway_port, api, settings.gateway_hosts, settings.media_domains)
+            )
 
         yield replace(parts(settings, engine, clock, {}), beside=follow, gateway=gateway)
     finally:

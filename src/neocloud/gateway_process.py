@@ -51,10 +51,14 @@ class GatewayProcess:
         self._deaths = 0
 
     @classmethod
-    def of(cls, home: Path, port: int, api: str, hosts: Sequence[str] = ()) -> "GatewayProcess":
-        """The real one; `api` is where the control plane listens for gRPC, `hosts` are its further names."""
+    def of(
+        cls, home: Path, port: int, api: str, hosts: Sequence[str] = (), media_domains: Sequence[str] = ()
+    ) -> "GatewayProcess":
+        """The real one; `api` is where the control plane listens for gRPC, `hosts` are its further names and
+        `media_domains` the hosts of media that requests may name."""
         program = [sys.executable, "-m", "neocloud.gateway", "--home", str(home)]
         program += [f"--known-host={host}" for host in hosts]
+        program += [f"--media-domain={domain}" for domain in media_domains]
         return cls(home, port, lambda chosen: [*program, "--port", str(chosen), "--api", api])
 
     @property

@@ -35,6 +35,8 @@ class Settings:
     """Where the OpenAI-compatible gateway listens, on loopback; 0: any free port. The emulator has none."""
     gateway_hosts: tuple[str, ...] = ()
     """Names by which clients call the gateway, beside localhost and loopback addresses."""
+    media_domains: tuple[str, ...] = ()
+    """Hosts that requests to models may name, for the engines to fetch images, sounds and videos from."""
     domain: str = DEFAULT_DOMAIN
     """Clients look for the API at names under it, such as `compute.<domain>`."""
     database_url: str = field(default="", repr=False)
@@ -144,6 +146,14 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
         default=[],
         help="a name by which clients call the gateway (may be repeated)",
     )
+    parser.add_argument(
+        "--media-domain",
+        dest="media_domains",
+        action="append",
+        type=media_domain,
+        default=[],
+        help="a host that engines may fetch media from (may be repeated)",
+    )
     parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
     database_url.add_options(parser)
     parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
@@ -201,7 +211,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
     values = vars(parser.parse_args(arguments))
     chosen = values.pop("action") or "serve"
     values["database_url"] = database_url.take(values["database_url"], values.pop("database_url_file"))
-    repeated = ("model_folders", "opened_ranges", "issuer_hosts", "gateway_hosts")
+    repeated = ("model_folders", "opened_ranges", "issuer_hosts", "gateway_hosts", "media_domains")
     values |= {name: tuple(values[name]) for name in repeated}
     return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
 
@@ -219,6 +229,14 @@ def host_name(text: str) -> str:
     if not text or not all(part.replace("-", "").replace(":", "").isalnum() for part in text.split(".")):
         raise ValueError("a host name or an address, without scheme and port")
     return text.lower()
+
+
+def media_domain(text: str) -> str:
+    """As argparse reads it; the gateway and vLLM compare names. A ValueError is told to the operator."""
+    name = host_name(text)
+    if ":" in name or name.rpartition(".")[2].isdigit():
+        raise ValueError("a host name, not an address")
+    return name
 
 
 def rate(text: str) -> float:

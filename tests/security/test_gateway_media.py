@@ -1,9 +1,16 @@
 """Hosts that the operator lets engines fetch from, as the gateway reads them."""
 
+from pathlib import Path
+
 import pytest
 
+from neocloud.cli.machine.home import Options
 from neocloud.gateway import media
+from neocloud.gateway.__main__ import settings_of
 from neocloud.gateway.errors import OpenAiError
+from neocloud.gateway_process import GatewayProcess
+from neocloud.services.inference.render import EngineView, engine_arguments
+from neocloud.settings import parse_arguments
 
 ALLOWED = frozenset(("media.example.com", "10.0.0.7"))
 
@@ -41,3 +48,22 @@ def test_others_do_not(url: object) -> None:
 
 def test_links_of_citations_are_no_media() -> None:
     media.check([{"annotations": [{"image_url": "https://evil.test/"}]}], "input", frozenset())
+
+
+def test_domains_that_neo_up_was_given_reach_the_gateway_and_the_engines(tmp_path: Path) -> None:
+    kept = Options(media_domains=("media.example.com", "b.example"))
+    _, settings = parse_arguments(["--home", str(tmp_path), *kept.arguments()])
+    assert parse_arguments(Options().arguments())[1].media_domains == ()
+    process = GatewayProcess.of(tmp_path, 1, "127.0.0.1:2", (), settings.media_domains)
+    assert settings_of(process._arguments()[3:]).media_domains == {"media.example.com", "b.example"}
+    view = EngineView(*("bank", 1, 1, 1), media_domains=settings.media_domains)
+    words = engine_arguments(view, "/model", host="0.0.0.0", port=1)
+    place = words.index("--allowed-media-domains")
+    assert words[place + 1 : place + 3] == ["media.example.com", "b.example"]
+    assert words[place + 3 :] == [] or words[place + 3].startswith("--")
+
+
+@pytest.mark.parametrize("name", ["https://a.example", "*", "", "10.0.0.7", "a.example:80", "::1"])
+def test_what_is_no_domain_is_refused(name: str) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments([f"--media-domain={name}"])

@@ -67,8 +67,10 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
         default = getattr(GatewaySettings, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     parser.add_argument("--known-host", dest="hosts", action="append", default=[], help="may be repeated")
+    parser.add_argument("--media-domain", dest="media_domains", action="append", default=[], help="the same")
     values = vars(parser.parse_args(arguments))
-    return GatewaySettings(**{**values, "hosts": tuple(values["hosts"])})
+    lists = {"hosts": tuple(values["hosts"]), "media_domains": frozenset(values["media_domains"])}
+    return GatewaySettings(**{**values, **lists})
 
 
 def main() -> None:

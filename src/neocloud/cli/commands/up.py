@@ -2,6 +2,7 @@
 
 import os
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -26,6 +27,7 @@ from neocloud.cli.commands.up_options import (
     HttpPort,
     IssuerHost,
     LoginPorts,
+    MediaDomain,
     ModelFolder,
     PriceFile,
     PublicPool,
@@ -49,6 +51,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
 from neocloud.database_url import in_file, without_password
 from neocloud.settings import host_name
+from neocloud.settings import media_domain as read_media_domain
 
 app = command_group()
 
@@ -63,6 +66,7 @@ def up(
     http_port: HttpPort = None,
     gateway_port: GatewayPort = None,
     gateway_host: GatewayHost = None,
+    media_domain: MediaDomain = None,
     tls: Tls = None,
     tls_port: TlsPort = None,
     host: Host = None,
@@ -108,7 +112,8 @@ def up(
             grpc_port=0 if emulator and is_first and grpc_port is None else grpc_port,
             http_port=0 if emulator and is_first and http_port is None else http_port,
             gateway_port=0 if gateway_port is None and grpc_port == 0 else gateway_port,
-            gateway_hosts=_gateway_hosts(gateway_host),
+            gateway_hosts=_names("--gateway-host", gateway_host, host_name),
+            media_domains=_names("--media-domain", media_domain, read_media_domain),
             tls_port=_tls_port(place.options(), tls, tls_port, host),
             host=host,
             domain=domain,
@@ -146,15 +151,15 @@ def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | Non
     return DEFAULT_TLS_PORT if kept.tls_port is None and (tls or host) else kept.tls_port
 
 
-def _gateway_hosts(given: list[str] | None) -> tuple[str, ...] | None:
+def _names(option: str, given: list[str] | None, read: Callable[[str], str]) -> tuple[str, ...] | None:
     """None: as before."""
     if not given:
         return None
     try:
-        return tuple(host_name(text) for text in given if text != "none")
+        return tuple(read(text) for text in given if text != "none")
     except ValueError as error:
         raise ClientError(
-            "INVALID_ARGUMENT", f"--gateway-host: {error}", "Write a name as in models.example.com"
+            "INVALID_ARGUMENT", f"{option}: {error}", "Write a name as in models.example.com"
         ) from error
 
 

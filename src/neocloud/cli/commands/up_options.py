@@ -31,6 +31,14 @@ GatewayHost = Annotated[
         ' Those given replace those of before; "none" removes all. Default: names of loopback.',
     ),
 ]
+MediaDomain = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Host from which engines may fetch images, sounds and videos that requests name by https URLs;"
+        ' may be repeated. Those given replace those of before; "none" removes all. Default: none.',
+    ),
+]
 Tls = Annotated[
     bool | None,
     typer.Option(

@@ -29,6 +29,7 @@ class Options:
     http_port: int = 7371
     gateway_port: int = 8900
     gateway_hosts: tuple[str, ...] = ()
+    media_domains: tuple[str, ...] = ()
     tls_port: int | None = None
     """None: no TLS."""
     host: str = ""
@@ -57,6 +58,7 @@ class Options:
         given = ["--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)]
         given += ["--gateway-port", str(self.gateway_port)]
         given += [f"--gateway-host={host}" for host in self.gateway_hosts]
+        given += [f"--media-domain={domain}" for domain in self.media_domains]
         if self.tls_port is not None:
             # Where the port is any that is free, the redirector's must be, too.
             given += [

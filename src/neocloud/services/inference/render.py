@@ -69,6 +69,8 @@ class EngineView:
     tool_call_parser: str = ""
     reasoning_parser: str = ""
     embeds: bool = False
+    media_domains: tuple[str, ...] = ()
+    """Hosts that it may fetch media from."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def engine_arguments(view: EngineView, model_path: str, *, host: str, port: int)
     words += ["--host", host, "--port", str(port), "--load-format", "safetensors"]
     words += ["--max-model-len", str(view.context_length), "--max-num-seqs", str(view.max_concurrency)]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    words += ["--middleware", f"{engine_key.MODULE}.RequireKey", "--allowed-media-domains", NO_MEDIA_DOMAIN]
+    words += ["--middleware", f"{engine_key.MODULE}.RequireKey"]
+    words += ["--allowed-media-domains", *(view.media_domains or (NO_MEDIA_DOMAIN,))]
     words += ["--runner", "pooling", "--convert", "embed"] if view.embeds else []
     if view.gpus:
         words += ["--gpu-memory-utilization", str(view.gpu_share)]

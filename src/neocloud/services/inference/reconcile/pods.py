@@ -33,7 +33,14 @@ _ENDED = (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
 
 class PodPlacement:
-    def __init__(self, engine: Engine, folders: ModelFolders, image: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folders: ModelFolders,
+        image: Callable[[], str],
+        media_domains: tuple[str, ...] = (),
+    ) -> None:
+        self._media_domains = media_domains
         self._engine = engine
         self._folders = folders
         self._image = image
@@ -110,11 +117,11 @@ class PodPlacement:
             adapters=self._folders.of_deployment(scope.id) if scope.spec.max_adapters else None,
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
-            engine=engine_view(scope, gpus=shape.gpus),
+            engine=engine_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
         )
 
 
-def engine_view(scope: Scope, *, gpus: int) -> EngineView:
+def engine_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> EngineView:
     assert scope.plan is not None and scope.model is not None
     return EngineView(
         served_name=scope.served_name,
@@ -128,4 +135,5 @@ def engine_view(scope: Scope, *, gpus: int) -> EngineView:
         tool_call_parser=scope.model.spec.tool_call_parser,
         reasoning_parser=scope.model.spec.reasoning_parser,
         embeds=embeds(scope.spec),
+        media_domains=media_domains,
     )

@@ -52,9 +52,16 @@ Probe = Callable[[str], Awaitable[bool]]
 
 class SlurmPlacement:
     def __init__(
-        self, jobs: BatchJobs, store: Store, folders: ModelFolders, home: Path, probe: Probe | None = None
+        self,
+        jobs: BatchJobs,
+        store: Store,
+        folders: ModelFolders,
+        home: Path,
+        probe: Probe | None = None,
+        media_domains: tuple[str, ...] = (),
     ) -> None:
         """`probe` says whether the engine at an address is well."""
+        self._media_domains = media_domains
         self._jobs = jobs
         self._store = store
         self._folders = folders
@@ -146,7 +153,8 @@ class SlurmPlacement:
 
     def _new_job(self, scope: Scope, replica: str, block: str) -> NewJob:
         resources, files = scope.spec.slurm_resources, self._files(scope)
-        view, port = engine_view(scope, gpus=resources.gpus), port_of(block, replica)
+        view = engine_view(scope, gpus=resources.gpus, media_domains=self._media_domains)
+        port = port_of(block, replica)
         words = engine_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
         variables = {**engine_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
         return new_job(scope.id, replica, (files.key, str(port), *words), resources, variables)
