@@ -3,12 +3,19 @@
 Whoever can read it can ask who any token is, so it is readable by its owner alone.
 """
 
+import hmac
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 KEY_BYTES = 32
+KEY_HEADER = "x-neocloud-gateway-key"
+CLIENT_HEADER = "x-neocloud-client-address"
+"""Where the client of the gateway is on whose behalf it calls; counts only beside the key."""
+GATEWAY_KEY = "inference.gateway-key"
+"""Name of the key in `Dependencies.extras`."""
 
 
 def gateway_folder(home: Path) -> Path:
@@ -18,6 +25,11 @@ def gateway_folder(home: Path) -> Path:
 
 def gateway_key_file(home: Path) -> Path:
     return gateway_folder(home) / "key"
+
+
+def is_shown(key: str, headers: Mapping[str, str]) -> bool:
+    """Whether a call with these headers carries the key; never where there is none."""
+    return bool(key) and hmac.compare_digest(key.encode(), headers.get(KEY_HEADER, "").encode())
 
 
 def load_or_make_gateway_key(home: Path) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
+from neocloud.gateway_key import KEY_HEADER
 from neocloud.services.iam.rules.roles import allows
-from neocloud.services.inference.api.admission import KEY_HEADER
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
 from tests.server.walk.holdings import Holdings, nothing_like

@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 
 from neocloud.core import contract
+from neocloud.gateway_key import KEY_HEADER
 
 SERVICE = "neocloud.inference.v1.GatewayService"
 CALL_SECONDS = 5.0
@@ -79,7 +80,7 @@ class GrpcControlPlane:
             request_serializer=rpc.input.SerializeToString,
             response_deserializer=rpc.output.FromString,
         )
-        return await unary(message, metadata=(("x-neocloud-gateway-key", self._key()),), timeout=seconds)
+        return await unary(message, metadata=((KEY_HEADER, self._key()),), timeout=seconds)
 
     def _key(self) -> str:
         """Read each time: few calls, and a new control plane may have made a new one."""

@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -15,6 +16,7 @@ from google.protobuf.message import DecodeError
 from neocloud.core import contract
 from neocloud.core.service import Subject
 from neocloud.core.store.protocol import LeaseLost, StoreError
+from neocloud.gateway_key import CLIENT_HEADER, GATEWAY_KEY, is_shown
 from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
 from neocloud.server.changes import recall
@@ -73,6 +75,7 @@ class Pipeline:
         """Serve the method at `path`; `decode` makes the request of a message class, from `size` bytes."""
         request_id = secrets.token_hex(16)
         service = path.partition("/")[0]
+        headers = self._from_client(headers)
         try:
             endpoint = self._endpoints.get(path)
             if endpoint is None:
@@ -94,6 +97,16 @@ class Pipeline:
         except Exception:  # noqa: BLE001 the border of the server
             _LOG.exception("%s %s failed", request_id, path)
             return Answer(request_id, error=contract.internal(request_id), service=service)
+
+    def _from_client(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """With the address of the gateway's client as the source, where the gateway calls for one."""
+        address = headers.get(CLIENT_HEADER)
+        if address is None or not is_shown(self._runtime.dependencies.extras.get(GATEWAY_KEY, ""), headers):
+            return headers
+        try:
+            return {**headers, SOURCE_HEADER: str(ip_address(address))}
+        except ValueError:
+            return headers
 
     async def known_caller(self, headers: Mapping[str, str]) -> Subject:
         """Return who calls. Raises ApiError when nobody knows, or when they call too often."""

@@ -26,8 +26,12 @@ class Jobs:
     def __init__(self) -> None:
         self.jobs: dict[str, Any] = {}
         self.authorizations: set[str] = set()
+        self.metadata: list[dict[str, str]] = []
+        """Of all calls over gRPC."""
 
-    async def call(self, authorization: str, path: str, request: Mapping[str, Any]) -> Any:
+    async def call(
+        self, authorization: str, path: str, request: Mapping[str, Any], *, client: str = ""
+    ) -> Any:
         self.authorizations.add(authorization)
         try:
             return self.answer(path, contract.from_dict(contract.method(path).input, dict(request)))
@@ -89,8 +93,9 @@ class FakeTuningControlPlane(FakeControlPlane):
         rpc = contract.method(path)
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
-            metadata = dict(context.invocation_metadata())
-            self.jobs.authorizations.add(str(metadata["authorization"]))
+            metadata = {key: str(value) for key, value in context.invocation_metadata()}
+            self.jobs.metadata.append(metadata)
+            self.jobs.authorizations.add(metadata["authorization"])
             try:
                 return self.jobs.answer(path, request)
             except LookupError as error:

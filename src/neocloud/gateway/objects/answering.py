@@ -38,6 +38,11 @@ class Asked:
     def authorization(self) -> str:
         return self.request.headers.get("authorization", "")
 
+    @property
+    def client(self) -> str:
+        """The address that the request came from; "" when it is not known."""
+        return self.request.client.host if self.request.client else ""
+
     def _named_project(self) -> str:
         return self.request.headers.get("openai-project", "")
 

@@ -1,5 +1,7 @@
 """Calls of the control plane's API with a caller's own token: it decides, as if the caller had asked it."""
 
+import logging
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -7,6 +9,9 @@ import grpc.aio
 
 from neocloud.core import contract
 from neocloud.gateway.errors import OpenAiError, forbidden, not_authenticated
+from neocloud.gateway_key import CLIENT_HEADER, KEY_HEADER
+
+log = logging.getLogger("neocloud.gateway.objects")
 
 CALL_SECONDS = 30.0
 OPTIONS = (
@@ -18,17 +23,19 @@ Code = grpc.StatusCode
 
 
 class Calls(Protocol):
-    async def call(self, authorization: str, path: str, request: dict[str, Any]) -> Any:
-        """`path` is "package.Service/Method"; the request in the contract's JSON form. Raises OpenAiError."""
+    async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
+        """`path` is "package.Service/Method"; the request in the contract's JSON form; `client` the address
+        that the audit log is to name. Raises OpenAiError."""
         ...
 
 
 class GrpcCalls:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key_file: Path) -> None:
         self._address = address
+        self._key_file = key_file
         self._channel: grpc.aio.Channel | None = None
 
-    async def call(self, authorization: str, path: str, request: dict[str, Any]) -> Any:
+    async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
         if self._channel is None:  # made in the loop that uses it
             self._channel = grpc.aio.insecure_channel(self._address, options=OPTIONS)
         try:
@@ -39,11 +46,21 @@ class GrpcCalls:
                 response_deserializer=rpc.output.FromString,
             )
             message = contract.from_dict(rpc.input, request)
-            return await unary(message, metadata=(("authorization", authorization),), timeout=CALL_SECONDS)
+            metadata = (("authorization", authorization), *self._about(client))
+            return await unary(message, metadata=metadata, timeout=CALL_SECONDS)
         except contract.ApiError as error:
             raise OpenAiError(400, error.message) from error
         except grpc.aio.AioRpcError as error:
             raise as_openai(error) from error
+
+    def _about(self, client: str) -> tuple[tuple[str, str], ...]:
+        """Where the client is, and the key beside which that is believed. A call counts without them, too."""
+        try:
+            key = self._key_file.read_text().strip()
+        except OSError as error:
+            log.warning("The key %s cannot be read: %s", self._key_file, error.strerror)
+            return ()
+        return ((CLIENT_HEADER, client), (KEY_HEADER, key))
 
     async def close(self) -> None:
         if self._channel is not None:

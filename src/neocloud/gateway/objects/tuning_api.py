@@ -165,7 +165,7 @@ class TuningApi:
                 return found
 
     async def _call(self, asked: Asked, path: str, request: dict[str, Any]) -> Any:
-        return await self._calls.call(asked.authorization, path, request)
+        return await self._calls.call(asked.authorization, path, request, client=asked.client)
 
 
 VERBS = {"cancel": "Cancel", "pause": "Pause", "resume": "Resume"}

@@ -21,6 +21,7 @@ from neocloud.gateway.objects.files_api import FilesApi
 from neocloud.gateway.objects.room import RoomLimits
 from neocloud.gateway.objects.settings import ObjectSettings
 from neocloud.gateway.objects.tuning_api import TuningApi
+from neocloud.gateway_key import gateway_key_file
 
 
 class Objects:
@@ -46,7 +47,7 @@ class Objects:
         self._files_api = FilesApi(self.files, room, settings)
         rows = BatchRows(self.files.database)
         self._runner = BatchRunner(home, rows, self.files, callers, sender, settings, clock)
-        self._calls = calls or GrpcCalls(api)
+        self._calls = calls or GrpcCalls(api, gateway_key_file(home))
         self._tuning_api = TuningApi(self.files, self._calls)
         self._batches_api = BatchesApi(rows, self.files, room, self._runner, settings, clock)
 

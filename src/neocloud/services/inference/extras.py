@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from neocloud.core.clock import Clock
-from neocloud.gateway_key import load_or_make_gateway_key
+from neocloud.gateway_key import GATEWAY_KEY, load_or_make_gateway_key
 from neocloud.services.inference.resources import MODEL_FOLDERS, ModelFolders
 from neocloud.services.inference.route_changes import RouteChanges
 from neocloud.services.inference.traffic import TrafficBoard
@@ -15,8 +15,6 @@ TRAFFIC = "inference.traffic"
 """A TrafficBoard."""
 ROUTE_CHANGES = "inference.route-changes"
 """A RouteChanges."""
-GATEWAY_KEY = "inference.gateway-key"
-"""What the gateway proves itself with."""
 MONTHLY_SPENDING = "inference.monthly-spending"
 """A MonthlySpending. Missing: nothing was spent."""
 

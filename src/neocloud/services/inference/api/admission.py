@@ -1,11 +1,11 @@
 """Whether a call is the gateway's, and what it is told of those who call it."""
 
-import hmac
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Transaction
+from neocloud.gateway_key import GATEWAY_KEY, is_shown
 from neocloud.services.iam.resources import (
     AUTHENTICATOR,
     CONTAINER,
@@ -13,9 +13,7 @@ from neocloud.services.iam.resources import (
     TENANT_RIGHTS,
     is_project,
 )
-from neocloud.services.inference.extras import GATEWAY_KEY
 
-KEY_HEADER = "x-neocloud-gateway-key"
 PERMISSIONS = (
     "inference.deployments.invoke",
     "inference.models.list",
@@ -30,9 +28,7 @@ AdmitResponse = contract.message("neocloud.inference.v1.AdmitResponse")
 
 def require_gateway(call: Call) -> None:
     """Raises ApiError unless the call carries the gateway's key, in the same words whatever it is."""
-    key = call.dependencies.extras.get(GATEWAY_KEY, "")
-    given = call.headers.get(KEY_HEADER, "")
-    if not key or not hmac.compare_digest(key.encode(), given.encode()):
+    if not is_shown(call.dependencies.extras.get(GATEWAY_KEY, ""), call.headers):
         raise contract.permission_denied("", "", "Only this cloud's gateway may call this.")
 
 
