@@ -36,7 +36,6 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def neo(folder: Path) -> Iterator[Neo]:
     """`neo` as somebody who is not root, and who has no Podman and no other program."""
-    user = NOBODY if os.geteuid() == 0 else None
     environment = {
         "HOME": str(folder),
         "TMPDIR": str(folder),
@@ -46,12 +45,12 @@ def neo(folder: Path) -> Iterator[Neo]:
         "XDG_CONFIG_HOME": str(folder / "config"),
     }
 
-    interpreter = _interpreter_for(user)
+    as_nobody = _as_nobody()
+    interpreter = _interpreter_for(as_nobody)
 
     def call(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [interpreter, "-m", "neocloud.cli.main", *arguments],
-            user=user,
+            [*as_nobody, interpreter, "-m", "neocloud.cli.main", *arguments],
             env={**environment, **more},
             cwd="/",
             text=True,
@@ -63,13 +62,26 @@ def neo(folder: Path) -> Iterator[Neo]:
     call("down")
 
 
-def _interpreter_for(user: int | None) -> str:
+def _as_nobody() -> list[str]:
+    """The words before a command that take root's rights away (not `user=`: see test_child_processes.py).
+
+    setpriv still has root's capabilities when it executes the next program, so it reaches closed folders; env
+    has none left.
+    """
+    if os.geteuid() != 0:
+        return []
+    setpriv, env = shutil.which("setpriv"), shutil.which("env")
+    assert setpriv and env, "Install util-linux and coreutils."
+    return [setpriv, "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", env]
+
+
+def _interpreter_for(as_user: list[str]) -> str:
     """This one, or the system's of the same version where this one lies in a folder closed to others."""
     major, minor = sys.version_info[:2]
     for candidate in (sys.executable, f"/usr/bin/python{major}.{minor}"):
         try:
-            subprocess.run([candidate, "-c", ""], user=user, env={}, check=True)
-        except OSError:
+            subprocess.run([*as_user, candidate, "-c", ""], env={}, check=True)
+        except (OSError, subprocess.CalledProcessError):
             continue
         return candidate
     pytest.skip("no interpreter that other users may run")

@@ -34,11 +34,11 @@ def running_postgres() -> Iterator[str]:
     binaries = _binaries()
     folder = Path(tempfile.mkdtemp(prefix="neocloud-pg-"))
     user = _unprivileged_user()
+    initdb = [binaries / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync"]
     try:
         if user is not None:
             shutil.chown(folder, user)
-        initdb = [binaries / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync"]
-        subprocess.run(initdb, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*_as(user), *initdb], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         with _server(binaries, folder, user) as address:
             yield address
     finally:
@@ -49,10 +49,10 @@ def running_postgres() -> Iterator[str]:
 def _server(binaries: Path, folder: Path, user: str | None) -> Iterator[str]:
     options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
     # The kernel stops it when the tests are killed.
-    command = ["setpriv", "--pdeathsig", "QUIT", binaries / "postgres", "-D", folder / "data", "-k", folder]
+    command = [*_as(user), "--pdeathsig", "QUIT", binaries / "postgres", "-D", folder / "data", "-k", folder]
     address = f"postgresql://postgres@/postgres?host={folder}"
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([*command, *options], user=user, cwd=folder, stderr=log)
+        server = subprocess.Popen([*command, *options], cwd=folder, stderr=log)
     try:
         _wait_until_ready(server, address, folder / "log")
         yield address
@@ -77,6 +77,17 @@ def _unprivileged_user() -> str | None:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in known else "nobody"
+
+
+def _as(user: str | None) -> list[str]:
+    """The words before a command that run it as this user.
+
+    With subprocess's own `user=` Python calls fork instead of vfork. Then gRPC's fork handlers run in the
+    child of a process with threads, and may crash it.
+    """
+    if user is None:
+        return ["setpriv"]
+    return ["setpriv", "--reuid", user, "--regid", str(pwd.getpwnam(user).pw_gid), "--init-groups"]
 
 
 def _wait_until_ready(server: subprocess.Popen, address: str, log: Path) -> None:
