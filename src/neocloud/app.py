@@ -87,6 +87,7 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
             issuer_hosts=settings.issuer_hosts,
         ),
         watch=watched_by(ledger.watch, routes.watch),
+        forgotten=ledger.forgotten,
         after_pass=routes.after_pass,
     )
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 from neocloud import __version__, home
@@ -18,9 +19,10 @@ from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.steps import Reconciler
 from neocloud.core.seeding import sow_all
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, Subject
-from neocloud.core.store import Store, Watcher, load_or_make_key, open_store
+from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Around, just_serve
+from neocloud.server.retention import forget_old_history
 from neocloud.settings import Settings
 from neocloud.tls import tls_of
 
@@ -72,6 +74,8 @@ class Parts:
     """More of them, that need the store; `extras` go over them."""
     watch: Watcher | None = None
     """Told of every change of a resource, and may refuse it."""
+    forgotten: Callable[[Transaction, HistorySizes], None] = lambda tx, sizes: None
+    """Told of what is removed from the history of resources, in the transaction that does it."""
     beside: Callable[[Store], Coroutine[Any, Any, None]] | None = None
     """Runs for as long as the control plane does."""
     around: Callable[[Store], Around] = lambda store: just_serve
@@ -141,7 +145,10 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         gateway_address = await gateway.start() if gateway else ""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
-            watching = [tasks.create_task(_watch(engine, worker))]
+            watching = [
+                tasks.create_task(_watch(engine, worker)),
+                tasks.create_task(_forget_history(parts, store)),
+            ]
             if parts.beside is not None:
                 watching.append(tasks.create_task(parts.beside(store)))
             if gateway is not None:
@@ -174,6 +181,12 @@ async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -
                 await _stop_signal()
         finally:
             settings.server_file.unlink(missing_ok=True)
+
+
+async def _forget_history(parts: Parts, store: Store) -> None:
+    metered = [kind for service in parts.services for meter in service.meters for kind in meter.kinds]
+    keep_for = timedelta(days=parts.settings.history_days)
+    await forget_old_history(store, parts.clock, metered, parts.forgotten, keep_for)
 
 
 async def _watch(engine: Engine, worker: Worker) -> None:

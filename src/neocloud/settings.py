@@ -53,6 +53,9 @@ class Settings:
     """First and last port of loopback that login nodes of Slurm clusters may have."""
     audit_days: int = 365
     """How long audit events are kept."""
+    history_days: int = 400
+    """How long versions of resources that bills are computed from are kept once they are replaced. Longer
+    than a year, so that a month can be compared with the same month of the year before."""
     calls_per_second: float = 200.0
     """Sustained calls of one account, with a burst of ten seconds' worth; 0: no limit. Terraform keeps ten
     calls in flight, and listing everything in a project takes about a hundred."""
@@ -177,6 +180,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
         help="of Slurm login nodes (default: 2222-2999)",
     )
     parser.add_argument("--audit-days", type=int, default=365, help="keep audit events for so many days")
+    parser.add_argument("--history-days", type=int, default=400, help="keep what bills need so many days")
     parser.add_argument("--calls-per-second", type=rate, default=200.0, help="of one account; 0: no limit")
     parser.add_argument(
         "--sign-ins-per-second", type=rate, default=50.0, help="of callers without a token, from one address"

@@ -9,9 +9,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
+from math import ceil
 from typing import Protocol
 
-from neocloud.core.store.protocol import HistoryEntry
+from neocloud.core.store.protocol import HistoryEntry, Transaction
+
+_KEPT_FROM = "usage.kept_from"
+"""A counter of the scope "", in seconds since 1970."""
+
+
+def kept_from(tx: Transaction) -> datetime | None:
+    """Since when the history of metered resources is whole; None while nothing of it was ever removed."""
+    seconds = tx.counters("").get(_KEPT_FROM)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def set_kept_from(tx: Transaction, at: datetime) -> None:
+    """Note that entries which were replaced before this time are gone."""
+    tx.count("", _KEPT_FROM, ceil(at.timestamp()) - tx.counters("").get(_KEPT_FROM, 0))
 
 
 @dataclass(frozen=True)

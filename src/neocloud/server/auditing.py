@@ -125,8 +125,8 @@ def _with_lost(event: AuditEvent, resource_id: str, name: str, kind: str) -> Aud
 
 
 def _last_name(tx: Transaction, resource_id: str) -> str:
-    entries = tx.history(resource_id=resource_id)
-    return entries[-1].name if entries else ""
+    last = tx.last_entry(resource_id)
+    return "" if last is None else last.name
 
 
 def _lineage(tx: Transaction, resource_id: str) -> Iterator[Resource]:

@@ -1,19 +1,26 @@
 """Forget what is old, so that no table grows for ever.
 
 Idempotency keys go after a day, since no client retries for longer; marks when they have ended; audit events
-when the operator wants them no more.
+when the operator wants them no more. Versions of resources go some time after a newer one replaced them or
+their resource was deleted: later where bills are computed from them.
 """
 
 import logging
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from neocloud.core.clock import Clock
-from neocloud.core.store.protocol import Store, StoreError
+from neocloud.core.store import HistorySizes, Page, Store, StoreError, Transaction
+from neocloud.core.usage import set_kept_from
 
 KEEP_KEYS_FOR = timedelta(hours=24)
 KEEP_EVENTS_FOR = timedelta(days=365)
 EVENTS_AT_ONCE = 1000
 """A transaction that removes more would keep the writer from everybody else."""
+KEEP_VERSIONS_FOR = timedelta(days=30)
+"""Of kinds that no meter reads."""
+VERSIONS_AT_ONCE = 200
+"""Of up to 256 KiB each, looked at in one transaction."""
 _LOOK_EVERY_SECONDS = 3600.0
 _LOG = logging.getLogger("neocloud.server")
 
@@ -40,3 +47,42 @@ async def forget_old_events(store: Store, clock: Clock, keep_for: timedelta = KE
         except StoreError as error:
             _LOG.warning("old audit events stay for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
+
+
+async def forget_old_history(
+    store: Store,
+    clock: Clock,
+    metered: Sequence[str],
+    forgotten: Callable[[Transaction, HistorySizes], None],
+    keep_metered_for: timedelta,
+) -> None:
+    """Runs until it is cancelled. `metered` are the kinds that bills are computed from; `forgotten` is told
+    what goes, in the transaction that removes it."""
+    while True:
+        now = clock.now()
+        try:
+            await _forget_versions(store, now - KEEP_VERSIONS_FOR, forgotten, keep=metered)
+            await _forget_versions(store, now - keep_metered_for, forgotten)
+        except StoreError as error:
+            _LOG.warning("old versions of resources stay for now: %s", error)
+        await clock.sleep(_LOOK_EVERY_SECONDS)
+
+
+async def _forget_versions(
+    store: Store,
+    before: datetime,
+    forgotten: Callable[[Transaction, HistorySizes], None],
+    *,
+    keep: Sequence[str] = (),
+) -> None:
+    def one_page(tx: Transaction) -> str:
+        sizes, following = tx.forget_history(before, Page(VERSIONS_AT_ONCE, after), keep=keep)
+        forgotten(tx, sizes)
+        if sizes and not keep:
+            set_kept_from(tx, before)
+        return following
+
+    after, has_more = "", True
+    while has_more:
+        after = await store.write(one_page)
+        has_more = bool(after)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +12,7 @@ from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.service import Call, Dependencies
 from neocloud.core.store import Resource, Store, open_store
+from neocloud.core.usage import set_kept_from
 from neocloud.services.billing import METERS, PRICES, SERVICE
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import PriceList
@@ -173,6 +174,16 @@ async def test_only_projects_and_tenants_have_a_bill(books: Books, parent_id: st
 async def test_a_window_that_ends_before_it_starts_is_refused(books: Books) -> None:
     with pytest.raises(ApiError, match="lies before start"):
         await books.usage(start=datetime(2026, 1, 2, tzinfo=UTC), end=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+async def test_usage_of_before_what_is_kept_is_refused_not_shown_in_part(books: Books) -> None:
+    kept = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    await books.store.write(lambda tx: set_kept_from(tx, kept - timedelta(days=1)))
+    await books.store.write(lambda tx: set_kept_from(tx, kept))
+    await books.clock.advance(86400)
+    with pytest.raises(ApiError, match="2026-01-01T12:00:00Z or later"):
+        await books.usage(start=kept - timedelta(seconds=1))
+    await books.usage(start=kept)
 
 
 def test_both_methods_ask_for_a_permission_on_the_parent() -> None:

@@ -79,6 +79,10 @@ QuotaFile = Annotated[
 AuditDays = Annotated[
     int | None, typer.Option(min=1, help="Keep audit events for so many days. Default: 365.")
 ]
+HistoryDays = Annotated[
+    int | None,
+    typer.Option(min=62, help="Keep what bills are computed from for so many days. Default: 400."),
+]
 CallsPerSecond = Annotated[
     float | None,
     typer.Option(min=0, help="Calls that one account may make, ten times as many at once. Default: 200."),

@@ -41,6 +41,7 @@ class Options:
     quota_file: str = ""
     model_folders: tuple[str, ...] = ()
     audit_days: int = 0
+    history_days: int = 0
     """0: as long as the server keeps them by itself."""
     calls_per_second: float | None = None
     sign_ins_per_second: float | None = None
@@ -78,13 +79,12 @@ class Options:
             given += ["--quota-file", self.quota_file]
         for folder in self.model_folders:
             given += ["--model-folder", folder]
-        if self.audit_days:
-            given += ["--audit-days", str(self.audit_days)]
         if self.public_pool:
             given += ["--public-pool", self.public_pool]
         for opened in self.opened_ranges:
             given += ["--allow-egress", opened]
         given += self._about_issuers() + self._about_rates() + self._about_login_ports()
+        given += self._about_keeping()
         if self.emulator:
             given += ["--emulator", "--emulator-gpus", self.emulator_gpus]
         return given
@@ -94,6 +94,10 @@ class Options:
         One that our own environment names does not take the place of the one that is kept."""
         inherited = {name: value for name, value in os.environ.items() if name != database_url.VARIABLE}
         return inherited | ({database_url.VARIABLE: self.database_url} if self.database_url else {})
+
+    def _about_keeping(self) -> list[str]:
+        given = ["--audit-days", str(self.audit_days)] if self.audit_days else []
+        return given + (["--history-days", str(self.history_days)] if self.history_days else [])
 
     def _about_rates(self) -> list[str]:
         rates = {

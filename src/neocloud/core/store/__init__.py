@@ -8,6 +8,7 @@ from neocloud.core.store.protocol import (
     AlreadyExists,
     AuditEvent,
     HistoryEntry,
+    HistorySizes,
     IdempotencyKey,
     Lease,
     LeaseLost,
@@ -21,12 +22,14 @@ from neocloud.core.store.protocol import (
     Watcher,
     watched_by,
 )
+from neocloud.core.store.rows import entry_bytes
 from neocloud.core.store.vault import load_or_make_key
 
 __all__ = [
     "AlreadyExists",
     "AuditEvent",
     "HistoryEntry",
+    "HistorySizes",
     "IdempotencyKey",
     "Lease",
     "LeaseLost",
@@ -38,6 +41,7 @@ __all__ = [
     "StoreError",
     "Transaction",
     "Watcher",
+    "entry_bytes",
     "load_or_make_key",
     "open_store",
     "watched_by",

@@ -125,7 +125,7 @@ class AuditEvent:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A resource entered `state` with this spec at `at`. Append-only; metering reads nothing else."""
+    """A resource entered `state` with this spec at `at`. Never changed; metering reads nothing else."""
 
     resource_id: str
     kind: str
@@ -137,6 +137,10 @@ class HistoryEntry:
     spec: bytes
     labels: Mapping[str, str] = field(default_factory=dict)
     is_deleted: bool = False
+
+
+HistorySizes = Mapping[str, tuple[int, int]]
+"""Entries of the history and their bytes, as `entry_bytes` counts them, by the parent of their resource."""
 
 
 @dataclass(frozen=True)
@@ -301,8 +305,21 @@ class Transaction(Protocol):
         """In order of time."""
         ...
 
-    def history_sizes(self) -> Mapping[str, tuple[int, int]]:
-        """Entries and their bytes of spec and labels, by parent. Reads the whole table."""
+    def last_entry(self, resource_id: str) -> HistoryEntry | None:
+        """The newest entry in the resource's history, which outlives the resource."""
+        ...
+
+    def history_sizes(self) -> HistorySizes:
+        """Of the whole history. Reads the whole table."""
+        ...
+
+    def forget_history(
+        self, before: datetime, page: Page, *, keep: Sequence[str] = ()
+    ) -> tuple[HistorySizes, str]:
+        """Look at one page of the history and remove the entries that were replaced before this time, by a
+        newer one or the end of their resource, except those of the kinds in `keep`. What every resource was
+        at that time stays known, and of each parent its last entry while there are others of its children.
+        Return what was removed and the `after` of the next page ("": none)."""
         ...
 
     # Claims: a value in a space, e.g. an address in a pool, belongs to one resource and goes with it.

@@ -1,16 +1,14 @@
-"""Operations, idempotency keys, audit events, history and secrets in a transaction."""
+"""Operations, idempotency keys, audit events and secrets in a transaction."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Select, bindparam, delete, insert, select, update
 
 from neocloud.core.store.protocol import (
     AlreadyExists,
     AuditEvent,
-    HistoryEntry,
     IdempotencyKey,
     OperationRow,
     Page,
@@ -18,15 +16,14 @@ from neocloud.core.store.protocol import (
 )
 from neocloud.core.store.rows import (
     audit_from,
-    history_from,
     key_from,
     key_values,
     operation_from,
     operation_values,
     to_micros,
 )
-from neocloud.core.store.session import Session, insert_new
-from neocloud.core.store.tables import audit, history, idempotency, operations, secrets
+from neocloud.core.store.session import Session, chosen, insert_new
+from neocloud.core.store.tables import audit, idempotency, operations, secrets
 
 _INSERT_OPERATION = insert_new(operations)
 _GET_OPERATION = select(operations).where(operations.c.id == bindparam("id"))
@@ -45,14 +42,6 @@ _RECALL = select(idempotency).where(
 )
 _FORGET = delete(idempotency).where(idempotency.c.created_at < bindparam("before"))
 _AUDIT = select(audit).order_by(audit.c.seq.desc())
-_HISTORY = select(history).order_by(history.c.at, history.c.seq)
-_OF_KINDS = history.c.kind.in_(bindparam("kinds", expanding=True))
-_BEFORE = history.c.at < bindparam("until")
-_HISTORY_SIZES = select(
-    history.c.parent_id,
-    func.count().label("entries"),
-    func.sum(func.length(history.c.spec) + func.length(history.c.labels)).label("size"),
-).group_by(history.c.parent_id)
 _GET_SECRET = select(secrets.c.value).where(
     secrets.c.resource_id == bindparam("id"), secrets.c.name == bindparam("secret")
 )
@@ -107,24 +96,6 @@ class RecordRows(Session):
         rows, after = self._newest(_AUDIT, {"parent_id": parent_id, "resource_id": resource_id}, page)
         return [audit_from(row) for row in rows], after
 
-    def history(
-        self,
-        *,
-        kinds: Sequence[str] | None = None,
-        parent_id: str | None = None,
-        resource_id: str | None = None,
-        until: datetime | None = None,
-    ) -> Sequence[HistoryEntry]:
-        statement, values = _chosen(_HISTORY, {"parent_id": parent_id, "resource_id": resource_id})
-        if kinds is not None:
-            statement, values["kinds"] = statement.where(_OF_KINDS), list(kinds)
-        if until is not None:
-            statement, values["until"] = statement.where(_BEFORE), to_micros(until)
-        return [history_from(row, self._vault) for row in self._all(statement, values)]
-
-    def history_sizes(self) -> Mapping[str, tuple[int, int]]:
-        return {row.parent_id: (row.entries, row.size) for row in self._all(_HISTORY_SIZES)}
-
     def put_secret(self, resource_id: str, name: str, value: bytes) -> None:
         sealed = self._vault.seal(resource_id, name, value)
         self._do(_DROP_SECRET, {"id": resource_id, "secret": name})
@@ -137,7 +108,7 @@ class RecordRows(Session):
     def _newest(
         self, statement: Select, wanted: Mapping[str, str | None], page: Page | None
     ) -> tuple[Any, str]:
-        statement, values = _chosen(statement, wanted)
+        statement, values = chosen(statement, wanted)
         if page is None:
             return self._all(statement, values), ""
         statement, values["count"] = statement.limit(bindparam("count")), page.size + 1
@@ -146,16 +117,3 @@ class RecordRows(Session):
             statement, values["after"] = statement.where(seq < bindparam("after")), int(page.after)
         rows = self._all(statement, values)
         return rows[: page.size], str(rows[page.size - 1].seq) if len(rows) > page.size else ""
-
-
-def _chosen(statement: Select, wanted: Mapping[str, str | None]) -> tuple[Select, dict[str, Any]]:
-    """Rows whose columns have these values; None asks for nothing."""
-    values: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    return _narrowed(statement, tuple(values)), values
-
-
-@cache
-def _narrowed(statement: Select, names: tuple[str, ...]) -> Select:
-    """Kept, since building a statement takes longer than running it."""
-    columns = statement.selected_columns
-    return statement.where(*(columns[name] == bindparam(name) for name in names))

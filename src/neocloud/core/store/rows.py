@@ -141,6 +141,12 @@ def history_values(
     }
 
 
+def entry_bytes(resource: Resource) -> int:
+    """The bytes of spec and labels in the entry that the history gets for the resource as it is. What sealing
+    adds to a spec is not counted."""
+    return len(resource.spec) + len(dump_map(resource.labels))
+
+
 def history_from(row: Any, vault: Vault) -> HistoryEntry:
     return HistoryEntry(
         resource_id=row.resource_id,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Insert, Table
+from sqlalchemy import Connection, Executable, Insert, Select, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
@@ -58,6 +58,19 @@ class Session:
 @cache
 def _sqlite_text(statement: Any) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
+
+
+def chosen(statement: Select, wanted: Mapping[str, str | None]) -> tuple[Select, dict[str, Any]]:
+    """Rows whose columns have these values; None asks for nothing."""
+    values: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    return _narrowed(statement, tuple(values)), values
+
+
+@cache
+def _narrowed(statement: Select, names: tuple[str, ...]) -> Select:
+    """Kept, since building a statement takes longer than running it."""
+    columns = statement.selected_columns
+    return statement.where(*(columns[name] == bindparam(name) for name in names))
 
 
 InsertNew = Mapping[str, Insert]

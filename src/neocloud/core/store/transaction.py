@@ -3,10 +3,11 @@
 from neocloud.core.store.audit_rows import AuditRows
 from neocloud.core.store.claim_rows import ClaimRows
 from neocloud.core.store.counter_rows import CounterRows
+from neocloud.core.store.history_rows import HistoryRows
 from neocloud.core.store.mark_rows import MarkRows
 from neocloud.core.store.queue_rows import QueueRows
 from neocloud.core.store.record_rows import RecordRows
 
 
-class SqlTransaction(QueueRows, RecordRows, AuditRows, ClaimRows, CounterRows, MarkRows):
+class SqlTransaction(QueueRows, RecordRows, HistoryRows, AuditRows, ClaimRows, CounterRows, MarkRows):
     """Everything the protocol asks for, over one SQLAlchemy connection. Valid until its work returns."""

@@ -20,8 +20,11 @@ from neocloud.core.store.protocol import StoreError
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
+_TAG_BYTES = 16
 FORMAT = b"\x01"
 """The first byte of everything sealed."""
+SEALED_BYTES = len(FORMAT) + _NONCE_BYTES + _TAG_BYTES
+"""How much longer than its value something sealed is."""
 
 
 def load_or_make_key(path: str | Path) -> bytes:

@@ -4,7 +4,7 @@ It watches the store, so no way of making a resource goes past it: the API, a re
 own insert. Usage counts from the insert until the row is gone: what is being deleted still takes room. Two
 transactions that race for the last unit write the same counter, so the later one sees what the earlier took.
 
-The history of a resource counts as well, by bytes and for good: every version is kept. What the cloud itself
+The history of a resource counts as well, by bytes, until its entries are forgotten. What the cloud itself
 notes, a state or a removal, is counted but never refused.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Rules
-from neocloud.core.store.protocol import Page, Resource, Store, Transaction
+from neocloud.core.store import HistorySizes, Page, Resource, Store, Transaction, entry_bytes
+from neocloud.core.store.protocol import is_noted
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 from neocloud.services.quotas.resources import ALLOWANCE, QuotaAllowanceSpec
 from neocloud.services.quotas.rules import Quota, Quotas, amount
@@ -25,7 +26,8 @@ _ROWS_AT_ONCE = 500
 HISTORY = "history.size"
 """The quota of what the versions of resources take, deleted ones as well."""
 HISTORY_COUNTED = "history.counted"
-"""Not 0 in the scope "" when the versions of before there was this quota are counted."""
+"""In the scope "": HISTORY_COUNT when the whole history is counted as it is now."""
+HISTORY_COUNT = 2
 HISTORY_ENTRY_BYTES = 256
 """What an entry takes besides its spec and labels: ids, name, time, and its places in three indexes."""
 
@@ -50,7 +52,14 @@ class Ledger:
                 tx, old, taken | ({HISTORY: history_bytes(old)} if new is None else {}), may_refuse=False
             )
         if new is not None:
-            self._apply(tx, new, {**self._demand(new), HISTORY: history_bytes(new)})
+            is_entered = old is None or is_noted(old, new)
+            self._apply(tx, new, {**self._demand(new), HISTORY: history_bytes(new) if is_entered else 0})
+
+    def forgotten(self, tx: Transaction, sizes: HistorySizes) -> None:
+        """Count back what was removed from the history, in the same transaction."""
+        for parent_id, (entries, size) in sizes.items():
+            for scope in _around(tx, parent_id):
+                tx.count(scope.id, HISTORY, -(entries * HISTORY_ENTRY_BYTES + size))
 
     def _changed(self, tx: Transaction, old: Resource, new: Resource) -> None:
         is_wanted = (old.spec, dict(old.labels)) != (new.spec, dict(new.labels))
@@ -64,7 +73,7 @@ class Ledger:
 
         Limits are not looked at: what is there is there. Needed when demands change with a release.
         """
-        if not (await store.read(lambda tx: tx.counters(""))).get(HISTORY_COUNTED):
+        if (await store.read(lambda tx: tx.counters(""))).get(HISTORY_COUNTED) != HISTORY_COUNT:
             await store.write(_count_history)
         wrong = await store.read(self.errors)
         if not wrong:
@@ -144,29 +153,34 @@ class Ledger:
 
 def history_bytes(row: Resource) -> int:
     """What an entry of the history takes for the resource as it is."""
-    labels = sum(len(key) + len(value) for key, value in row.labels.items())
-    return HISTORY_ENTRY_BYTES + len(row.spec) + labels
+    return HISTORY_ENTRY_BYTES + entry_bytes(row)
 
 
 def _count_history(tx: Transaction) -> None:
-    """Once for a store that was written by an earlier release. What lay in something that is gone by now is
-    nobody's any more."""
+    """Once for a store that was written by an earlier release."""
+    change: Counter[str] = Counter()
     for parent_id, (entries, size) in tx.history_sizes().items():
-        parent = tx.get(parent_id)
-        if parent is None:
-            continue
-        for scope in (*([parent] if parent.kind == CONTAINER else []), *containers(tx, parent)):
-            tx.count(scope.id, HISTORY, entries * HISTORY_ENTRY_BYTES + size)
-    tx.count("", HISTORY_COUNTED, 1)
+        for scope in _around(tx, parent_id):
+            change[scope.id] += entries * HISTORY_ENTRY_BYTES + size
+    change.subtract({scope: units for (scope, name), units in tx.all_counters().items() if name == HISTORY})
+    for scope, units in change.items():
+        tx.count(scope, HISTORY, units)
+    tx.count("", HISTORY_COUNTED, HISTORY_COUNT - tx.counters("").get(HISTORY_COUNTED, 0))
 
 
 def containers(tx: Transaction, row: Resource) -> Iterator[Resource]:
     """The projects and tenants that a resource lies in, the nearest first."""
-    above = tx.get(row.parent_id) if row.parent_id else None
-    while above is not None:
-        if above.kind == CONTAINER:
+    return _around(tx, row.parent_id)
+
+
+def _around(tx: Transaction, parent_id: str) -> Iterator[Resource]:
+    """The same of what has or had this parent. Where a parent is gone, the history says where it lay."""
+    while parent_id:
+        above = tx.get(parent_id)
+        if above is not None and above.kind == CONTAINER:
             yield above
-        above = tx.get(above.parent_id) if above.parent_id else None
+        known = above or tx.last_entry(parent_id)
+        parent_id = "" if known is None else known.parent_id
 
 
 def limit_of(tx: Transaction, container: Resource, quota: Quota) -> int | None:

@@ -10,6 +10,7 @@
 from neocloud.testing.store_conformance.audit import AuditConformance
 from neocloud.testing.store_conformance.claims import ClaimConformance
 from neocloud.testing.store_conformance.counters import CounterConformance
+from neocloud.testing.store_conformance.history import HistoryConformance
 from neocloud.testing.store_conformance.marks import MarkConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import RecordConformance
@@ -22,6 +23,7 @@ class StoreConformance(
     ResourceConformance,
     QueueConformance,
     RecordConformance,
+    HistoryConformance,
     AuditConformance,
     ClaimConformance,
     CounterConformance,

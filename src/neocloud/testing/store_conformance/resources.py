@@ -1,12 +1,8 @@
-"""Resources: what is written is read, names are unique, lists page stably, history remembers."""
-
-from dataclasses import replace
-from datetime import timedelta
+"""Resources: what is written is read, names are unique, lists page stably."""
 
 import pytest
 
 from neocloud.core.store import AlreadyExists, LeaseLost, Page, Store
-from neocloud.testing.clock import FakeClock
 from neocloud.testing.store_conformance.samples import KIND, NOW, PARENT, resource
 
 
@@ -114,42 +110,3 @@ class ResourceConformance:
         assert await store.read(lambda tx: tx.children("cluster")) == [child]
         assert await store.read(lambda tx: tx.owned("cluster")) == [child]
         assert await store.read(lambda tx: tx.owned("")) == []
-
-    async def test_history_tells_each_change_of_state_spec_and_labels(
-        self, store: Store, clock: FakeClock
-    ) -> None:
-        row = resource(state="CREATING", spec=b"1")
-        await store.write(lambda tx: tx.insert(row))
-        changes = [{"state": "READY"}, {"status": b"unseen"}, {"spec": b"2"}, {"labels": {"a": "b"}}]
-        for change in changes:
-            await clock.advance(60)
-            row = replace(row, **change)
-            await store.write(lambda tx, row=row: tx.update(row))
-        await clock.advance(60)
-        await store.write(lambda tx: tx.delete(row.id))
-        entries = await store.read(lambda tx: tx.history(resource_id=row.id))
-        assert [(e.state, e.spec, dict(e.labels), e.is_deleted) for e in entries] == [
-            ("CREATING", b"1", {}, False),
-            ("READY", b"1", {}, False),
-            ("READY", b"2", {}, False),
-            ("READY", b"2", {"a": "b"}, False),
-            ("READY", b"2", {"a": "b"}, True),
-        ]
-        start = clock.now() - timedelta(seconds=300)
-        assert entries[0].at == NOW
-        assert [(e.at - start).total_seconds() for e in entries[1:]] == [60, 180, 240, 300]
-
-    async def test_history_is_chosen_by_kind_parent_and_time(self, store: Store) -> None:
-        later = NOW + timedelta(hours=1)
-        await store.write(lambda tx: tx.insert(resource("r1")))
-        await store.write(lambda tx: tx.insert(resource("r2", kind="Disk", created_at=later)))
-        await store.write(lambda tx: tx.insert(resource("r3", parent_id="other")))
-
-        async def ids(**wanted) -> list[str]:
-            return [e.resource_id for e in await store.read(lambda tx: tx.history(**wanted))]
-
-        assert await ids() == ["r1", "r3", "r2"]
-        assert await ids(kinds=["Disk"]) == ["r2"]
-        assert await ids(kinds=[]) == []
-        assert await ids(parent_id=PARENT) == ["r1", "r2"]
-        assert await ids(until=later) == ["r1", "r3"]

@@ -13,7 +13,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
-from neocloud.core.usage import CountedUsage, Meter, UsageRecord, UsageSource
+from neocloud.core.usage import CountedUsage, Meter, UsageRecord, UsageSource, kept_from
 from neocloud.services.billing.api.usage_pages import Window, key, page, place
 from neocloud.services.billing.resources import (
     METERS,
@@ -70,7 +70,10 @@ async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRe
     extras, store = call.dependencies.extras, call.dependencies.store
     meters: Sequence[Meter] = extras[METERS]
     sources: Sequence[UsageSource] = extras.get(USAGE_SOURCES, ())
-    projects = await store.read(lambda tx: _projects(tx, parent_id))
+    projects, kept = await store.read(lambda tx: (_projects(tx, parent_id), kept_from(tx)))
+    if kept is not None and window.start < kept:
+        shown = kept.strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise contract.bad_field("start", f"must be {shown} or later: usage of before then is not kept")
     histories = await store.read_long(lambda tx: _histories(tx, projects, meters, window.end))
     found: list[UsageRecord | CountedUsage] = [
         record
