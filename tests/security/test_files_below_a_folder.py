@@ -2,13 +2,14 @@
 
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from neocloud.core import osfiles, ostrees
-from neocloud.core.osfiles import Folder, UnsafePath
-from neocloud.core.ostrees import copy_tree
+from neocloud.core import osfiles
+from neocloud.core.osfiles import Folder, UnsafePath, remove_tree
+from neocloud.core.ostrees import TreeLimits, copy_tree
 
 SWAPS = 1000
 SECRET = "of the host"
@@ -162,12 +163,40 @@ def test_a_tree_is_bounded(volume: Path, tmp_path: Path, monkeypatch: pytest.Mon
     target = tmp_path / "target"
     target.mkdir()
     with Folder.open(volume) as source, Folder.open(target) as copy:
-        monkeypatch.setattr(ostrees, "MAX_TREE_ENTRIES", 4)
         with pytest.raises(UnsafePath, match="more than 4 files"):
-            copy_tree(source, copy)
+            copy_tree(source, copy, limits=TreeLimits(entries=4))
         monkeypatch.setattr(osfiles, "MAX_TREE_ENTRIES", 3)
         with pytest.raises(UnsafePath, match="more than 3 files"):
             source.names()
+
+
+def test_a_copy_is_bounded_by_bytes_a_file_with_two_names_counting_twice(
+    volume: Path, tmp_path: Path
+) -> None:
+    (volume / "one").write_bytes(b"x" * (1 << 20))
+    (volume / "two").hardlink_to(volume / "one")
+    for size, fits in ((3 << 20, True), (3 << 19, False)):
+        target = tmp_path / str(size)
+        target.mkdir()
+        refused = nullcontext() if fits else pytest.raises(UnsafePath, match=f"more than {size:,} bytes")
+        with Folder.open(volume) as source, Folder.open(target) as copy, refused:
+            copy_tree(source, copy, exact=True, limits=TreeLimits(size=size))
+
+
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path, outside: Path) -> None:
+    """Deeper than Python calls functions, and than there may be open files."""
+    (tmp_path / "top").mkdir()
+    current = os.open(tmp_path / "top", os.O_RDONLY)
+    for _ in range(3000):
+        os.symlink(outside, "link", dir_fd=current)
+        os.mkdir("inner", dir_fd=current)
+        inner = os.open("inner", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = inner
+    os.close(current)
+    remove_tree(tmp_path / "top")
+    assert not (tmp_path / "top").exists()
+    assert list(outside.iterdir()), "links are removed, never followed"
 
 
 @pytest.mark.usefixtures("way")

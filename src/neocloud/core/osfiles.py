@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import secrets
 import stat
@@ -23,7 +24,7 @@ from typing import BinaryIO, Self
 MAX_TREE_ENTRIES = 100_000
 """Files and folders that are copied or listed of one tree; a model has some hundred at most."""
 MAX_TREE_DEPTH = 32
-"""Deepest nesting of folders in a tree that is copied or removed."""
+"""Deepest nesting of folders in a tree that is copied."""
 MAX_READ_BYTES = 64 * 1024**2
 """Default limit of a file that is read as a whole."""
 
@@ -32,6 +33,7 @@ _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08  # linux/openat2.h
 _ATTEMPTS = 64
 """openat2 answers EAGAIN when something was renamed meanwhile; renaming all the time leads to a refusal."""
 _FICLONE = 0x40049409  # linux/fs.h
+_NAMES_AT_ONCE = 1000
 _CHUNK_BYTES = 8 * 1024**2
 _LINK_ERRORS = frozenset({errno.ELOOP, errno.EXDEV})
 
@@ -135,14 +137,19 @@ class Folder:
         found = self.state(relative, inner_links=inner_links)
         return found is not None and stat.S_ISREG(found.st_mode)
 
+    def each_name(self) -> Iterator[str]:
+        """The names of all entries, in no order, however many there are."""
+        with os.scandir(self.descriptor) as entries:
+            for entry in entries:
+                yield entry.name
+
     def names(self) -> list[str]:
         """Return the names of all entries, sorted. Raises UnsafePath when there are too many."""
         found = []
-        with os.scandir(self.descriptor) as entries:
-            for entry in entries:
-                found.append(entry.name)
-                if len(found) > MAX_TREE_ENTRIES:
-                    raise UnsafePath(self.path, f"holds more than {MAX_TREE_ENTRIES:,} files")
+        for name in self.each_name():
+            found.append(name)
+            if len(found) > MAX_TREE_ENTRIES:
+                raise UnsafePath(self.path, f"holds more than {MAX_TREE_ENTRIES:,} files")
         return sorted(found)
 
     def make(self, name: str, mode: int = 0o755) -> "Folder":
@@ -200,17 +207,35 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_name(name), dir_fd=self.descriptor)
 
-    def remove(self, name: str, depth: int = 0) -> None:
-        """Whatever is there, folders with all they hold; links are removed, never followed."""
+    def remove(self, name: str) -> None:
+        """Whatever is there, folders with all they hold, however much and deep; links are removed, never
+        followed. Memory and open files do not grow with the tree."""
+        if self._unlinked(name):
+            return
+        with self.folder(name) as top:
+            while names := list(itertools.islice(top.each_name(), _NAMES_AT_ONCE)):
+                for each in names:
+                    if top._unlinked(each):
+                        continue
+                    with top.folder(each) as inner:
+                        inner._flatten_into(top)
+                    os.rmdir(each, dir_fd=top.descriptor)
+        os.rmdir(name, dir_fd=self.descriptor)
+
+    def _flatten_into(self, top: "Folder") -> None:
+        """Remove the files and move the folders to the top, where they wait for their turn."""
+        while names := list(itertools.islice(self.each_name(), _NAMES_AT_ONCE)):
+            for name in names:
+                if not self._unlinked(name):
+                    self.rename(name, secrets.token_hex(16), top)
+
+    def _unlinked(self, name: str) -> bool:
+        """False for a folder."""
         try:
             self.unlink(name)
-        except (IsADirectoryError, PermissionError):
-            if depth > MAX_TREE_DEPTH:
-                raise UnsafePath(self.path / name, f"lies more than {MAX_TREE_DEPTH} folders deep") from None
-            with self.folder(name) as inner:
-                for each in inner.names():
-                    inner.remove(each, depth + 1)
-            os.rmdir(name, dir_fd=self.descriptor)
+        except IsADirectoryError:
+            return False
+        return True
 
     def copy_file(
         self,

@@ -8,19 +8,33 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from neocloud.core.osfiles import MAX_TREE_DEPTH, MAX_TREE_ENTRIES, Folder, UnsafePath, copy_facts
 
 _CHUNK_BYTES = 8 * 1024**2
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system
 
 
-def copy_tree(source: Folder, target: Folder, *, exact: bool = False) -> None:
+@dataclass(frozen=True)
+class TreeLimits:
+    """How much of a tree is copied; `size` is bytes on the disk, a file with two names counted twice."""
+
+    entries: int = MAX_TREE_ENTRIES
+    depth: int = MAX_TREE_DEPTH
+    size: int | None = None
+
+
+def copy_tree(
+    source: Folder, target: Folder, *, exact: bool = False, limits: TreeLimits = TreeLimits()
+) -> None:
     """All regular files and folders into `target`, which is empty; `exact` keeps owners, modes and links.
 
-    Raises UnsafePath at the first thing that is none of these, and when there is too much.
+    Memory does not grow with the tree; each level takes three open files. Raises UnsafePath at the first
+    thing that is none of these, and when there is too much.
     """
-    _copy(source, target, [MAX_TREE_ENTRIES], 0, exact=exact)
+    _Copy(limits, exact=exact).fill(source, target, 0)
 
 
 def lay_files(
@@ -57,24 +71,41 @@ def content_digest(folder: Folder, names: Iterable[str]) -> str:
     return found.hexdigest()
 
 
-def _copy(source: Folder, target: Folder, left: list[int], depth: int, *, exact: bool) -> None:
-    if depth > MAX_TREE_DEPTH:
-        raise UnsafePath(source.path, f"lies more than {MAX_TREE_DEPTH} folders deep")
-    for name in source.names():
-        left[0] -= 1
-        if left[0] < 0:
-            raise UnsafePath(source.path, f"and its folders hold more than {MAX_TREE_ENTRIES:,} files")
-        if exact and _copied_link(source, target, name):
-            continue
+class _Copy:
+    """One copy of a tree under way."""
+
+    def __init__(self, limits: TreeLimits, *, exact: bool) -> None:
+        self._limits = limits
+        self._exact = exact
+        self._entries = self._size = 0
+
+    def fill(self, source: Folder, target: Folder, depth: int) -> None:
+        if depth > self._limits.depth:
+            raise UnsafePath(source.path, f"lies more than {self._limits.depth} folders deep")
+        for name in source.each_name():
+            self._count(source, name)
+            if not (self._exact and _copied_link(source, target, name)):
+                self._one(source, target, name, depth)
+        if self._exact:
+            copy_facts(source.descriptor, target.descriptor)
+
+    def _one(self, source: Folder, target: Folder, name: str, depth: int) -> None:
         with source.pinned(name) as found:
             is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
         if is_folder:
             with source.folder(name) as inner, target.make(name) as copy:
-                _copy(inner, copy, left, depth + 1, exact=exact)
+                self.fill(inner, copy, depth + 1)
         else:
-            source.copy_file(name, target, name, exact=exact)
-    if exact:
-        copy_facts(source.descriptor, target.descriptor)
+            source.copy_file(name, target, name, exact=self._exact)
+
+    def _count(self, source: Folder, name: str) -> None:
+        state = os.stat(name, dir_fd=source.descriptor, follow_symlinks=False)
+        self._entries += 1
+        self._size += state.st_blocks * _BLOCK_BYTES
+        if self._entries > self._limits.entries:
+            raise UnsafePath(source.path, f"and its folders hold more than {self._limits.entries:,} files")
+        if self._limits.size is not None and self._size > self._limits.size:
+            raise UnsafePath(source.path, f"and its folders hold more than {self._limits.size:,} bytes")
 
 
 def _copied_link(source: Folder, target: Folder, name: str) -> bool:

@@ -1,6 +1,7 @@
 """CMP-13: volumes that begin as copies; real files, no Podman."""
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,42 @@ def test_copy_that_broke_off_is_made_again(layout: Layout, monkeypatch: pytest.M
 def test_missing_source_is_named(layout: Layout, source: dict[str, str]) -> None:
     with pytest.raises(EngineError, match="absent"):
         Volumes(layout).ensure_claim(claim("first", source))
+
+
+def test_a_copy_that_outgrows_its_volume_is_refused_and_leaves_nothing(layout: Layout) -> None:
+    volumes = Volumes(layout)
+    volumes.ensure_claim(claim("first"))
+    first = volumes.claim_path("space", "first")
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(copies, "SPARE_BYTES", -(2**30))
+        (first / "file").write_bytes(b"x" * 100 * MEBIBYTE)
+        with pytest.raises(EngineError, match="make room in the original"):
+            volumes.ensure_claim(claim("second", COPY))
+    assert not (layout.volumes / "space" / "second" / "data").exists()
+    volumes.ensure_claim(claim("second", COPY))
+
+
+def test_a_volume_with_more_files_than_a_model_is_copied(layout: Layout) -> None:
+    volumes = Volumes(layout)
+    volumes.ensure_claim(claim("first"))
+    deep = volumes.claim_path("space", "first").joinpath(*["d"] * copies.MAX_DEPTH)
+    deep.mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr("neocloud.core.osfiles.MAX_TREE_ENTRIES", 3)
+        for number in range(10):
+            (deep / str(number)).touch()
+        volumes.ensure_claim(claim("second", COPY))
+    copy = volumes.claim_path("space", "second").joinpath(*["d"] * copies.MAX_DEPTH)
+    assert len(list(copy.iterdir())) == 10
+
+
+def test_a_claim_with_folders_deeper_than_any_copy_is_removed(layout: Layout) -> None:
+    volumes = Volumes(layout)
+    volumes.ensure_claim(claim("first"))
+    subprocess.run(
+        ["sh", "-c", "for i in $(seq 1500); do mkdir d && cd d || exit 1; done"],
+        cwd=volumes.claim_path("space", "first"),
+        check=True,
+    )
+    volumes.remove_claim("space", "first")
+    assert volumes.claims("space") == []

@@ -16,6 +16,7 @@ from neocloud.cli.target import home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
+from neocloud.core.osfiles import remove_tree
 
 app = command_group()
 
@@ -67,19 +68,18 @@ def _remove_files(folder: Path) -> None:
         if folder.is_mount():  # a disk of its own: it is emptied and stays
             _empty(folder)
         else:
-            shutil.rmtree(folder)
+            remove_tree(folder)
     except OSError as error:
         raise ClientError(
-            "PERMISSION_DENIED", f"{error.filename} cannot be removed: {error.strerror}", "Run as root"
+            "PERMISSION_DENIED",
+            f"{folder} cannot be removed ({error.filename}: {error.strerror})",
+            "Run as root",
         ) from error
 
 
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove_tree(path)
 
 
 def mounts_below(folder: Path, mount_table: Path = Path("/proc/self/mountinfo")) -> list[str]:

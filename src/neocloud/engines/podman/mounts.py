@@ -5,12 +5,12 @@ Every function may be repeated. A folder is never deleted while something is mou
 
 import ctypes
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from neocloud.core import osfiles
 from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError
 
@@ -84,8 +84,7 @@ def remove_tree(path: Path) -> None:
     held = mounts_below(path)
     if held:
         raise EngineError(f"{path} was not removed: {held[0]} is still mounted there.")
-    if os.path.lexists(path):
-        shutil.rmtree(path)
+    osfiles.remove_tree(path)
 
 
 def _mount(path: Path, arguments: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ class Volumes:
         if record["source"]:
             record["lower"] = self._lower(record["source"], known.get("lower"))
         elif source and not known:
-            self._fill(folder / "data", source)
+            self._fill(folder / "data", source, record["size_bytes"])
         _make(folder, record)
         write_record(folder / "volume.json", record)
 
@@ -102,9 +102,9 @@ class Volumes:
     def _scratch(self, namespace: str, pod: str) -> Path:
         return self._layout.namespace(namespace) / "pods" / pod / "scratch"
 
-    def _fill(self, target: Path, source: DataSource) -> None:
+    def _fill(self, target: Path, source: DataSource, size_bytes: int) -> None:
         if source.kind == CLAIM:
-            copy_folder(self.claim_path(source.namespace, source.name), target)
+            copy_folder(self.claim_path(source.namespace, source.name), target, size_bytes)
             return
         disk = self._layout.images / "machine" / source.name / DISK
         if not disk.is_file():
