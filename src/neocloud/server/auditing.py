@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from neocloud.core import contract
-from neocloud.core.store.protocol import AuditEvent, Resource, Transaction
+from neocloud.core.store.audit_query import AuditEvent
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, SOURCE_HEADER, Inbound
 from neocloud.server.runtime import Runtime
 

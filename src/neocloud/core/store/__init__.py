@@ -3,10 +3,10 @@
 Imported from here by the rest: `open_store`, `load_or_make_key` and the types of `protocol`.
 """
 
+from neocloud.core.store.audit_query import AuditEvent
 from neocloud.core.store.opening import open_store
 from neocloud.core.store.protocol import (
     AlreadyExists,
-    AuditEvent,
     HistoryEntry,
     HistorySizes,
     IdempotencyKey,

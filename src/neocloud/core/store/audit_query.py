@@ -1,4 +1,4 @@
-"""Which audit events somebody asks for: a tenant, a span of time, and a condition on columns.
+"""Audit events, and which of them somebody asks for: a tenant, a span of time, and a condition on columns.
 
 A condition is a tree without any meaning of its own. The store turns it into SQL with bound values; it may
 never be text that somebody wrote.
@@ -7,6 +7,41 @@ never be text that somebody wrote.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    id: str
+    at: datetime
+    subject: str
+    method: str
+    parent_id: str
+    resource_id: str
+    request_id: str
+    code: int
+    message: str = ""
+    request: bytes = b""
+    """The request with sensitive fields removed."""
+    tenant_id: str = ""
+    """Whose event it is: nobody else may see it."""
+    hierarchy: str = ""
+    """From the tenant down to the resource: a JSON list of [id, name, kind]."""
+    resource_kind: str = ""
+    resource_name: str = ""
+    service: str = ""
+    """ "compute": what people call the API that was called."""
+    action: str = ""
+    """ "create", "list_members": the method, in lower case."""
+    type: str = ""
+    """ "ai.nebius.compute.disk.create"."""
+    status: str = ""
+    """STARTED: accepted, an operation goes on; DONE; ERROR: refused."""
+    subject_kind: str = ""
+    subject_name: str = ""
+    impersonator_id: str = ""
+    source_address: str = ""
+    user_agent: str = ""
+    idempotency_key: str = ""
 
 
 class Test(StrEnum):

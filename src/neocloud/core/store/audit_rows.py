@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, false, func, insert, not_, or_, select, true, tuple_
 
-from neocloud.core.store.audit_query import AllOf, AnyOf, AuditQuery, Condition, Is, Not, Test
-from neocloud.core.store.protocol import AuditEvent, Page
+from neocloud.core.store.audit_query import AllOf, AnyOf, AuditEvent, AuditQuery, Condition, Is, Not, Test
+from neocloud.core.store.protocol import Page
 from neocloud.core.store.rows import audit_from, audit_values, to_micros
 from neocloud.core.store.session import Session
 from neocloud.core.store.tables import audit

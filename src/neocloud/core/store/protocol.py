@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from neocloud.core.store.audit_query import AuditQuery
+from neocloud.core.store.audit_query import AuditEvent, AuditQuery
 
 Result = TypeVar("Result")
 
@@ -86,41 +86,6 @@ class IdempotencyKey:
     request_hash: str
     response: bytes
     created_at: datetime
-
-
-@dataclass(frozen=True)
-class AuditEvent:
-    id: str
-    at: datetime
-    subject: str
-    method: str
-    parent_id: str
-    resource_id: str
-    request_id: str
-    code: int
-    message: str = ""
-    request: bytes = b""
-    """The request with sensitive fields removed."""
-    tenant_id: str = ""
-    """Whose event it is: nobody else may see it."""
-    hierarchy: str = ""
-    """From the tenant down to the resource: a JSON list of [id, name, kind]."""
-    resource_kind: str = ""
-    resource_name: str = ""
-    service: str = ""
-    """ "compute": what people call the API that was called."""
-    action: str = ""
-    """ "create", "list_members": the method, in lower case."""
-    type: str = ""
-    """ "ai.nebius.compute.disk.create"."""
-    status: str = ""
-    """STARTED: accepted, an operation goes on; DONE; ERROR: refused."""
-    subject_kind: str = ""
-    subject_name: str = ""
-    impersonator_id: str = ""
-    source_address: str = ""
-    user_agent: str = ""
-    idempotency_key: str = ""
 
 
 @dataclass(frozen=True)

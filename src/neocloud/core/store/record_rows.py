@@ -6,14 +6,8 @@ from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, insert, select, update
 
-from neocloud.core.store.protocol import (
-    AlreadyExists,
-    AuditEvent,
-    IdempotencyKey,
-    OperationRow,
-    Page,
-    StoreError,
-)
+from neocloud.core.store.audit_query import AuditEvent
+from neocloud.core.store.protocol import AlreadyExists, IdempotencyKey, OperationRow, Page, StoreError
 from neocloud.core.store.rows import (
     audit_from,
     key_from,

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from neocloud.core.store.protocol import AuditEvent, HistoryEntry, IdempotencyKey, OperationRow, Resource
+from neocloud.core.store.audit_query import AuditEvent
+from neocloud.core.store.protocol import HistoryEntry, IdempotencyKey, OperationRow, Resource
 from neocloud.core.store.vault import Vault
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

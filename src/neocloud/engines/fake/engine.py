@@ -25,15 +25,15 @@ from neocloud.engines.base import (
     OutputTooLarge,
     Reference,
 )
-from neocloud.engines.data_source import CLAIM, DISK, MACHINE_IMAGE, data_source_of
+from neocloud.engines.fake.claims import fill_claim, refuse_if_used
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.observation import observed_pod
 from neocloud.engines.fake.shell import Seat, StillRunning, log_lines, run
 from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.manifests import check_reference, in_order
-from neocloud.engines.membership import check_member, check_network, check_unused
-from neocloud.engines.pod_references import mounted_claims, required_objects
+from neocloud.engines.membership import check_member, check_network
+from neocloud.engines.pod_references import required_objects
 from neocloud.engines.validation import checked
 from neocloud.engines.virtual_network import parse_virtual_network
 
@@ -115,11 +115,11 @@ class FakeEngine:
         for reference in [r for r in references if r.kind == "Pod"]:
             self._remove_pod(reference)
         for reference in [r for r in references if r.kind not in ("Pod", "Namespace")]:
-            self._refuse_if_used(reference)
+            refuse_if_used(self.world, reference)
             self.world.objects.pop(reference, None)
             self.world.volumes.pop(reference, None)
         for reference in [r for r in references if r.kind == "Namespace"]:
-            self._refuse_if_used(reference)
+            refuse_if_used(self.world, reference)
             for pod in list(self.world.pods_of(reference.name)):
                 self._remove_pod(pod.reference)
             self.world.remove_namespace(reference.name)
@@ -246,27 +246,8 @@ class FakeEngine:
             network = parse_virtual_network(manifest)
             check_network(network, self.world.networks(), self.world.members())
         elif reference.kind == "PersistentVolumeClaim":
-            self._fill(manifest)
+            fill_claim(self.world, self.faults, manifest)
         self.world.objects[reference] = manifest
-
-    def _fill(self, manifest: KubernetesObject) -> None:
-        """Once, when the claim is new."""
-        reference, source = Reference.of(manifest), data_source_of(manifest)
-        known = self.world.objects.get(reference)
-        if known:
-            if data_source_of(known) != source:
-                raise EngineError(
-                    f"PersistentVolumeClaim {reference.name} exists with another dataSourceRef; "
-                    "remove it first, which deletes its data, or choose another name."
-                )
-        elif source and source.kind == CLAIM:
-            if source.claim not in self.world.objects:
-                raise EngineError(f"{source} does not exist; it cannot be copied.")
-            self.world.volumes[reference] = dict(self.world.volumes.get(source.claim, {}))
-        elif source and source.kind == MACHINE_IMAGE:
-            if source.name in self.faults.unknown_images:
-                raise EngineError(f"{source} is not known; build or import it first.")
-            self.world.volumes[reference] = {DISK: f"disk of image {source.name}".encode()}
 
     async def _apply_pod(self, manifest: KubernetesObject) -> None:
         reference = Reference.of(manifest)
@@ -360,24 +341,6 @@ class FakeEngine:
             if container.is_running:
                 self._end(pod, container, 143, restart=False)
         self._tell(EventKind.POD_REMOVED, reference)
-
-    def _refuse_if_used(self, reference: Reference) -> None:
-        if reference.kind in ("VirtualNetwork", "Namespace"):
-            goes_too = reference.namespace if reference.kind == "Namespace" else ""
-            staying = (m for m in self.world.members() if m.pod.namespace != goes_too)
-            check_unused(reference.namespace, staying)
-        for pod in self.world.pods.values():
-            if pod.reference.namespace == reference.namespace and reference.kind == "Namespace":
-                continue  # it goes too
-            for claim in mounted_claims(pod.manifest):
-                is_meant = claim == reference or (
-                    reference.kind == "Namespace" and claim.namespace == reference.name
-                )
-                if is_meant:
-                    raise EngineError(
-                        f"PersistentVolumeClaim {claim.name} is in use by pod {pod.reference.name}; "
-                        "remove that pod first."
-                    )
 
     def _pod(self, reference: Reference) -> FakePod:
         pod = self.world.pods.get(reference)

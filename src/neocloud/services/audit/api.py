@@ -11,8 +11,8 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.core.store.audit_query import AuditQuery
-from neocloud.core.store.protocol import AuditEvent, Page, Transaction
+from neocloud.core.store.audit_query import AuditEvent, AuditQuery
+from neocloud.core.store.protocol import Page, Transaction
 from neocloud.services.audit.events import ListResponse, event_message
 from neocloud.services.audit.rules import Both, Compare, FilterError, Node, Test, condition, matches, parse
 from neocloud.services.iam.resources import CONTAINER, is_tenant

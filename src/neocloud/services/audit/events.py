@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.store.protocol import AuditEvent
+from neocloud.core.store.audit_query import AuditEvent
 
 ListResponse = contract.message("nebius.audit.v2.ListAuditEventResponse")
 Event = contract.message("nebius.audit.v2.AuditEvent")

@@ -15,8 +15,7 @@ from typing import Any
 
 import re2
 
-from neocloud.core.store.audit_query import EVERYTHING, AllOf, AnyOf, Condition, Is, Not, Test
-from neocloud.core.store.protocol import AuditEvent
+from neocloud.core.store.audit_query import EVERYTHING, AllOf, AnyOf, AuditEvent, Condition, Is, Not, Test
 
 MAX_LENGTH = 4096
 MAX_DEPTH = 32

@@ -8,7 +8,8 @@ import re
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Subject
-from neocloud.core.store.protocol import AuditEvent, Transaction
+from neocloud.core.store.audit_query import AuditEvent
+from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.resources import SECRETS_ID, lineage
 
 SOURCE = ":source"
