@@ -118,7 +118,7 @@ class Cluster:
         columns = "JobID,State,ExitCode,Start,End"
         command = f"scontrol show job {job}; sacct --duplicates -j {job} -o {columns}; sinfo -N"
         controller = next(name for name in self.containers("controller-0") if name.endswith(".controller"))
-        (worker,) = self.containers("worker-1")
+        worker = self.container("worker-1")
         logs = [self.cloud.podman("logs", "--tail", "40", name) for name in (controller, worker)]
         server = (self.cloud.home / "log" / "server.log").read_text()[-4000:]
         return "\n".join([self.ssh(command), self.output_of(job), *logs, server])
@@ -152,6 +152,11 @@ class Cluster:
         )
         rows = sorted((line.split() for line in said.splitlines()), key=lambda row: row[0].endswith("._"))
         return [value for _, value in rows]
+
+    def container(self, pod: str) -> str:
+        """The name of the only container of a pod beside the one that holds its network."""
+        (name,) = (each for each in self.containers(pod) if not each.endswith("._"))
+        return name
 
     def remove_pods(self, *pods: str) -> set[str]:
         """As an accident would: behind the back of the control plane. The ids of what was removed."""

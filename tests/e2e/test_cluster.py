@@ -94,7 +94,7 @@ def test_a_failing_node_is_drained_with_the_reason_and_resumed_by_the_next_passi
     bank: Cluster,
 ) -> None:
     """SLURM-19: the node loses half its CPUs, and later has them again."""
-    (container,) = bank.containers("worker-1")
+    container = bank.container("worker-1")
     bank.cloud.podman("update", "--cpus=1", container)
     try:
         said = bank.cloud.neo("slurm", "cluster", "check", "bank", code=1)

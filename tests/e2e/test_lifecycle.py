@@ -107,8 +107,8 @@ def has_one_cluster(cloud: Cloud, workers: int, what: str) -> None:
     parts = {
         "controller-0": ("_", "controller", "rest"),
         "accounting-0": ("_", "accounting", "database"),
-        "login-0": ("login",),
-        **{f"worker-{index}": ("worker",) for index in range(workers)},
+        "login-0": ("_", "login"),
+        **{f"worker-{index}": ("_", "worker") for index in range(workers)},
     }
     wanted = sorted(f"{cluster.id}.{pod}.{name}" for pod, names in parts.items() for name in names)
     assert sorted(cloud.podman("ps", "--format={{.Names}}").split()) == wanted, what

@@ -72,7 +72,7 @@ def test_a_lost_workers_running_job_is_requeued_and_finishes(bank: Cluster) -> N
 
 def worker_process(bank: Cluster, pod: str) -> int:
     """The first process of a worker's pod, as this machine counts."""
-    (container,) = bank.containers(pod)
+    container = bank.container(pod)
     return int(bank.cloud.podman("inspect", "--format={{.State.Pid}}", container))
 
 

@@ -5,6 +5,7 @@ the daemons and the control plane.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ def cluster(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def daemons_root(cluster: Cluster, pod: str) -> dict[str, str]:
     """Files of the container's own root that were made or changed since its image was made: their content."""
-    (container,) = cluster.containers(pod)
+    container = cluster.container(pod)
     changed = [line.split(" ", 1)[1] for line in cluster.cloud.podman("diff", container).splitlines()]
     kept = [path for path in changed if not path.startswith(("/run", "/var/spool/slurmd", "/jail"))]
     said = cluster.in_pod(pod, "sh", "-c", 'for f; do [ ! -f "$f" ] || sha256sum "$f"; done', "-", *kept)
@@ -62,6 +63,19 @@ def test_root_in_a_job_stays_in_the_shared_root(cluster: Cluster) -> None:
 
 def test_root_in_a_login_session_stays_in_the_shared_root(cluster: Cluster) -> None:
     assert json.loads(cluster.ssh(f"python3 {SHARED}/escape.py")) == []
+
+
+def test_root_is_nobody_on_this_machine(cluster: Cluster) -> None:
+    """Every pod of the cluster, and all that runs in it, has ids that nothing else on this machine has."""
+    read = "cat /proc/self/uid_map"
+    maps = {cluster.run_job(read), cluster.ssh(read)}
+    maps |= {cluster.in_pod(pod, *read.split()) for pod in (*NODES, "controller-0", "accounting-0")}
+    (found,) = {tuple(map(int, text.split())) for text in maps}
+    inside, first, size = found
+    assert (inside, size) == (0, 65536) and first >= 2**30
+    process = int(cluster.cloud.podman("inspect", "--format={{.State.Pid}}", cluster.container("worker-0")))
+    assert os.stat(f"/proc/{process}").st_uid == first
+    assert "user namespaces" in cluster.cloud.neo("status", "-v")
 
 
 def test_what_the_control_plane_runs_stays_in_the_shared_root(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from neocloud.engines.base import EngineError, PathRefused
 from neocloud.engines.pod_fields import check_pod
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import detach, mounts_below
-from neocloud.engines.podman.sub_paths import SubPaths
+from neocloud.engines.podman.pod_mounts import PodMounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
@@ -57,12 +57,12 @@ def pod(*sub_paths: str) -> dict[str, Any]:
 def test_a_link_to_the_host_is_refused_with_its_name(layout: Layout, volume: Path) -> None:
     (volume / "x").symlink_to("/")
     with pytest.raises(PathRefused, match='"x" is a link'):
-        SubPaths(layout).show(pod("x"), {"data": volume})
+        PodMounts(layout).show(pod("x"), {"data": volume})
     with pytest.raises(PathRefused, match='"x/etc" has a link in its path'):
-        SubPaths(layout).show(pod("x/etc"), {"data": volume})
+        PodMounts(layout).show(pod("x/etc"), {"data": volume})
     os.mkfifo(volume / "fifo")
     with pytest.raises(PathRefused, match="neither"):
-        SubPaths(layout).show(pod("fifo"), {"data": volume})
+        PodMounts(layout).show(pod("fifo"), {"data": volume})
     assert mounts_below(layout.run) == []
 
 
@@ -73,8 +73,8 @@ def test_a_path_that_leads_out_is_no_manifest(path: str) -> None:
 
 
 def test_what_is_shown_stays_whatever_takes_its_name(layout: Layout, volume: Path) -> None:
-    sub_paths = SubPaths(layout)
-    (point,) = sub_paths.show(pod("inner"), {"data": volume}).values()
+    sub_paths = PodMounts(layout)
+    (point,) = sub_paths.show(pod("inner"), {"data": volume}).sub_paths.values()
     (volume / "inner").rename(volume / "moved")
     (volume / "inner").symlink_to("/")
     assert (point / "file").read_text() == "own"
@@ -82,7 +82,7 @@ def test_what_is_shown_stays_whatever_takes_its_name(layout: Layout, volume: Pat
         sub_paths.show(pod("inner"), {"data": volume})
     (volume / "inner").unlink()
     (volume / "inner").mkdir()
-    assert sub_paths.show(pod("inner"), {"data": volume}) == {("data", "inner"): point}
+    assert sub_paths.show(pod("inner"), {"data": volume}).sub_paths == {("data", "inner"): point}
     assert list(point.iterdir()) == []
     assert len(mounts_below(layout.run)) == 1
     sub_paths.remove("space", "one")
@@ -90,8 +90,8 @@ def test_what_is_shown_stays_whatever_takes_its_name(layout: Layout, volume: Pat
 
 
 def test_files_can_be_shown_too_and_removing_deletes_nothing(layout: Layout, volume: Path) -> None:
-    sub_paths = SubPaths(layout)
-    shown = sub_paths.show(pod("inner/file", "inner", "inner"), {"data": volume})
+    sub_paths = PodMounts(layout)
+    shown = sub_paths.show(pod("inner/file", "inner", "inner"), {"data": volume}).sub_paths
     assert shown["data", "inner/file"].read_text() == "own" and len(shown) == 2
     sub_paths.remove("space", "one")
     sub_paths.remove("space", "one")
@@ -114,11 +114,11 @@ def test_a_thousand_swaps_show_nothing_from_outside(layout: Layout, volume: Path
 
     swapper = threading.Thread(target=swap)
     swapper.start()
-    sub_paths = SubPaths(layout)
+    sub_paths = PodMounts(layout)
     try:
         while swaps[0] < SWAPS or not shown:
             try:
-                (point,) = sub_paths.show(pod("inner"), {"data": volume}).values()
+                (point,) = sub_paths.show(pod("inner"), {"data": volume}).sub_paths.values()
             except EngineError:
                 continue
             shown += 1

@@ -15,6 +15,7 @@ _POD = {
     "containers",
     "volumes",
     "restartPolicy",
+    "hostUsers",
     "hostname",
     "subdomain",
     "terminationGracePeriodSeconds",
@@ -81,6 +82,8 @@ def check_pod(manifest: KubernetesObject) -> None:
     _known(spec, _POD | _STEERS_A_FLEET, where)
     _known(spec.get("securityContext") or {}, _POD_SECURITY, f"{where}: securityContext")
     _check_seccomp(spec.get("securityContext") or {}, where)
+    if not isinstance(spec.get("hostUsers", True), bool):
+        raise EngineError(f"{where}: hostUsers must be true or false.")
     if spec.get("restartPolicy", "Always") not in ("Always", "OnFailure", "Never"):
         raise EngineError(f"{where}: restartPolicy must be Always, OnFailure or Never.")
     check_name(spec.get("hostname", name.replace(".", "-")), f"hostname of {where}", label=True)

@@ -50,9 +50,9 @@ async def test_a_sub_folder_is_mounted_and_goes_with_its_pod(space: Space, bench
     assert await space.read("reader", "/inner/file") == b"own\n"
     await space.run("reader", "tee", "/inner/more", stdin=b"new")
     assert await space.read("writer", "/data/inner/more") == b"new"
-    assert len(mounts_below(bench.engine.layout.sub_paths)) == 1
+    assert len(mounts_below(bench.engine.layout.pod_mounts)) == 1
     await space.remove("Pod", "reader")
-    assert mounts_below(bench.engine.layout.sub_paths) == []
+    assert mounts_below(bench.engine.layout.pod_mounts) == []
     assert await space.read("writer", "/data/inner/file") == b"own\n"
 
 
@@ -79,7 +79,7 @@ async def test_what_is_put_in_its_place_later_is_not_shown(space: Space, bench: 
 async def test_a_pod_that_was_stopped_gets_its_folder_again(space: Space, bench: PodmanBench) -> None:
     await space.apply(reader(space, "inner"))
     await bench.engine.shutdown()
-    assert mounts_below(bench.engine.layout.sub_paths) == []
+    assert mounts_below(bench.engine.layout.pod_mounts) == []
     await space.apply(
         space.claim("data"), space.pod("writer", **mounted(VOLUME, "/data")), reader(space, "inner")
     )

@@ -56,7 +56,7 @@ events_logfile_max_size = {json.dumps(str(_EVENTS_SIZE_MAX))}
 lock_type = "file"
 exit_command_delay = {_EXEC_KEPT_SECONDS}
 tmp_dir = {json.dumps(str(layout.run / "libpod"))}
-volume_path = {json.dumps(str(layout.podman / "volumes"))}
+volume_path = {json.dumps(str(layout.podman_volumes))}
 image_copy_tmp_dir = {json.dumps(str(layout.podman / "tmp"))}
 helper_binaries_dir = ["/usr/libexec/podman", "/usr/lib/podman", "/usr/local/libexec/podman"]
 
@@ -72,7 +72,4 @@ def _storage_conf(layout: Layout) -> str:
 driver = "overlay"
 graphroot = {json.dumps(str(layout.graphroot))}
 runroot = {json.dumps(str(layout.runroot))}
-
-[storage.options.overlay]
-skip_mount_home = "true"
 """

@@ -42,6 +42,7 @@ from neocloud.engines.podman.public_addresses import withdraw_public_addresses
 from neocloud.engines.podman.root_filesystems import root_filesystem
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.teardown import destroy, unmount_all
+from neocloud.engines.podman.user_namespaces import missing_support
 from neocloud.engines.validation import checked
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
@@ -64,6 +65,7 @@ class PodmanEngine:
         self._images = Images(self._libpod)
         self._opened = ", ".join(map(str, opened_ranges)) or "none"
         self._host: Host | None = None
+        self._user_namespaces = ""
         self._prepared = False
         self._preparing = asyncio.Lock()
 
@@ -92,7 +94,7 @@ class PodmanEngine:
                 "runtime": host.runtime,
                 "cgroups": host.cgroup_version,
                 "storage driver": info["store"]["graphDriverName"],
-                "user namespaces": "none: root in a pod is root of this machine's kernel (rfd 0002)",
+                "user namespaces": self._user_namespaces,
                 "private ranges open to workloads": self._opened,
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
@@ -201,8 +203,9 @@ class PodmanEngine:
             await self._prepare()
             await self._parts.pods.stop_all()
             await withdraw_public_addresses(self.layout, ())
-            await asyncio.to_thread(unmount_all, self.layout)
         await self._service().stop()
+        if not keep:
+            await asyncio.to_thread(unmount_all, self.layout)
         self._prepared = False
         await self.close()
 
@@ -233,12 +236,22 @@ class PodmanEngine:
                 return
             await self._start_service()
             await asyncio.to_thread(prepare, self.layout, self._known_host())
+            await self._find_user_namespaces()
             await remember_tables(self.layout)
             await self._parts.networks.sync()
             for manifest, address in self._parts.applied_pods():
                 self._prober.follow(manifest, address, adopted=True)
             self._prepared = True
         await self._prober.first_answers()
+
+    async def _find_user_namespaces(self) -> None:
+        info = await self._libpod.get("/info")
+        if info["store"]["graphRoot"] == str(self.layout.graphroot):
+            missing = await asyncio.to_thread(missing_support, self.layout.volumes)
+        else:
+            missing = "an earlier version laid Podman's files where only root can reach them (rfd 0002)"
+        self._parts.pods.shifts_ids = not missing
+        self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
 
     async def _apply_pod(self, manifest: KubernetesObject) -> None:
         await self._parts.pods.ensure(manifest)

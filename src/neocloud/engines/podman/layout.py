@@ -44,17 +44,30 @@ class Layout:
         return self.run / "storage"
 
     @property
-    def sub_paths(self) -> Path:
-        """Where sub-folders of volumes are mounted, out of reach of those who can write in the volumes."""
-        return self.run / "sub-paths"
+    def pod_mounts(self) -> Path:
+        """Where what pods mount is mounted before, out of reach of those who can write in the volumes."""
+        return self.run / "pods"
 
     @property
     def socket(self) -> Path:
         return self.run / "podman.sock"
 
     @property
+    def podman_view(self) -> Path:
+        """Where the folder `podman` is mounted for Podman.
+
+        The root of a container with a user namespace has to reach its files, so Podman lets all users search
+        every folder of their path: it must not lead through the home.
+        """
+        return self.run / "podman"
+
+    @property
     def graphroot(self) -> Path:
-        return self.podman / "storage"
+        return self.podman_view / "storage"
+
+    @property
+    def podman_volumes(self) -> Path:
+        return self.podman_view / "volumes"
 
     @property
     def sandbox(self) -> Path:

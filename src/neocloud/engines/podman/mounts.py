@@ -3,6 +3,7 @@
 Every function may be repeated. A folder is never deleted while something is mounted below it.
 """
 
+import contextlib
 import ctypes
 import os
 import stat
@@ -14,10 +15,18 @@ from neocloud.core import osfiles
 from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError
 
-_BIND, _RECURSIVE = 0x1000, 0x4000  # linux/mount.h
+_BIND, _MOUNT_RECURSIVE, _PRIVATE, _SHARED = 0x1000, 0x4000, 1 << 18, 1 << 20  # linux/mount.h
 _DETACH, _NOFOLLOW = 0x2, 0x8
+_CLONE, _RECURSIVE, _EMPTY_PATH = 0x1, 0x8000, 0x1000  # open_tree(2)
+_FROM_DESCRIPTOR, _ATTRIBUTE_IDMAP = 0x4, 0x100000  # move_mount(2), mount_setattr(2)
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
+_HERE = -100  # AT_FDCWD
 
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace"))
 
 
 def mount_tmpfs(path: Path, *, size_bytes: int | None = None, mode: int = 0o700) -> None:
@@ -33,29 +42,61 @@ def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
     _mount(path, ["-t", "overlay", "-o", options, "overlay"])
 
 
-def mount_descriptor(descriptor: int, path: Path) -> None:
+def mount_descriptor(descriptor: int, path: Path, user_namespace: int | None = None) -> None:
     """Show an open file or folder at `path`, in place of what is shown there; only we can write around it.
 
     The kernel follows the descriptor, not a name, so what is shown cannot be another than what was opened.
+    With the descriptor of a user namespace, owners are shown as that namespace's ids on this machine. What is
+    mounted below `path` later does not appear at the original, nor the other way round. Raises EngineError.
     """
     wanted = os.fstat(descriptor)
-    if is_mounted(path) and os.path.samestat(os.stat(path), wanted):
+    tree = _call(path, _OPEN_TREE, descriptor, b"", _CLONE | _RECURSIVE | _EMPTY_PATH | os.O_CLOEXEC)
+    try:
+        if user_namespace is not None:
+            attributes = _Attributes(_ATTRIBUTE_IDMAP, 0, _PRIVATE, user_namespace)
+            size = ctypes.sizeof(attributes)
+            flags = _EMPTY_PATH | _RECURSIVE
+            _call(path, _MOUNT_SETATTR, tree, b"", flags, ctypes.byref(attributes), size)
+        if is_mounted(path) and _is_same(os.stat(path), os.fstat(tree)):
+            return
+        detach(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stat.S_ISDIR(wanted.st_mode):
+            path.mkdir(mode=0o700)
+        else:
+            path.touch(mode=0o600)
+        _call(path, _MOVE_MOUNT, tree, b"", _HERE, os.fsencode(path), _FROM_DESCRIPTOR)
+    finally:
+        os.close(tree)
+    libc.mount(None, os.fsencode(path), None, _PRIVATE | _MOUNT_RECURSIVE, None)
+
+
+def mount_view(source: Path, path: Path) -> None:
+    """Show a folder of ours at `path`, which may be the same.
+
+    What is mounted or unmounted below it appears or goes in every mount namespace: Podman's monitors of
+    containers with a user namespace have one of their own, and unmount there. Its storage driver makes its
+    own folder private again. Raises EngineError.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    if is_mounted(path):
         return
-    detach(path)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if stat.S_ISDIR(wanted.st_mode):
-        path.mkdir(mode=0o700)
-    else:
-        path.touch(mode=0o600)
-    source = f"/proc/self/fd/{descriptor}".encode()
-    if _libc.mount(source, os.fsencode(path), None, _BIND | _RECURSIVE, None):
+    for origin, flags in ((source, _BIND), (None, _PRIVATE), (None, _SHARED)):
+        name = os.fsencode(origin) if origin else None
+        if libc.mount(name, os.fsencode(path), None, flags, None):
+            raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
+
+
+def mount_filesystem(kind: str, path: Path, options: str) -> None:
+    """Mount a file system with the ids and capabilities of this thread. Raises EngineError."""
+    if libc.mount(kind.encode(), os.fsencode(path), kind.encode(), 0, options.encode()):
         raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
 
 
 def detach(path: Path) -> None:
     """Take away a mount of `mount_descriptor` and its empty mount point; who has it mounted keeps it."""
     while is_mounted(path):
-        if _libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW):
+        if libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW):
             raise EngineError(f"{path} could not be unmounted: {os.strerror(ctypes.get_errno())}.")
     if path.is_dir():
         path.rmdir()  # never with what it holds: it is empty, or something is wrong
@@ -63,14 +104,32 @@ def detach(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def unmount(path: Path) -> None:
-    """Unmount if mounted."""
-    if is_mounted(path):
+def unmount(path: Path, *, lazily: bool = False) -> None:
+    """Unmount if mounted; `lazily` also while it is used."""
+    if lazily:
+        libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW)
+    elif is_mounted(path):
         _run(["umount", str(path)], f"{path} could not be unmounted; end what still uses it")
 
 
 def is_mounted(path: Path) -> bool:
     return str(path) in _mount_points()
+
+
+def is_mounted_elsewhere(path: Path) -> bool:
+    """Whether a process with mounts of its own, as a container's, has this file system at another path."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    seen: set[int] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended
+            namespace = (process / "ns/mnt").stat().st_ino
+            if namespace not in seen:
+                seen.add(namespace)
+                found = _mounts((process / "mountinfo").read_bytes())
+                if any(each == number and point != str(path) for each, point in found):
+                    return True
+    return False
 
 
 def mounts_below(path: Path) -> list[Path]:
@@ -87,6 +146,17 @@ def remove_tree(path: Path) -> None:
     osfiles.remove_tree(path)
 
 
+def _call(path: Path, number: int, *arguments: object) -> int:
+    found = libc.syscall(number, *arguments)
+    if found < 0:
+        raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
+    return found
+
+
+def _is_same(shown: os.stat_result, wanted: os.stat_result) -> bool:
+    return os.path.samestat(shown, wanted) and (shown.st_uid, shown.st_gid) == (wanted.st_uid, wanted.st_gid)
+
+
 def _mount(path: Path, arguments: Sequence[str]) -> None:
     path.mkdir(parents=True, exist_ok=True)
     if not is_mounted(path):
@@ -101,8 +171,13 @@ def _run(command: Sequence[str], failure: str) -> None:
 
 
 def _mount_points() -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    return [_unescaped(line.split()[4]) for line in lines]
+    return [point for _, point in _mounts(Path("/proc/self/mountinfo").read_bytes())]
+
+
+def _mounts(table: bytes) -> list[tuple[str, str]]:
+    """Device numbers and mount points."""
+    lines = [line.split() for line in table.splitlines()]
+    return [(fields[2].decode(), _unescaped(fields[4])) for fields in lines]
 
 
 def _unescaped(field: bytes) -> str:

@@ -26,11 +26,12 @@ from neocloud.engines.podman.networks import Networks
 from neocloud.engines.podman.objects import Objects
 from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
 from neocloud.engines.podman.plugs import Plugs
+from neocloud.engines.podman.pod_mounts import PodMounts, Shown, find_sub_paths
 from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.projections import Projections
 from neocloud.engines.podman.root_filesystems import root_filesystem
-from neocloud.engines.podman.sub_paths import SubPaths, find_sub_paths
 from neocloud.engines.podman.translate import (
+    FIRST_ID_LABEL,
     SANDBOX,
     SUB_PATHS,
     SUB_PATHS_LABEL,
@@ -39,6 +40,7 @@ from neocloud.engines.podman.translate import (
     podman_names,
     published_ports,
 )
+from neocloud.engines.podman.user_namespaces import first_id
 from neocloud.engines.podman.volumes import Volumes
 
 _GRACE_SECONDS = 30
@@ -66,7 +68,9 @@ class Pods:
         self._objects = objects
         self._volumes = volumes
         self._projections = projections
-        self._sub_paths = SubPaths(layout)
+        self._mounts = PodMounts(layout)
+        self.shifts_ids = False
+        """Whether pods with `hostUsers: false` get a user namespace; found out once the engine is prepared."""
         self._gpus = GpuAllocator()
         self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -90,11 +94,12 @@ class Pods:
         reference = Reference.of(manifest)
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
-            if not rows or not _is_as_wanted(manifest, rows):
+            first = self._first_id(manifest)
+            if not rows or not _is_as_wanted(manifest, rows, first):
                 await self._require_images(manifest)
             before = self._objects.get(reference)
             async with self._plugs.admitted(manifest):
-                if rows and (not _is_as_wanted(manifest, rows) or _is_lost(manifest, rows)):
+                if rows and (not _is_as_wanted(manifest, rows, first) or _is_lost(manifest, rows)):
                     await self._delete(reference, rows)
                     rows = []
                 self._objects.put(manifest)
@@ -123,8 +128,7 @@ class Pods:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
             grace, manifest = self._grace(reference), self._objects.get(reference)
             if manifest:  # what it mounts may be gone since it was stopped
-                folders = await asyncio.to_thread(self._volume_folders, manifest)
-                await asyncio.to_thread(self._sub_paths.show, manifest, folders)
+                await asyncio.to_thread(self._show, manifest)
 
             async def restart(row: Row) -> None:
                 if manifest and member_of(manifest) and _owns_network(row):  # it comes back on another port
@@ -206,8 +210,7 @@ class Pods:
         if published_ports(manifest):
             await remove_dead_forwards()
         place = await self._plugs.place(manifest)
-        folders = await asyncio.to_thread(self._volume_folders, manifest)
-        sub_paths = await asyncio.to_thread(self._sub_paths.show, manifest, folders)
+        shown = await asyncio.to_thread(self._show, manifest)
         contents = {
             kind: {
                 name: projections.get(metadata["namespace"], name)
@@ -220,19 +223,30 @@ class Pods:
             hosts_file=place.hosts_file,
             network=place.network,
             mac=place.mac,
-            volumes=folders,
-            sub_paths=sub_paths,
+            **vars(shown),
+            first_id=self._first_id(manifest),
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
             devices=devices,
-            root_filesystems={
-                image: folder
-                for image in _images(manifest)
-                if (folder := root_filesystem(self._layout, image))
-            },
         )
 
-    def _volume_folders(self, manifest: KubernetesObject) -> dict[str, Path]:
+    def _first_id(self, manifest: KubernetesObject) -> int:
+        """The id of this machine that the pod's root shall have in a user namespace; 0 without one."""
+        network = self._networks.find(manifest["metadata"]["namespace"])
+        if not self.shifts_ids or manifest["spec"].get("hostUsers", True) or not network:
+            return 0
+        return first_id(network.subnet)
+
+    def _show(self, manifest: KubernetesObject) -> Shown:
+        """Make what the pod mounts, and the root file systems of its containers."""
+        first = self._first_id(manifest)
+        roots = {image: root_filesystem(self._layout, image) for image in _images(manifest)}
+        if first:
+            roots[SANDBOX] = self._layout.sandbox
+        found = {image: folder for image, folder in roots.items() if folder}
+        return self._mounts.show(manifest, self._volume_folders(manifest, first), found, first)
+
+    def _volume_folders(self, manifest: KubernetesObject, first: int) -> dict[str, Path]:
         namespace, pod = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         folders = {}
         for volume in manifest["spec"].get("volumes") or []:
@@ -247,7 +261,7 @@ class Pods:
                     path = self._projections["Secret"].view(namespace, source)
                 case "persistentVolumeClaim":
                     claim = claim_reference(manifest, source["claimName"])
-                    path = self._volumes.claim_path(claim.namespace, claim.name)
+                    path = self._volumes.claim_path(claim.namespace, claim.name, first)
                 case "emptyDir":
                     path = self._volumes.scratch_path(namespace, pod, volume["name"], source)
                 case _:
@@ -259,7 +273,7 @@ class Pods:
         await self._stop(rows, self._grace(reference))
         for row in sorted(rows, key=lambda row: container_name(row) == SANDBOX):
             await self._libpod.delete(f"/containers/{row['Id']}", force=True, timeout=0)
-        await asyncio.to_thread(self._sub_paths.remove, reference.namespace, reference.name)
+        await asyncio.to_thread(self._mounts.remove, reference.namespace, reference.name)
         await asyncio.to_thread(self._volumes.remove_scratch, reference.namespace, reference.name)
 
     async def _stop(self, rows: Sequence[Row], grace: int) -> None:
@@ -297,12 +311,14 @@ def _images(manifest: KubernetesObject) -> set[str]:
     return {container["image"] for container in manifest["spec"]["containers"]}
 
 
-def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
+def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row], first: int) -> bool:
     spec = pod_fingerprint(manifest)
     present = {container_name(row) for row in rows}
     has_sub_paths = any(find_sub_paths(manifest))
-    return present == set(podman_names(manifest)) and all(
-        row["Labels"].get("neocloud.spec") == spec and (not has_sub_paths or _mounts_safely(row))
+    return present == set(podman_names(manifest, first)) and all(
+        row["Labels"].get("neocloud.spec") == spec
+        and row["Labels"].get(FIRST_ID_LABEL, "0") == str(first)
+        and (not has_sub_paths or _mounts_safely(row))
         for row in rows
     )
 

@@ -20,7 +20,7 @@ from neocloud.engines.base import EngineUnavailable
 from neocloud.engines.podman.configuration import environment, render_configuration
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.mounts import remove_tree
+from neocloud.engines.podman.mounts import mount_view, remove_tree
 
 _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
@@ -61,7 +61,7 @@ class PodmanService:
         try:
             for name in _FOLDERS:
                 (self._layout.podman / name).mkdir(parents=True, exist_ok=True)
-            self._layout.podman.chmod(0o700)
+            self._layout.podman.chmod(0o711)  # as the run folder; it lies in the home, which is closed
         except OSError as error:
             raise EngineUnavailable(
                 f"The state folder cannot be used: {error}; check its owner and free space."
@@ -88,8 +88,11 @@ class PodmanService:
             remove_tree(self._layout.run)
         for folder in (self._layout.runroot, self._layout.run / "libpod"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._layout.run.chmod(0o700)
+        # Root of a container with a user namespace searches it; what lies in it is closed on its own.
+        self._layout.run.chmod(0o711)
         mark.write_text(boot_id)
+        mount_view(self._layout.run, self._layout.run)
+        mount_view(self._layout.podman, self._layout.podman_view)
 
     def _write_configuration(self) -> bool:
         changed = False

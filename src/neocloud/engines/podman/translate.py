@@ -2,7 +2,8 @@
 
 Pure: all that is found out elsewhere (address, folders to mount, values of secrets) comes in with `Resolved`.
 A pod with one container becomes one container with its own network, which starts a third faster than a libpod
-pod; several containers share the network of a sandbox container that does nothing else.
+pod. Several containers share the network of a sandbox container that does nothing else; so does one with a user
+namespace, because Podman 4.3 cannot start one again that holds a network and a fixed address ("already allocated").
 """
 
 from collections.abc import Mapping
@@ -20,12 +21,15 @@ from neocloud.engines.podman.hostsfile import hostname_of
 from neocloud.engines.podman.images import full_image_name
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.root_filesystems import ENVIRONMENT
+from neocloud.engines.podman.user_namespaces import id_mappings
 
 SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""
 GPU = "nvidia.com/gpu"
 SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
-"""On containers whose sub-paths are mount points of sub_paths.py; older ones named the volume's own files."""
+"""On containers whose sub-paths are mount points of pod_mounts.py; older ones named the volume's own files."""
+FIRST_ID_LABEL = "neocloud.first-id"
+"""On containers with a user namespace: the id of this machine that their root has."""
 _PERIOD = 100_000
 _RESTART = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
@@ -45,44 +49,48 @@ class Resolved:
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Folder or file on this machine by volume name."""
     sub_paths: Mapping[tuple[str, str], Path] = field(default_factory=dict)
-    """Mount point by volume name and subPath; see sub_paths.py."""
+    """Mount point by volume name and subPath; see pod_mounts.py."""
     config_maps: Contents = field(default_factory=dict)
     secrets: Contents = field(default_factory=dict)
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """GPU numbers by container name."""
     root_filesystems: Mapping[str, Path] = field(default_factory=dict)
-    """Folder by image name, of images that are one."""
+    """Folder by image name, of images that are one; that of SANDBOX, for a pod with a user namespace."""
+    first_id: int = 0
+    """The id of this machine that root of the pod has in its user namespace; 0 for a pod without one."""
 
 
-def podman_names(manifest: KubernetesObject) -> dict[str, str]:
+def podman_names(manifest: KubernetesObject, first_id: int) -> dict[str, str]:
     """Podman's name by container name, in the order in which they start."""
     metadata = manifest["metadata"]
     names = [container["name"] for container in manifest["spec"]["containers"]]
-    if len(names) > 1:
+    if len(names) > 1 or first_id:
         names.insert(0, SANDBOX)
     return {name: f"{metadata['namespace']}.{metadata['name']}.{name}" for name in names}
 
 
 def container_specs(manifest: KubernetesObject, resolved: Resolved, layout: Layout) -> list[Spec]:
     """Bodies for `POST containers/create`, in the order in which they start."""
-    names = podman_names(manifest)
+    names = podman_names(manifest, resolved.first_id)
     containers = manifest["spec"]["containers"]
     specs = [_container(manifest, container, resolved, layout) for container in containers]
     owner = _network_owner(manifest, resolved, layout)
     if SANDBOX not in names:
         return [_merged(specs[0], owner)]
-    sandbox = _merged(_merged(_identity(manifest, SANDBOX, layout), owner), _sandbox(layout))
-    return [sandbox, *({**spec, **_joined(manifest, names[SANDBOX])} for spec in specs)]
+    identity = _identity(manifest, SANDBOX, resolved, layout)
+    sandbox = _merged(_merged(identity, owner), _sandbox(resolved, layout))
+    return [sandbox, *({**spec, **_joined(manifest, names[SANDBOX], resolved)} for spec in specs)]
 
 
 def _merged(first: Spec, second: Spec) -> Spec:
     return {**first, **second, "labels": {**first["labels"], **second.get("labels", {})}}
 
 
-def _identity(manifest: KubernetesObject, container: str, layout: Layout) -> Spec:
+def _identity(manifest: KubernetesObject, container: str, resolved: Resolved, layout: Layout) -> Spec:
     metadata = manifest["metadata"]
     return {
-        "name": podman_names(manifest)[container],
+        **(id_mappings(resolved.first_id) if resolved.first_id else {}),
+        "name": podman_names(manifest, resolved.first_id)[container],
         "cgroup_parent": layout.cgroup,
         "labels": {
             "neocloud.home": layout.label,
@@ -91,6 +99,7 @@ def _identity(manifest: KubernetesObject, container: str, layout: Layout) -> Spe
             "neocloud.container": container,
             "neocloud.spec": pod_fingerprint(manifest),
             SUB_PATHS_LABEL: SUB_PATHS,
+            FIRST_ID_LABEL: str(resolved.first_id),
         },
     }
 
@@ -125,18 +134,21 @@ def _network_owner(manifest: KubernetesObject, resolved: Resolved, layout: Layou
     }
 
 
-def _joined(manifest: KubernetesObject, sandbox: str) -> Spec:
+def _joined(manifest: KubernetesObject, sandbox: str, resolved: Resolved) -> Spec:
     namespace = {"nsmode": "container", "value": sandbox}
-    joined = {"netns": namespace, "ipcns": namespace, "utsns": namespace}
+    joined: Spec = {"netns": namespace, "ipcns": namespace, "utsns": namespace}
+    if resolved.first_id:
+        joined["userns"] = namespace
     if manifest["spec"].get("shareProcessNamespace"):
         # The sandbox is process 1 of all and reaps; a second init would be in its way.
         joined |= {"pidns": namespace, "init": False}
     return joined
 
 
-def _sandbox(layout: Layout) -> Spec:
+def _sandbox(resolved: Resolved, layout: Layout) -> Spec:
     return {
-        "rootfs": str(layout.sandbox),
+        "rootfs": str(resolved.root_filesystems.get(SANDBOX, layout.sandbox)),
+        "rootfs_overlay": resolved.first_id > 0,  # its root cannot make the places of mounts in ours
         "command": ["/catatonit", "-P"],
         "restart_policy": "always",
         "stop_timeout": 1,
@@ -155,7 +167,7 @@ def _container(
     )
     devices = resolved.devices.get(container["name"], ())
     body: Spec = {
-        **_identity(manifest, container["name"], layout),
+        **_identity(manifest, container["name"], resolved, layout),
         **_root(container["image"], values, resolved),
         "command": expand_all(container.get("args") or [], values),
         "init": True,

@@ -6,6 +6,7 @@ all pods share. It keeps the version of the root file system that it began with.
 copy, made once, before the claim counts as existing. Sizes are recorded and not enforced.
 """
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from neocloud.engines.manifests import quantity
 from neocloud.engines.podman.copies import FOLDER_MODE, copy_file, copy_folder
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import (
+    is_mounted,
+    is_mounted_elsewhere,
     mount_overlay,
     mount_tmpfs,
     mounts_below,
@@ -24,6 +27,7 @@ from neocloud.engines.podman.mounts import (
     unmount,
 )
 from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.user_namespaces import mount_shifted_overlay, shifted_by
 
 _SCRATCH_MODE = 0o777
 
@@ -33,13 +37,14 @@ class Volumes:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._mounting = threading.Lock()
 
     def claims(self, namespace: str) -> list[str]:
         folder = self._layout.volumes / namespace
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def ensure_claim(self, manifest: KubernetesObject) -> None:
-        """The folder exists and, for an overlay, is mounted; so it is again after a reboot."""
+        """The volume exists; an overlay is mounted when the first pod mounts it."""
         metadata, spec = manifest["metadata"], manifest.get("spec") or {}
         folder = self._folder(metadata["namespace"], metadata["name"])
         source = data_source_of(manifest)
@@ -54,13 +59,17 @@ class Volumes:
             )
         if record["source"]:
             record["lower"] = self._lower(record["source"], known.get("lower"))
-        elif source and not known:
-            self._fill(folder / "data", source, record["size_bytes"])
-        _make(folder, record)
+        else:
+            if source and not known:
+                self._fill(folder / "data", source, record["size_bytes"])
+            make_folder(folder / "data", FOLDER_MODE)
         write_record(folder / "volume.json", record)
 
-    def claim_path(self, namespace: str, name: str) -> Path:
-        """What pods mount."""
+    def claim_path(self, namespace: str, name: str, first_id: int = 0) -> Path:
+        """What pods mount; an overlay shows owners shifted by `first_id`, a folder as they are.
+
+        Raises EngineError.
+        """
         folder = self._folder(namespace, name)
         record = read_record(folder / "volume.json")
         if record is None:
@@ -69,9 +78,11 @@ class Volumes:
                 "apply it before the pod."
             )
         if record["source"]:
-            record["lower"] = self._lower(record["source"], record.get("lower"))
-        _make(folder, record)
-        return folder / ("merged" if record["source"] else "data")
+            with self._mounting:
+                self._mount(folder, self._lower(record["source"], record.get("lower")), first_id)
+            return folder / "merged"
+        make_folder(folder / "data", FOLDER_MODE)
+        return folder / "data"
 
     def remove_claim(self, namespace: str, name: str) -> None:
         folder = self._folder(namespace, name)
@@ -96,6 +107,24 @@ class Volumes:
             unmount(point)
         remove_tree(folder)
 
+    def _mount(self, folder: Path, lower: str, first_id: int) -> None:
+        """Two overlays must not write to one folder, so one that is shifted otherwise has to go before."""
+        merged = folder / "merged"
+        if is_mounted(merged):
+            if shifted_by(merged) == first_id:
+                return
+            if is_mounted_elsewhere(merged):
+                raise EngineError(
+                    f"PersistentVolumeClaim {folder.name} is still used by a pod with other user ids; it can "
+                    "be mounted once that pod is gone. Apply the pod again."
+                )
+            unmount(merged)
+        if first_id:
+            place = self._layout.run / "layers"
+            mount_shifted_overlay(merged, lower=Path(lower), folder=folder, first=first_id, place=place)
+        else:
+            mount_overlay(merged, lower=Path(lower), upper=folder / "upper", work=folder / "work")
+
     def _folder(self, namespace: str, name: str) -> Path:
         return self._layout.volumes / namespace / name
 
@@ -119,14 +148,6 @@ class Volumes:
         if not current.is_dir():
             raise EngineError(f"The root file system {source} is not in {current}; build the images first.")
         return str(current.resolve())
-
-
-def _make(folder: Path, record: Mapping[str, Any]) -> None:
-    if record["source"]:
-        lower = Path(record["lower"])
-        mount_overlay(folder / "merged", lower=lower, upper=folder / "upper", work=folder / "work")
-    else:
-        make_folder(folder / "data", FOLDER_MODE)
 
 
 def _size_of(manifest: KubernetesObject) -> int:

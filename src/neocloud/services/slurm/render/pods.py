@@ -175,6 +175,7 @@ def _pod(
         "kind": "Pod",
         "metadata": metadata,
         "spec": {
+            "hostUsers": False,  # a user namespace, where the engine can make one
             "hostname": name,
             "subdomain": objects.NODES_SERVICE,
             "restartPolicy": "Always",

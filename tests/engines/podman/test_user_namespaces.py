@@ -1,0 +1,152 @@
+"""Pods with `hostUsers: false`: root in one is nobody on this machine, and files keep their owners on the disk."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from neocloud.engines.base import Reference
+from neocloud.engines.podman.mounts import mounts_below
+from neocloud.engines.podman.user_namespaces import SIZE, missing_support
+from neocloud.testing.engine_space import Space, eventually, mounted
+from tests.engines.podman.conftest import PodmanBench
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+ROOT = {"apiGroup": "neocloud.dev", "kind": "RootFilesystem", "name": "root"}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def space(bench: PodmanBench) -> AsyncIterator[Space]:
+    missing = missing_support(bench.home)
+    assert not missing, f"this machine has no user namespaces for pods: {missing}"
+    space = Space(bench.engine, bench.image)
+    await space.apply(space.namespace())
+    yield space
+    await bench.engine.remove([Reference("Namespace", space.name, space.name)])
+
+
+def shifted(pod: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    pod["spec"] |= {"hostUsers": False, **spec}
+    return pod
+
+
+async def id_map(space: Space, pod: str) -> list[int]:
+    return [int(number) for number in (await space.read(pod, "/proc/self/uid_map")).split()]
+
+
+async def test_root_of_a_pod_is_nobody_here(space: Space) -> None:
+    await space.apply(shifted(space.pod("one")), space.pod("plain"))
+    inside, first, size = await id_map(space, "one")
+    assert (inside, size) == (0, SIZE) and first >= 0x4000_0000
+    assert await id_map(space, "plain") == [0, 0, 2**32 - 1]
+
+
+async def test_files_keep_their_owners_on_the_disk(space: Space, bench: PodmanBench) -> None:
+    volume = {"persistentVolumeClaim": {"claimName": "data"}}
+    await space.apply(space.claim("data"), shifted(space.pod("writer", **mounted(volume, "/data"))))
+    await space.run("writer", "sh", "-c", "echo x >/data/file; busybox chown 7:8 /data/file; echo >/data/own")
+    folder = bench.engine.layout.volumes / space.name / "data" / "data"
+    assert [(folder / name).stat().st_uid for name in ("file", "own")] == [7, 0]
+    await space.apply(space.pod("reader", **mounted(volume, "/data")))
+    assert (await space.run("reader", "stat", "-c", "%u:%g", "/data/file")).stdout.strip() == b"7:8"
+
+
+async def test_a_shared_root_is_written_to_by_all_pods_of_a_namespace(
+    space: Space, bench: PodmanBench
+) -> None:
+    images = bench.home / "images" / "root"
+    (images / "rootfs").unlink(missing_ok=True)
+    (images / "rootfs").symlink_to("1-2/rootfs")
+    claim = space.claim("shared")
+    claim["spec"]["dataSourceRef"] = ROOT
+    volume = {"persistentVolumeClaim": {"claimName": "shared"}}
+    pods = [shifted(space.pod(name, **mounted(volume, "/jail"))) for name in ("a", "b")]
+    await space.apply(claim, *pods)
+    await space.run("a", "sh", "-c", "echo x >>/jail/etc/passwd; busybox rm /jail/bin/id; echo >/jail/new")
+    assert (await space.read("b", "/jail/etc/passwd")).endswith(b"x\n")
+    assert (await space.run("b", "stat", "-c", "%u", "/jail/new")).stdout.strip() == b"0"
+    upper = bench.engine.layout.volumes / space.name / "shared" / "upper"
+    assert (upper / "new").stat().st_uid == (upper / "etc/passwd").stat().st_uid == 0
+    assert (images / "1-2/rootfs/bin/id").is_symlink()
+
+
+async def test_secrets_memory_and_several_containers(space: Space) -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "key", "namespace": space.name}}
+    secret |= {"apiVersion": "v1", "stringData": {"word": "hidden"}}
+    pod = space.pod("two", **mounted({"secret": {"secretName": "key", "defaultMode": 0o400}}, "/key"))
+    side = {"name": "side", "image": pod["spec"]["containers"][0]["image"], "command": ["sleep", "3600"]}
+    side["volumeMounts"] = [{"name": "memory", "mountPath": "/memory"}]
+    pod["spec"]["containers"].append(side)
+    pod["spec"]["volumes"].append({"name": "memory", "emptyDir": {"medium": "Memory"}})
+    await space.apply(secret, shifted(pod))
+    assert await space.read("two", "/key/word") == b"hidden"
+    done = await space.engine.exec(
+        space.reference("Pod", "two"),
+        ["sh", "-c", "busybox chmod 1770 /memory && echo x >/memory/file && busybox hostname"],
+        container="side",
+    )
+    assert done.exit_code == 0, done
+    assert (await id_map(space, "two"))[1] >= 0x4000_0000
+
+
+async def test_a_pod_comes_back_with_its_folders(space: Space, bench: PodmanBench) -> None:
+    """By Podman's hand after a kill, by ours after a shutdown; nothing of it is left when it is removed."""
+    volume = {"persistentVolumeClaim": {"claimName": "data"}}
+    objects = [space.claim("data"), shifted(space.pod("again", **mounted(volume, "/data")))]
+    await space.apply(*objects)
+    await space.run("again", "tee", "/data/kept", stdin=b"kept")
+    await space.kill("again")
+
+    async def is_back() -> bool:
+        found = await space.seen("again")
+        return found is not None and found.ready and found.restart_count > 0
+
+    await eventually(is_back, bool)
+    assert await space.read("again", "/data/kept") == b"kept"
+    await bench.engine.shutdown()
+    assert mounts_below(bench.engine.layout.run) == []
+    await space.apply(space.namespace(), *objects)
+    assert await space.read("again", "/data/kept") == b"kept"
+    await space.remove("Pod", "again")
+    assert mounts_below(bench.engine.layout.pod_mounts / space.name / "again") == []
+
+
+async def test_the_home_stays_closed(space: Space, bench: PodmanBench) -> None:
+    """Podman opens every folder above what the root of a container has to reach."""
+    await space.apply(shifted(space.pod("one")))
+    home = bench.engine.layout.home
+    assert home.stat().st_mode & 0o077 == 0
+    socket = bench.engine.layout.socket
+    assert socket.stat().st_mode & 0o022 == 0
+    assert os.stat(bench.engine.layout.pod_mounts).st_mode & 0o077 == 0
+
+
+async def test_a_pod_that_gains_a_user_namespace_is_replaced(space: Space, bench: PodmanBench) -> None:
+    """As after an upgrade: a shared root that pods of both kinds would write to is not laid twice."""
+    assert Path("/proc/self/ns/user").exists()
+    volume = {"persistentVolumeClaim": {"claimName": "upgraded"}}
+    claim = space.claim("upgraded")
+    claim["spec"]["dataSourceRef"] = ROOT
+    pods = [space.pod(name, **mounted(volume, "/jail")) for name in ("old-a", "old-b")]
+    await space.apply(claim, *pods)
+    await space.run("old-a", "tee", "/jail/kept", stdin=b"kept")
+    for pod in pods:
+        shifted(pod)
+    with pytest.raises(Exception, match="other user ids"):
+        await space.apply(pods[0])
+    await eventually(lambda: applied(space, pods), bool)
+    assert await space.read("old-b", "/jail/kept") == b"kept"
+    assert (await id_map(space, "old-a"))[1] >= 0x4000_0000
+
+
+async def applied(space: Space, pods: list[dict[str, Any]]) -> bool:
+    try:
+        await space.apply(*pods)
+    except Exception as error:
+        assert "other user ids" in str(error)
+        return False
+    return True
