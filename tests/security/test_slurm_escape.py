@@ -75,7 +75,8 @@ def test_root_is_nobody_on_this_machine(cluster: Cluster) -> None:
     assert (inside, size) == (0, 65536) and first >= 2**30
     process = int(cluster.cloud.podman("inspect", "--format={{.State.Pid}}", cluster.container("worker-0")))
     assert os.stat(f"/proc/{process}").st_uid == first
-    assert "user namespaces" in cluster.cloud.neo("status", "-v")
+    details = cluster.cloud.neo_json("status")["engine"]["details"]
+    assert details["user namespaces"] == "for pods of Slurm clusters"
 
 
 def test_what_the_control_plane_runs_stays_in_the_shared_root(cluster: Cluster) -> None:

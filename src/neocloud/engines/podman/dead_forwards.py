@@ -3,6 +3,9 @@
 When everything of a cloud is killed at once, nobody tells netavark to remove its rules. The port then looks
 free, as nobody listens on it, but the dead forward stands before any new one and swallows its connections.
 Forwards of containers that have a process, whoever runs them, are never touched.
+
+The network of a container with a user namespace is made after its monitor, which listens on published ports
+to keep them and never answers. A client that connects between the two would wait for ever.
 """
 
 import asyncio
@@ -25,6 +28,16 @@ async def remove_dead_forwards() -> None:
         rules = await _rules()
         for command in removal(rules, dead & await _dead_containers(rules)):
             await _iptables(*command)
+
+
+async def end_early_connections(ports: Iterable[int]) -> None:
+    """Reset connections that a container's monitor took before the forwards stood; clients can try again."""
+    for port in ports:
+        sockets = ("--kill", "--no-header", "--tcp", "state", "established", f"sport = :{port}")
+        process = await asyncio.create_subprocess_exec(
+            "ss", *sockets, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        )
+        await process.wait()
 
 
 def containers(rules: Iterable[str]) -> set[str]:

@@ -17,7 +17,7 @@ from neocloud.engines.pod_fields import is_device
 from neocloud.engines.pod_references import claim_reference, environment_objects
 from neocloud.engines.podman.accelerators import GpuAllocator
 from neocloud.engines.podman.copies import FILE_MODE
-from neocloud.engines.podman.dead_forwards import remove_dead_forwards
+from neocloud.engines.podman.dead_forwards import end_early_connections, remove_dead_forwards
 from neocloud.engines.podman.images import full_image_name
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
@@ -70,7 +70,7 @@ class Pods:
         self._projections = projections
         self._mounts = PodMounts(layout)
         self.shifts_ids = False
-        """Whether pods with `hostUsers: false` get a user namespace; found out once the engine is prepared."""
+        """Whether pods with `hostUsers: false` get a user namespace; known once the engine is prepared."""
         self._gpus = GpuAllocator()
         self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -191,6 +191,8 @@ class Pods:
             if member and owns_network:
                 await self._plugs.plug_in(member, container)
             await self._libpod.post(f"/containers/{container}/start")
+            if owns_network and self._first_id(manifest):
+                await end_early_connections(port["host_port"] for port in published_ports(manifest))
         except EngineError as error:
             raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
 

@@ -2,8 +2,8 @@
 
 Pure: all that is found out elsewhere (address, folders to mount, values of secrets) comes in with `Resolved`.
 A pod with one container becomes one container with its own network, which starts a third faster than a libpod
-pod. Several containers share the network of a sandbox container that does nothing else; so does one with a user
-namespace, because Podman 4.3 cannot start one again that holds a network and a fixed address ("already allocated").
+pod. Several containers share the network of a sandbox container that does nothing else. So does a pod with a
+user namespace: Podman 4.3 cannot restart a container that has one and a fixed address ("already allocated").
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""
 GPU = "nvidia.com/gpu"
 SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
-"""On containers whose sub-paths are mount points of pod_mounts.py; older ones named the volume's own files."""
+"""On containers whose sub-paths are mount points of pod_mounts.py; older ones name the volume's files."""
 FIRST_ID_LABEL = "neocloud.first-id"
 """On containers with a user namespace: the id of this machine that their root has."""
 _PERIOD = 100_000

@@ -1,9 +1,9 @@
-"""User namespaces of pods: which ids of this machine their ids 0 to 65535 stand for, and mounts that shift them.
+"""User namespaces of pods: which ids of this machine theirs stand for, and mounts that shift them.
 
-A pod with `hostUsers: false` has a user namespace. The ids of all pods of one Kubernetes namespace stand for one
-range of this machine that nobody else has, so its root is nobody here. On the disk files keep the ids
-that pods see: what such a pod mounts is an idmapped mount (mount_setattr(2)), which shifts ids on the way. An
-overlay cannot be shifted (EINVAL); one laid over shifted folders shows shifted ids. Blocking.
+A pod with `hostUsers: false` has a user namespace. The ids 0 to 65535 of all pods of a Kubernetes namespace
+stand for one range of this machine that nobody else has, so root in them is nobody here. On the disk files
+keep the ids that pods see: what such a pod mounts is an idmapped mount (mount_setattr(2)), which shifts ids.
+An overlay cannot be shifted (EINVAL); one laid over shifted folders shows shifted ids. Blocking.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import ctypes
 import os
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from neocloud.engines.podman.mounts import (
 SIZE = 65536
 """Ids of a pod: those of a Linux installation, with `nobody` (65534)."""
 _FIRST, _RANGES = 0x4000_0000, 8192
-"""Above what useradd gives to users (login.defs: up to 600,100,000), below the end of systemd's containers."""
+"""Above what useradd gives to users (login.defs: up to 600,100,000)."""
 _SET_SECURE_BITS, _NO_SETUID_FIXUP = 28, 1 << 2  # linux/prctl.h, linux/securebits.h
 
 
@@ -83,7 +83,8 @@ def mount_shifted_overlay(point: Path, *, lower: Path, folder: Path, first: int,
             _mount_folder(folder, layers / "written", namespace)
         options = f"lowerdir={layers}/lower,upperdir={layers}/written/upper,workdir={layers}/written/work"
         point.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _in_thread(lambda: _mount_as(first, point, options))
+        with ThreadPoolExecutor(1) as thread:  # its ids and secure bits end with it
+            thread.submit(_mount_as, first, point, options).result()
     finally:
         for name in ("lower", "written"):
             detach(layers / name)  # the overlay has its own hold of them
@@ -96,7 +97,7 @@ def shifted_by(path: Path) -> int:
 
 
 def missing_support(folder: Path) -> str:
-    """Why file systems here cannot be shifted, empty when they can; tried out in a folder made in `folder`."""
+    """Why file systems here cannot be shifted, empty when they can; tried in a folder made in `folder`."""
     place = Path(tempfile.mkdtemp(prefix="user-namespaces-", dir=folder))
     overlay, memory, shown = (place / name for name in ("overlay", "memory", "shown"))
     try:
@@ -131,29 +132,12 @@ def _mount_folder(source: Path, point: Path, namespace: int) -> None:
 
 
 def _mount_as(user: int, point: Path, options: str) -> None:
-    """Mount an overlay that makes its own files as `user`, with the capabilities of this thread.
+    """Mount an overlay that makes its own files as `user`, who keeps the capabilities of this thread.
 
-    It makes them in shifted folders, in which this machine's root has no id (EOVERFLOW).
+    It makes them in shifted folders, in which root of this machine has no id (EOVERFLOW). Changes the thread.
     """
     if libc.prctl(_SET_SECURE_BITS, _NO_SETUID_FIXUP, 0, 0, 0):
         raise EngineError(f"{point} could not be mounted: {os.strerror(ctypes.get_errno())}.")
     libc.setfsuid(user)
     libc.setfsgid(user)
     mount_filesystem("overlay", point, options)
-
-
-def _in_thread(action: Callable[[], None]) -> None:
-    """Run it in a thread of its own, whose ids and secure bits end with it."""
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            action()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
