@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.podman.configuration import render_configuration
+from neocloud.engines.podman.host import find_host
+from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import mounts_below
 from neocloud.engines.podman.user_namespaces import SIZE, missing_support
 from neocloud.testing.engine_space import Space, eventually, mounted
@@ -42,6 +46,17 @@ async def test_root_of_a_pod_is_nobody_here(space: Space) -> None:
     inside, first, size = await id_map(space, "one")
     assert (inside, size) == (0, SIZE) and first >= 0x4000_0000
     assert await id_map(space, "plain") == [0, 0, 2**32 - 1]
+
+
+async def test_a_pod_sees_its_own_limits_and_network_and_not_the_machine_s(space: Space) -> None:
+    pod = shifted(space.pod("limited"))
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "500m", "memory": "64Mi"}}
+    await space.apply(pod)
+    groups = "/sys/fs/cgroup"
+    cpu = f"cat {groups}/cpu/cpu.cfs_quota_us || cat {groups}/cpu.max"
+    assert (await space.run("limited", "sh", "-c", cpu)).stdout.split()[0] == b"50000"
+    cards = (await space.run("limited", "ls", "/sys/class/net")).stdout.split()
+    assert set(cards) - {b"bonding_masters"} == {b"eth0", b"lo"}
 
 
 async def test_files_keep_their_owners_on_the_disk(space: Space, bench: PodmanBench) -> None:
@@ -148,3 +163,26 @@ async def applied(space: Space, pods: list[dict[str, Any]]) -> bool:
         assert "other user ids" in str(error)
         return False
     return True
+
+
+async def test_a_home_of_an_earlier_version_goes_on_without(tmp_path: Path, busybox_root: Path) -> None:
+    """Podman's records hold the paths of its files, and those of such a home lead through a closed folder."""
+    layout = Layout.of(tmp_path)
+    layout.podman.mkdir()
+    for name, content in render_configuration(layout, find_host(), is_in_home=True).items():
+        (layout.podman / name).write_text(content)
+    tmp_path.chmod(0o700)
+    bench = PodmanBench(tmp_path)
+    space = Space(bench.engine, bench.image)
+    try:
+        await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
+        assert "of a version without them" in (await bench.engine.capabilities()).details["user namespaces"]
+        await space.apply(space.namespace(), shifted(space.pod("one")))
+        assert await id_map(space, "one") == [0, 0, 2**32 - 1]
+        await bench.engine.shutdown()
+        await space.apply(space.namespace(), shifted(space.pod("one")))
+        assert (await space.until("one", lambda pod: pod.ready)).ip
+        assert tmp_path.stat().st_mode & 0o077 == 0
+    finally:
+        await bench.engine.destroy()
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ except one address list that netavark shares between all root Podmans under /run
 """
 
 import json
+from pathlib import Path
 
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
@@ -16,13 +17,24 @@ _EXEC_KEPT_SECONDS = 10
 """How long the exit code of a finished `exec` can be asked for; a process waits around for each."""
 
 
-def render_configuration(layout: Layout, host: Host) -> dict[str, str]:
-    """File name to content, for the folder `layout.podman`."""
+def render_configuration(layout: Layout, host: Host, *, is_in_home: bool = False) -> dict[str, str]:
+    """File name to content, for the folder `layout.podman`.
+
+    `is_in_home`: Podman knows its files by their paths in the home, as in homes made by earlier versions; it
+    keeps those paths in its records and cannot change them.
+    """
+    folder = layout.podman if is_in_home else layout.podman_view
     return {
-        "containers.conf": _containers_conf(layout, host),
-        "storage.conf": _storage_conf(layout),
+        "containers.conf": _containers_conf(layout, host, folder),
+        "storage.conf": _storage_conf(layout, folder, is_in_home),
         "registries.conf": "unqualified-search-registries = []\n",
     }
+
+
+def is_kept_in_home(layout: Layout) -> bool:
+    """Whether the configuration that is there names Podman's files by their paths in the home."""
+    known = layout.podman / "storage.conf"
+    return known.exists() and _graph_root(layout.podman) in known.read_text()
 
 
 def environment(layout: Layout) -> dict[str, str]:
@@ -36,7 +48,7 @@ def environment(layout: Layout) -> dict[str, str]:
     }
 
 
-def _containers_conf(layout: Layout, host: Host) -> str:
+def _containers_conf(layout: Layout, host: Host, folder: Path) -> str:
     limits = [f"{name}={soft}:{hard}" for name, soft, hard in host.limits]
     # static_dir stays unset: the clean-up process that conmon starts gets --root and derives it from that;
     # with another static_dir it would not find the container and never restart it.
@@ -56,7 +68,7 @@ events_logfile_max_size = {json.dumps(str(_EVENTS_SIZE_MAX))}
 lock_type = "file"
 exit_command_delay = {_EXEC_KEPT_SECONDS}
 tmp_dir = {json.dumps(str(layout.run / "libpod"))}
-volume_path = {json.dumps(str(layout.podman_volumes))}
+volume_path = {json.dumps(str(folder / "volumes"))}
 image_copy_tmp_dir = {json.dumps(str(layout.podman / "tmp"))}
 helper_binaries_dir = ["/usr/libexec/podman", "/usr/lib/podman", "/usr/local/libexec/podman"]
 
@@ -66,10 +78,16 @@ network_config_dir = {json.dumps(str(layout.podman / "networks"))}
 """
 
 
-def _storage_conf(layout: Layout) -> str:
+def _storage_conf(layout: Layout, folder: Path, is_in_home: bool) -> str:
+    # Below a shared mount, as `podman_view` is, the driver has to make its own folder private.
+    private = '\n[storage.options.overlay]\nskip_mount_home = "true"\n' if is_in_home else ""
     return f"""\
 [storage]
 driver = "overlay"
-graphroot = {json.dumps(str(layout.graphroot))}
+{_graph_root(folder)}
 runroot = {json.dumps(str(layout.runroot))}
-"""
+{private}"""
+
+
+def _graph_root(folder: Path) -> str:
+    return f"graphroot = {json.dumps(str(folder / 'storage'))}"

@@ -25,6 +25,7 @@ from neocloud.engines.base import (
 from neocloud.engines.manifests import KINDS, check_reference, in_order
 from neocloud.engines.podman.acceleration import find_acceleration
 from neocloud.engines.podman.accelerators import find_accelerators
+from neocloud.engines.podman.configuration import is_kept_in_home
 from neocloud.engines.podman.events import watch
 from neocloud.engines.podman.execution import execute
 from neocloud.engines.podman.host import Host, find_host
@@ -245,11 +246,10 @@ class PodmanEngine:
         await self._prober.first_answers()
 
     async def _find_user_namespaces(self) -> None:
-        info = await self._libpod.get("/info")
-        if info["store"]["graphRoot"] == str(self.layout.graphroot):
-            missing = await asyncio.to_thread(missing_support, self.layout.volumes)
+        if is_kept_in_home(self.layout):
+            missing = "this state folder is of a version without them; a new one has them (rfd 0002)"
         else:
-            missing = "an earlier version laid Podman's files where only root can reach them (rfd 0002)"
+            missing = await asyncio.to_thread(missing_support, self.layout.volumes)
         self._parts.pods.shifts_ids = not missing
         self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
 

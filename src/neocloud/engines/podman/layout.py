@@ -62,14 +62,6 @@ class Layout:
         return self.run / "podman"
 
     @property
-    def graphroot(self) -> Path:
-        return self.podman_view / "storage"
-
-    @property
-    def podman_volumes(self) -> Path:
-        return self.podman_view / "volumes"
-
-    @property
     def sandbox(self) -> Path:
         """Root file system of the container that holds the network of a pod with several containers."""
         return self.podman / "sandbox"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from neocloud.engines.base import EngineUnavailable
-from neocloud.engines.podman.configuration import environment, render_configuration
+from neocloud.engines.podman.configuration import environment, is_kept_in_home, render_configuration
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.mounts import mount_view, remove_tree
@@ -92,11 +92,13 @@ class PodmanService:
         self._layout.run.chmod(0o711)
         mark.write_text(boot_id)
         mount_view(self._layout.run, self._layout.run)
-        mount_view(self._layout.podman, self._layout.podman_view)
+        if not is_kept_in_home(self._layout):
+            mount_view(self._layout.podman, self._layout.podman_view)
 
     def _write_configuration(self) -> bool:
         changed = False
-        for name, content in render_configuration(self._layout, self._host).items():
+        is_in_home = is_kept_in_home(self._layout)
+        for name, content in render_configuration(self._layout, self._host, is_in_home=is_in_home).items():
             path = self._layout.podman / name
             if not path.exists() or path.read_text() != content:
                 path.write_text(content)

@@ -27,7 +27,7 @@ _INTERFACES = Path("/sys/class/net")
 def unmount_all(layout: Layout) -> None:
     """Everything mounted inside our folders, deepest first; the state folder may be a disk of its own."""
     for point in [*mounts_below(layout.home), *mounts_below(layout.run)]:
-        if point == layout.run or point.is_relative_to(layout.podman_view):
+        if point == layout.run or any(map(point.is_relative_to, (layout.podman_view, layout.podman))):
             unmount(point, lazily=True)  # a clean-up process of Podman may still be in it
         elif point != layout.home:
             unmount(point)

@@ -31,6 +31,12 @@ SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
 FIRST_ID_LABEL = "neocloud.first-id"
 """On containers with a user namespace: the id of this machine that their root has."""
 _PERIOD = 100_000
+_READ_ONLY = ["nosuid", "noexec", "nodev", "ro"]
+_KERNEL_MOUNTS = [
+    {"type": "sysfs", "source": "sysfs", "destination": "/sys", "options": _READ_ONLY},
+    {"type": "cgroup", "source": "cgroup", "destination": "/sys/fs/cgroup", "options": _READ_ONLY},
+]
+"""Podman would show this machine's own /sys to a container that joins a network and has a user namespace."""
 _RESTART = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
 
@@ -79,7 +85,11 @@ def container_specs(manifest: KubernetesObject, resolved: Resolved, layout: Layo
         return [_merged(specs[0], owner)]
     identity = _identity(manifest, SANDBOX, resolved, layout)
     sandbox = _merged(_merged(identity, owner), _sandbox(resolved, layout))
-    return [sandbox, *({**spec, **_joined(manifest, names[SANDBOX], resolved)} for spec in specs)]
+    for spec in specs:
+        spec |= _joined(manifest, names[SANDBOX], resolved)
+        if resolved.first_id:
+            spec["mounts"] += _KERNEL_MOUNTS
+    return [sandbox, *specs]
 
 
 def _merged(first: Spec, second: Spec) -> Spec:
