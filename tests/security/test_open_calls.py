@@ -61,6 +61,7 @@ ALLOWED = {
     "engines/podman/processes.py": "/proc",
     "engines/podman/records.py": "records in the engine's own folder",
     "engines/podman/service.py": "Podman's own folders",
+    "engines/podman/configuration.py": "Podman's own folder",
     "engines/podman/copies.py": "flushes the engine's own folder",
     "engines/podman/pod_mounts.py": "mount points of root's own",
     "engines/podman/user_namespaces.py": "/proc, and folders above those that tenants can write",
