@@ -142,14 +142,14 @@ def time_loss(cluster: Cluster, container: str) -> Loss:
 
 def time_loss_told(cluster: Cluster) -> Loss:
     start_job_on_worker_1(cluster)
-    (container,) = cluster.containers("worker-1")
+    container = cluster.container("worker-1")
     return time_loss(cluster, container)
 
 
 def time_loss_alone(cluster: Cluster) -> Loss:
     """Slurm on its own: SlurmdTimeout, then cred_expire. The server is stopped; workloads go on."""
     start_job_on_worker_1(cluster)
-    (container,) = cluster.containers("worker-1")
+    container = cluster.container("worker-1")
     os.kill(cluster.cloud.server["pid"], signal.SIGTERM)
     wait_until(lambda: not (cluster.cloud.home / "server.json").exists(), "the server has stopped")
     loss = time_loss(cluster, container)
