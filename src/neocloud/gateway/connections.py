@@ -1,7 +1,7 @@
 """Connections of clients: how many there may be, and which of them have taken too long.
 
 Beyond the limits a few more are accepted, so that `/health` answers while somebody holds all the others. They
-give way to the newest: who opens connections and sends nothing keeps nobody from asking.
+give way to the newest, so a client that opens connections and sends nothing does not block the others.
 """
 
 import ipaddress
@@ -24,14 +24,14 @@ _SITE_PREFIX = 64
 
 class Connection(Protocol):
     def look(self, seconds: float) -> None:
-        """So much time has passed since the last look. Ends the connection where that was too much."""
+        """Count `seconds` since the last look; end the connection when a limit is exceeded."""
         ...
 
     def abort(self) -> None: ...
 
 
 class Connections:
-    """All of one gateway. The limits are settings, lowered to what the open files of the process allow."""
+    """All connections of a gateway. Its settings are the limits, lowered to what open files allow."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
@@ -43,12 +43,12 @@ class Connections:
                 settings.max_connections,
             )
         self._ordinary: dict[Connection, str] = {}
-        """With the client that each counts for."""
+        """The client that each connection counts for."""
         self._spare: OrderedDict[Connection, None] = OrderedDict()
         self._of_client: Counter[str] = Counter()
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Count a connection until `leave`. False: it is beyond the limits, and may ask for health alone."""
+        """Count a connection until `leave`. Return False beyond the limits: it may ask for /health only."""
         client = client_of(address)
         is_one_too_many = client and self._of_client[client] >= self.settings.max_address_connections
         if not is_one_too_many and len(self._ordinary) < self._most:
@@ -70,7 +70,7 @@ class Connections:
                 del self._of_client[client]
 
     def look(self, seconds: float) -> None:
-        """At all of them."""
+        """Look at all connections; `seconds` have passed since the last time."""
         for connection in [*self._ordinary, *self._spare]:
             try:
                 connection.look(seconds)

@@ -19,17 +19,17 @@ from neocloud.gateway.http import Receive, Scope, Send, new_request_id
 MAX_HEAD_BYTES = 32 * 1024
 """Request line and headers; trailers too."""
 MAX_HEADERS = 100
-"""Of a request; trailers too."""
+"""Number of headers of a request; of trailers too."""
 MIN_BODY_BYTES_PER_SECOND = 4 * 1024
 """Slowest body on average, once its first time is over."""
 BUSY_RETRY_SECONDS = 5
 
 
 class Part(IntEnum):
-    """Of a request, which the next byte belongs to."""
+    """Part of a request that the next byte belongs to."""
 
     NONE = 0
-    """Nothing of it has come."""
+    """No byte of the next request has come."""
     HEAD = 1
     BODY = 2
 

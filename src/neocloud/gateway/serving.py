@@ -16,7 +16,7 @@ from neocloud.gateway.settings import GatewaySettings
 
 BACKLOG = 2048
 LOOK_TICKS = 10
-"""Of a tenth of a second: connections are looked at each second."""
+"""Ticks of a tenth of a second between two looks at all connections."""
 
 
 def listen(settings: GatewaySettings) -> socket.socket:

@@ -69,6 +69,18 @@ async def test_files_keep_their_owners_on_the_disk(space: Space, bench: PodmanBe
     assert (await space.run("reader", "stat", "-c", "%u:%g", "/data/file")).stdout.strip() == b"7:8"
 
 
+async def test_the_owner_of_a_volume_does_not_decide_how_it_is_mounted(space: Space) -> None:
+    """A guest or a pod without a user namespace can give a folder to any id, also to those of a cluster."""
+    volume = {"persistentVolumeClaim": {"claimName": "given"}}
+    await space.apply(space.claim("given"), shifted(space.pod("asked")))
+    first = (await id_map(space, "asked"))[1]
+    await space.apply(space.pod("attacker", **mounted(volume, "/data")))
+    await space.run("attacker", "busybox", "chown", f"{first}:{first}", "/data")
+    await space.run("attacker", "tee", "/data/own", stdin=b"x")
+    await space.apply(shifted(space.pod("victim", **mounted(volume, "/data"))))
+    assert (await space.run("victim", "stat", "-c", "%u", "/data/own")).stdout.strip() == b"0"
+
+
 async def test_a_shared_root_is_written_to_by_all_pods_of_a_namespace(
     space: Space, bench: PodmanBench
 ) -> None:

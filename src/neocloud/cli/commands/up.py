@@ -155,7 +155,7 @@ def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | Non
 
 
 def _names(option: str, given: list[str] | None, read: Callable[[str], str]) -> tuple[str, ...] | None:
-    """None: as before."""
+    """Return what was given for the option; None, which keeps what was given before, when nothing was."""
     if not given:
         return None
     try:
@@ -189,7 +189,7 @@ def _database(context: typer.Context, url: str | None, file: Path | None) -> dic
 
 
 def _opened_ranges(given: list[str] | None) -> tuple[str, ...] | None:
-    """None: as before."""
+    """Return what was given for the option; None, which keeps what was given before, when nothing was."""
     if not given:
         return None
     try:

@@ -30,10 +30,14 @@ async def remove_dead_forwards() -> None:
             await _iptables(*command)
 
 
-async def end_early_connections(ports: Iterable[int]) -> None:
-    """Reset connections that a container's monitor took before the forwards stood; clients can try again."""
-    for port in ports:
-        sockets = ("--kill", "--no-header", "--tcp", "state", "established", f"sport = :{port}")
+async def end_early_connections(places: Iterable[tuple[str, int]]) -> None:
+    """Reset connections that a container's monitor took before the forwards stood; clients can try again.
+
+    `places` are addresses and ports of this machine that the container publishes.
+    """
+    for address, port in places:
+        local = () if address == "0.0.0.0" else ("src", address)  # nosec B104
+        sockets = ("--kill", "--no-header", "--tcp", "state", "established", *local, f"sport = :{port}")
         process = await asyncio.create_subprocess_exec(
             "ss", *sockets, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )

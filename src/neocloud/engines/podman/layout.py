@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def pod_mounts(self) -> Path:
-        """Where what pods mount is mounted before, out of reach of those who can write in the volumes."""
+        """Mount points that Podman mounts into pods; nobody who can write in a volume can reach them."""
         return self.run / "pods"
 
     @property

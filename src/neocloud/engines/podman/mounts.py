@@ -116,6 +116,15 @@ def is_mounted(path: Path) -> bool:
     return str(path) in _mount_points()
 
 
+def mount_options(path: Path) -> str:
+    """Return the options of the file system that is mounted here; "" when none is."""
+    for line in reversed(Path("/proc/self/mountinfo").read_bytes().splitlines()):
+        fields = line.split()
+        if _unescaped(fields[4]) == str(path):
+            return _unescaped(fields[-1])
+    return ""
+
+
 def is_mounted_elsewhere(path: Path) -> bool:
     """Whether a process with mounts of its own, as a container's, has this file system at another path."""
     device = os.stat(path).st_dev

@@ -192,7 +192,8 @@ class Pods:
                 await self._plugs.plug_in(member, container)
             await self._libpod.post(f"/containers/{container}/start")
             if owns_network and self._first_id(manifest):
-                await end_early_connections(port["host_port"] for port in published_ports(manifest))
+                published = published_ports(manifest)
+                await end_early_connections((port["host_ip"], port["host_port"]) for port in published)
         except EngineError as error:
             raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
 

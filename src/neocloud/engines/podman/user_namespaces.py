@@ -9,6 +9,7 @@ An overlay cannot be shifted (EINVAL); one laid over shifted folders shows shift
 import contextlib
 import ctypes
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from neocloud.engines.podman.mounts import (
     libc,
     mount_descriptor,
     mount_filesystem,
+    mount_options,
     mount_tmpfs,
     remove_tree,
     unmount,
@@ -32,6 +34,8 @@ SIZE = 65536
 """Ids of a pod: those of a Linux installation, with `nobody` (65534)."""
 _FIRST, _RANGES = 0x4000_0000, 8192
 """Above what useradd gives to users (login.defs: up to 600,100,000)."""
+_LAYERS = "layers-"
+_OF_LAYERS = re.compile(rf"lowerdir=[^,]*/{_LAYERS}(\d+)-")
 _SET_SECURE_BITS, _NO_SETUID_FIXUP = 28, 1 << 2  # linux/prctl.h, linux/securebits.h
 
 
@@ -76,7 +80,7 @@ def mount_shifted_overlay(point: Path, *, lower: Path, folder: Path, first: int,
     for name in ("upper", "work"):
         make_folder(folder / name)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    layers = Path(tempfile.mkdtemp(prefix="layers-", dir=place))
+    layers = Path(tempfile.mkdtemp(prefix=f"{_LAYERS}{first}-", dir=place))
     try:
         with user_namespace(first) as namespace:
             _mount_folder(lower, layers / "lower", namespace)
@@ -92,8 +96,12 @@ def mount_shifted_overlay(point: Path, *, lower: Path, folder: Path, first: int,
 
 
 def shifted_by(path: Path) -> int:
-    """The first id of the range that a mounted folder is shifted to; 0 for one that is not."""
-    return path.stat().st_uid // SIZE * SIZE
+    """Return the first id of the range that an overlay mounted here was laid for; 0 for anything else.
+
+    The kernel tells where its layers were. Owners tell nothing: tenants can change them.
+    """
+    found = _OF_LAYERS.search(mount_options(path))
+    return int(found[1]) if found else 0
 
 
 def missing_support(folder: Path) -> str:
@@ -109,7 +117,7 @@ def missing_support(folder: Path) -> str:
         )
         with user_namespace(_FIRST) as namespace:
             _mount_folder(memory, shown, namespace)
-        if not shifted_by(overlay) == shifted_by(shown) == _FIRST:
+        if any(point.stat().st_uid != _FIRST for point in (overlay, shown)):
             return "mounts do not shift ids"
         # The kernel mounts an overlay read-only when it cannot work in the folder behind it.
         is_writable = not os.statvfs(overlay).f_flag & os.ST_RDONLY
