@@ -1,9 +1,9 @@
 """What pods mount that Podman must not look up by name, or that is shown to them with other owners.
 
 Anyone who can write in a volume can put a link to the host's files in place of a folder, also after a
-check: Podman takes a name, and looks it up when a container is made and each time it is started. So a sub-
-folder of a volume is opened without following links, and that descriptor is mounted below the engine's run
-folder, which is root's alone; Podman is given the mount point. A pod with a user namespace gets all its
+check: Podman takes a name, and looks it up when a container is made and each time it is started. So a
+sub-folder of a volume is opened without following links, and that descriptor is mounted below the engine's
+run folder, which is root's alone; Podman is given the mount point. A pod with a user namespace gets all its
 folders in this way, with their ids shifted (user_namespaces.py). The mounts stay when the server ends, are
 there for restarts that Podman makes by itself, are renewed when the pod is applied again (also after a
 boot) and go with the pod. Blocking.
