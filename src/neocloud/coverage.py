@@ -66,7 +66,7 @@ def _no() -> None:
 
 def _acts(kind: Kind) -> bool:
     """Its reconciler makes it true, or the one of a kind that it wakes does."""
-    return kind.is_reconciled or type(kind.rules).wakes is not Rules.wakes
+    return kind.is_reconciled or type(kind.rules).dependents is not Rules.dependents
 
 
 def page(found: Mapping[str, Served], calls: Mapping[str, Sequence[str]]) -> str:

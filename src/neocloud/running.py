@@ -16,7 +16,7 @@ from neocloud import __version__, home
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.seeding import sow_all
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, Subject
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
@@ -134,7 +134,7 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             grpc_port=settings.grpc_port,
             http_port=settings.http_port,
             tls=tls_of(settings, clock.now()),
-            wake=worker.wake,
+            notify=worker.notify,
             inventory=lambda: inventory,
             status=lambda subject: _status(parts, first.tenant_id, authorizer, subject),
             around=parts.around(store),
@@ -192,7 +192,7 @@ async def _forget_history(parts: Parts, store: Store) -> None:
 async def _watch(engine: Engine, worker: Worker) -> None:
     """A namespace is named after the resource whose pods it holds: an event there is a reason to look."""
     async for event in engine.events():
-        worker.wake(event.pod.namespace)
+        worker.enqueue(event.pod.namespace)
 
 
 async def _status(

@@ -11,7 +11,7 @@ import pytest
 
 import neocloud.services
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.reconcile import place as ai_place
 from neocloud.services.ai.rules.place import place_violations

@@ -110,7 +110,7 @@ class Cloud:
     store: Store
     clock: SystemClock
     submissions: Submissions
-    woken: list[bool]
+    notified: list[bool]
     sdk: Callable[[str], SDK]
     http: httpx.AsyncClient
 
@@ -143,7 +143,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = SystemClock()
     store = await open_store(tmp_path / "state.db", b"k" * 32, clock)
     await store.write(lambda tx: [tx.insert(project(each)) for each in (PROJECT, OTHER_PROJECT)])
-    submissions, woken = Submissions(), []
+    submissions, notified = Submissions(), []
     submit = Method(
         "neocloud.slurm.v1.JobService/Submit",
         submissions.submit,
@@ -156,7 +156,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         TokenTable(),
         PermissionTable(),
         Dependencies(store, clock, engine=None, settings=None),
-        wake=lambda: woken.append(True),
+        notify=lambda: notified.append(True),
         inventory=lambda: "inventory",
     )
     await server.start()
@@ -176,7 +176,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
 
     http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False)
     try:
-        yield Cloud(server, store, clock, submissions, woken, sdk, http)
+        yield Cloud(server, store, clock, submissions, notified, sdk, http)
     finally:
         await http.aclose()
         for each in sdks:

@@ -34,7 +34,7 @@ async def operation(cloud: Cloud, identifier: str) -> dict[str, Any]:
 async def test_an_operation_is_pending_until_its_resource_is_settled(cloud: Cloud) -> None:
     pending = await create(cloud)
     assert "status" not in pending and "finishedAt" not in pending
-    assert cloud.woken
+    assert cloud.notified
     cluster = (await cloud.call(f"{SERVICE}/Get", {"id": pending["resourceId"]})).json()
     assert (cluster["status"]["state"], cluster["status"]["reconciling"]) == ("CREATING", True)
     await cloud.settle(pending["resourceId"])

@@ -29,8 +29,8 @@ def seeds_of(services: Iterable[Service]) -> Seeds:
 def sow(tx: Transaction, seeds: Seeds, row: Resource, now: datetime, settings: Any) -> None:
     """Run what has not been run for this resource yet."""
     for name, seed in seeds.get(row.kind, ()):
-        if name not in tx.claims(f"{SPACE}/{row.id}"):
-            tx.claim(f"{SPACE}/{row.id}", name, row.id)
+        if name not in tx.reservations(f"{SPACE}/{row.id}"):
+            tx.reserve(f"{SPACE}/{row.id}", name, row.id)
             seed(tx, row, now, settings)
 
 

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
-from neocloud.core.reconcile.steps import FINALIZER, Reconciler
+from neocloud.core.reconcile.reconciler import FINALIZER, Reconciler
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.core.usage import Meter
 
@@ -62,16 +62,16 @@ class World(Protocol):
         """Resources that go when this one is deleted, e.g. the keys of a service account."""
         ...
 
-    def claims(self, space: str) -> Mapping[str, str]:
-        """Who holds what in the space: resource ids by value."""
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        """Who holds what in the namespace: resource ids by value."""
         ...
 
-    def claim(self, space: str, value: str, resource_id: str) -> bool:
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
         """Take the value for the resource (its `metadata.id`) until that is deleted; False when another
         holds it. Taken back when the request is refused after all."""
         ...
 
-    def release(self, space: str, value: str) -> None:
+    def release(self, namespace: str, value: str) -> None:
         """Give the value back before its holder is deleted, also only if the request succeeds."""
         ...
 
@@ -124,7 +124,7 @@ class Rules:
         every change of the spec."""
         return new.spec != old.spec  # type: ignore[attr-defined]
 
-    def wakes(self, resource: Message) -> Iterable[str]:
+    def dependents(self, resource: Message) -> Iterable[str]:
         """Ids of those whose reconcilers must look when this one was made, changed (also its status or
         state) or removed. A kind without a reconciler passes it on to whom it wakes itself."""
         return ()
@@ -185,11 +185,11 @@ class Kind:
         has cleaned up."""
         return (FINALIZER,) if self.is_reconciled else ()
 
-    def wakes(self, row: Resource) -> Iterable[str]:
+    def dependents(self, row: Resource) -> Iterable[str]:
         """Whom a row of the kind wakes; it is decoded only where the rules want to know."""
-        if type(self.rules).wakes is Rules.wakes:
+        if type(self.rules).dependents is Rules.dependents:
             return ()
-        return self.rules.wakes(wire.resource_message(row))
+        return self.rules.dependents(wire.resource_message(row))
 
     def completed(self, row: Resource, old: Resource | None, world: World) -> Resource:
         """A new or changed child with the status that the rules complete. A reconciler that the kind has is

@@ -36,11 +36,11 @@ class StoreWorld:
     def owned(self, owner_id: str) -> Sequence[Resource]:
         return self._tx.owned(owner_id)
 
-    def claims(self, space: str) -> Mapping[str, str]:
-        return self._tx.claims(space)
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        return self._tx.reservations(namespace)
 
-    def claim(self, space: str, value: str, resource_id: str) -> bool:
-        return self._tx.claim(space, value, resource_id)
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
+        return self._tx.reserve(namespace, value, resource_id)
 
-    def release(self, space: str, value: str) -> None:
-        self._tx.release(space, value)
+    def release(self, namespace: str, value: str) -> None:
+        self._tx.release(namespace, value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neocloud.core.reconcile.steps import Context, Outcome, Reconciler, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, Reconciler, RetryLater, Settled, Step
 from neocloud.services.emulator import FaultBook
 
 SHORTEST_SECONDS = 0.05

@@ -71,13 +71,13 @@ class ApiServer:
         grpc_port: int = 0,
         http_port: int = 0,
         tls: Tls | None = None,
-        wake: Callable[[], None] = lambda: None,
+        notify: Callable[[], None] = lambda: None,
         inventory: Callable[[], Any] = lambda: None,
         status: StatusReport | None = None,
         around: Around = just_serve,
     ) -> None:
         kinds, seeds = kinds_of(services), seeds_of(services)
-        runtime = Runtime(dependencies, authenticator, authorizer, kinds, wake, inventory, seeds)
+        runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, seeds)
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), around)
         self._json = JsonFront(self._pipeline, status)
         self._dependencies = dependencies

@@ -49,7 +49,7 @@ async def commit(runtime: Runtime, inbound: Inbound, work: Callable[[Transaction
         return answer
 
     answer = await runtime.store.write(attempt)
-    runtime.wake()
+    runtime.notify()
     return answer
 
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
 from neocloud.core.service import Subject
-from neocloud.core.store.protocol import LeaseLost, StoreError
+from neocloud.core.store.protocol import StaleVersion, StoreError
 from neocloud.gateway_key import CLIENT_HEADER, GATEWAY_KEY, is_shown
 from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
@@ -86,7 +86,7 @@ class Pipeline:
         except contract.ApiError as error:
             _LOG.info("%s %r %s: %r", request_id, path, error.code.name, error.message)
             return Answer(request_id, error=error, service=service)
-        except LeaseLost:
+        except StaleVersion:
             error = contract.conflict(
                 "", "The resource was changed meanwhile. Get it again and repeat the change."
             )

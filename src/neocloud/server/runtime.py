@@ -18,7 +18,7 @@ class Runtime:
     authorizer: Authorizer
     kinds: dict[str, Kind]
     """All served kinds by message name."""
-    wake: Callable[[], None]
+    notify: Callable[[], None]
     inventory: Callable[[], Any]
     seeds: Seeds = field(default_factory=dict)
     """What bricks put into new resources."""

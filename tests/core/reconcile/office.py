@@ -13,7 +13,7 @@ from typing import Any
 from neocloud.core import contract, operations, wire
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Kind
 from neocloud.core.store import OperationRow, Resource, Store
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store import Resource
 from tests.core.reconcile.office import FILESYSTEM, PROJECT, Cloud
 
@@ -27,7 +27,7 @@ async def gone(cloud: Cloud) -> bool:
 async def test_a_deleted_cluster_leaves_nothing_behind(cloud: Cloud, worker: Worker) -> None:
     await made(cloud)
     deletion = await cloud.requests.delete(ID)
-    worker.wake()
+    worker.notify()
     assert await cloud.clock.run_until(lambda: gone(cloud)) < 2
     await cloud.check()
     assert (cloud.office.machines, cloud.office.volumes) == ({}, set())
@@ -91,7 +91,7 @@ async def test_a_failed_deletion_is_told_and_can_be_asked_for_again(cloud: Cloud
     await cloud.clock.run_until(told)
     assert await cloud.row() is not None
     second = await cloud.requests.delete(ID)
-    worker.wake()
+    worker.notify()
     await cloud.clock.run_until(lambda: gone(cloud))
     assert (await cloud.operation(second.id)).code == 0
 
@@ -101,7 +101,7 @@ async def test_a_child_that_disappeared_is_made_again(cloud: Cloud, worker: Work
     child = await cloud.store.read(lambda tx: tx.find(FILESYSTEM, PROJECT, "bank-root"))
     assert child is not None
     await cloud.store.write(lambda tx: tx.update(replace(child, deleted_at=cloud.clock.now())))
-    worker.wake()
+    worker.notify()
 
     async def replaced() -> bool:
         now = await cloud.store.read(lambda tx: tx.find(FILESYSTEM, PROJECT, "bank-root"))
@@ -127,6 +127,6 @@ async def test_a_parent_is_woken_when_its_child_is_gone(cloud: Cloud, worker: Wo
     await cloud.clock.advance(2)
     cloud.office.calls.clear()
     await cloud.store.write(lambda tx: tx.update(replace(child, deleted_at=cloud.clock.now())))
-    worker.wake()
+    worker.notify()
     await cloud.clock.advance(1)
     assert cloud.office.calls == ["remove_volume", "machines_of"]

@@ -7,7 +7,7 @@ import pytest
 
 from neocloud.core import contract, wire
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store import StoreError
 from tests.core.reconcile.office import FILESYSTEM, PROJECT, Cloud, Requests
 
@@ -21,7 +21,7 @@ async def ready(cloud: Cloud) -> bool:
 
 async def test_a_wish_becomes_a_fact_and_its_operation_ends(cloud: Cloud, worker: Worker) -> None:
     await cloud.requests.create(count=3)
-    worker.wake()
+    worker.notify()
     took = await cloud.clock.run_until(lambda: ready(cloud))
     await cloud.check()
     operation = await cloud.operation()
@@ -36,7 +36,7 @@ async def test_a_wish_becomes_a_fact_and_its_operation_ends(cloud: Cloud, worker
 async def test_a_wake_is_heard_without_polling(cloud: Cloud, worker: Worker) -> None:
     await cloud.clock.advance(0.5)
     await cloud.requests.create(count=0)
-    worker.wake()
+    worker.notify()
     assert await cloud.clock.run_until(lambda: ready(cloud)) < 0.5
 
 
@@ -50,13 +50,13 @@ async def test_a_change_of_the_world_is_repaired_when_told(cloud: Cloud, worker:
     await cloud.requests.create()
     await cloud.clock.run_until(lambda: ready(cloud))
     cloud.office.machines.popitem()
-    worker.wake(ID)
+    worker.enqueue(ID)
     assert await cloud.clock.run_until(lambda: len(cloud.office.machines) == 2) < 0.5
     await cloud.check()
 
 
 async def test_a_wake_for_something_unknown_is_ignored(cloud: Cloud, worker: Worker) -> None:
-    worker.wake("someone-elses-namespace")
+    worker.enqueue("someone-elses-namespace")
     await cloud.clock.advance(1)
     await cloud.requests.create()
     await cloud.clock.run_until(lambda: ready(cloud))
@@ -85,7 +85,7 @@ async def test_a_wake_during_a_pass_runs_another(cloud: Cloud, worker: Worker) -
     await cloud.requests.create(count=5)
     await cloud.clock.run_until(lambda: "rent" in cloud.office.calls)
     await cloud.requests.scale(ID, 1)
-    worker.wake()
+    worker.notify()
     await cloud.clock.run_until(lambda: ready(cloud))
     await cloud.check()
 
@@ -96,7 +96,7 @@ async def test_a_state_that_a_request_sets_during_a_pass_is_not_overwritten(
     await cloud.requests.create()
     await cloud.clock.run_until(lambda: ready(cloud))
     calls = len(cloud.office.calls)
-    worker.wake(ID)
+    worker.enqueue(ID)
     await cloud.clock.advance(0.05)  # in the middle of its first call to the world
     await cloud.store.write(lambda tx: tx.update(replace(tx.get(ID), state="STOPPED")))  # pyright: ignore
     await cloud.clock.run_until(lambda: len(cloud.office.calls) == calls + 2)
@@ -185,7 +185,7 @@ async def test_a_cancellation_that_leaks_from_a_library_is_an_error_like_others(
 ) -> None:
     cloud.office.faults = [asyncio.CancelledError("a connection was closed")] * 3
     await cloud.requests.create(count=0)
-    worker.wake()
+    worker.notify()
     assert 0.2 + 0.4 + 0.8 < await cloud.clock.run_until(lambda: ready(cloud)) < 3
 
 
@@ -195,7 +195,7 @@ async def test_a_success_resets_the_pauses(cloud: Cloud, worker: Worker) -> None
     await cloud.clock.run_until(lambda: ready(cloud))
     cloud.office.machines["stray"] = ID
     cloud.office.faults = [OSError("no")]
-    worker.wake(ID)
+    worker.enqueue(ID)
     assert await cloud.clock.run_until(lambda: not cloud.office.machines) < 0.6
 
 

@@ -40,7 +40,7 @@ class Bench:
             finalizers=SERVICE.kinds[0].finalizers,
         )
         await self.store.write(lambda tx: tx.insert(replace(row, **columns)))
-        self.worker.wake()
+        self.worker.notify()
 
     async def change(self, filesystem_id: str, **columns) -> None:
         def work(tx):
@@ -48,7 +48,7 @@ class Bench:
             tx.update(replace(row, updated_at=self.clock.now(), **columns))
 
         await self.store.write(work)
-        self.worker.wake()
+        self.worker.notify()
 
     async def row(self, filesystem_id: str) -> Resource | None:
         return await self.store.read(lambda tx: tx.get(filesystem_id))

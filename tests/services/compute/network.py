@@ -24,13 +24,13 @@ class AllocationRules(Rules):
         kind = new.spec.WhichOneof("ip_spec")
         start = PRIVATE if kind == "ipv4_private" else PUBLIC
         for host in range(4, 250):
-            if world.claim(kind, f"{start}.{host}", new.metadata.id):
+            if world.reserve(kind, f"{start}.{host}", new.metadata.id):
                 new.status.details.allocated_cidr = f"{start}.{host}/32"
                 new.status.details.subnet_id = SUBNET_ID
                 return
         raise contract.not_enough_resources("vpc.addresses", "1", "All addresses are taken.")
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return ()
 
 

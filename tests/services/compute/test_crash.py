@@ -7,7 +7,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import FINALIZER
+from neocloud.core.reconcile.reconciler import FINALIZER
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.engines.base import Reference

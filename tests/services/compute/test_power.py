@@ -36,7 +36,7 @@ async def test_a_guest_that_powers_itself_off_stays_off_until_it_is_started(clou
     stopped = await cloud.until_state(identifier, "STOPPED")
     assert not stopped.spec.stopped, "nobody asked for it"
     assert cloud.pod(identifier) is None
-    cloud.running.worker.wake(identifier)
+    cloud.running.worker.enqueue(identifier)
     machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
     assert (machine.power, machine.reason) == ("off", "guest powered itself off")
     await cloud.call("InstanceService/Start", id=identifier)
@@ -69,7 +69,7 @@ async def test_a_lost_pod_is_made_anew(cloud: Cloud) -> None:
     """A host that was reinstalled, or a hand that slipped."""
     identifier = (await cloud.machine()).metadata.id
     cloud.engine.lose(pod(identifier))
-    cloud.running.worker.wake(identifier)
+    cloud.running.worker.enqueue(identifier)
     await cloud.until("Instance", identifier, lambda _: cloud.pod(identifier) is not None)
     await cloud.until_state(identifier, "RUNNING")
 
@@ -77,7 +77,7 @@ async def test_a_lost_pod_is_made_anew(cloud: Cloud) -> None:
 async def test_a_preempted_machine_is_stopped_and_may_be_started_again(cloud: Cloud) -> None:
     identifier = (await cloud.machine(**PREEMPTIBLE)).metadata.id
     await preempt(cloud.running.store, identifier, NOW)
-    cloud.running.worker.wake(identifier)
+    cloud.running.worker.enqueue(identifier)
     await cloud.until_state(identifier, "STOPPED")
     await cloud.call("InstanceService/Start", id=identifier)
     await cloud.until_state(identifier, "RUNNING")
@@ -93,7 +93,7 @@ async def test_a_machine_whose_disk_is_full_says_so_and_stays_running(cloud: Clo
     identifier = (await cloud.machine()).metadata.id
     cloud.machines.states[identifier] = "io-error"
     cloud.machines.reasons[identifier] = "A disk of the host is full"
-    cloud.running.worker.wake(identifier)
+    cloud.running.worker.enqueue(identifier)
     machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
     assert (machine.power, machine.reason) == ("io-error", "A disk of the host is full")
     found = await cloud.get("Instance", identifier)

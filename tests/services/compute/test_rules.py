@@ -8,7 +8,7 @@ from neocloud.services.compute.resources import Filesystem, FilesystemSpec, File
 from neocloud.services.compute.rules import FilesystemRules
 
 WORLD = SimpleNamespace(
-    now=datetime(2026, 1, 1, tzinfo=UTC), inventory=None, subject=None, claims=lambda space: {}
+    now=datetime(2026, 1, 1, tzinfo=UTC), inventory=None, subject=None, reservations=lambda namespace: {}
 )
 RULES = FilesystemRules()
 

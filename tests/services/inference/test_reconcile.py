@@ -146,7 +146,7 @@ async def test_a_pod_that_is_gone_is_made_anew(cloud: FakeCloud) -> None:
     deployment_id = await deploy(cloud, await add_model(cloud))
     await cloud.until(deployment_id, "READY")
     cloud.engine.lose(Reference("Pod", deployment_id, "replica-0"))
-    cloud.running.worker.wake(deployment_id)
+    cloud.running.worker.enqueue(deployment_id)
     await cloud.when(deployment_id, lambda each: restarts(each) == [1], "READY")
 
 

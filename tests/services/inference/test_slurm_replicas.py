@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
 from neocloud.services.inference.reconcile.slurm_replicas import SlurmPlacement
@@ -79,8 +79,8 @@ class PlainContext:
     async def get(self, resource_id: str) -> Any:
         return self._cluster
 
-    async def claim(self, space: str, candidates: Any) -> str:
-        assert space == f"inference.ports/{CLUSTER}"
+    async def reserve(self, namespace: str, candidates: Any) -> str:
+        assert namespace == f"inference.ports/{CLUSTER}"
         return list(candidates)[3]
 
 

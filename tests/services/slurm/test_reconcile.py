@@ -95,7 +95,7 @@ async def found(cloud: FakeCloud, cluster):
 async def test_a_lost_controller_is_made_anew(cloud):
     cluster = await create_cluster(cloud, count=1)
     cloud.engine.lose(Reference("Pod", cluster.metadata.id, "controller-0"))
-    cloud.running.worker.wake(cluster.metadata.id)
+    cloud.running.worker.enqueue(cluster.metadata.id)
     await eventually(lambda: "controller-0" in pods(cloud, cluster))
 
 

@@ -169,7 +169,7 @@ async def cloud() -> AsyncIterator[Cloud]:
         StoreAuthenticator(store, clock),
         StoreAuthorizer(store, clock),
         dependencies,
-        wake=worker.wake,
+        notify=worker.notify,
     )
     await server.start()
     running = asyncio.create_task(worker.run())

@@ -139,7 +139,7 @@ def test_an_allocation_may_move_only_to_the_pool_that_it_is_of(world: PlainWorld
 
 def test_an_address_in_use_cannot_be_deleted(world: PlainWorld, small) -> None:
     found = world.address(small)
-    world.claim(vpc.assignment_space(found.metadata.id), "assigned", "computeinstance-e00a")
+    world.reserve(vpc.assignment_namespace(found.metadata.id), "assigned", "computeinstance-e00a")
     with pytest.raises(ApiError, match="in use by computeinstance-e00a"):
         world.delete(found)
 

@@ -10,7 +10,7 @@ import pytest
 from neocloud.core import wire
 from neocloud.core.clock import SystemClock
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import FINALIZER, Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import FINALIZER, Context, Outcome, Settled, Step
 from neocloud.core.store import Resource
 from neocloud.engines.base import EngineError
 from neocloud.services.vpc import SERVICE as VPC
@@ -104,16 +104,16 @@ async def test_an_owner_makes_addresses_and_who_has_one_shows(cloud: Cloud, subn
     before = (await cloud.get("Allocation", allocation))["status"]
     assert before["state"] == "ALLOCATED" and before["static"] is True
     assert before["details"]["allocatedCidr"].startswith("198.18.")
-    space, holder = vpc.assignment_space(allocation), "computeinstance-e00a"
-    await cloud.store.write(lambda tx: tx.claim(space, "assigned", holder))
+    namespace, holder = vpc.assignment_namespace(allocation), "computeinstance-e00a"
+    await cloud.store.write(lambda tx: tx.reserve(namespace, "assigned", holder))
     after = (await cloud.get("Allocation", allocation))["status"]
     assert after["state"] == "ASSIGNED"
     assert after["assignment"] == {"networkInterface": {"instanceId": holder, "type": "PUBLIC"}}
     refused = await cloud.delete("Allocation", allocation)
     assert refused.code == "failed_precondition" and holder in refused.message
-    await cloud.store.write(lambda tx: tx.release(space, "assigned"))
+    await cloud.store.write(lambda tx: tx.release(namespace, "assigned"))
     assert (await cloud.delete("Allocation", allocation)).status == 200
-    assert await cloud.store.read(lambda tx: dict(tx.claims("vpc/public-addresses"))) == {}
+    assert await cloud.store.read(lambda tx: dict(tx.reservations("vpc/public-addresses"))) == {}
 
 
 async def test_public_addresses_of_two_tenants_are_never_the_same(cloud: Cloud) -> None:
@@ -257,7 +257,7 @@ async def test_an_owner_has_its_address_at_once_and_takes_it_along(cloud: Cloud,
         assert gone is not None
         await cloud.store.write(lambda tx: tx.update(replace(gone, deleted_at=now)))
         await cloud.until(lambda: cloud.is_gone(first))
-        held = await cloud.store.read(lambda tx: tx.claims(f"{subnet_id}/addresses"))
+        held = await cloud.store.read(lambda tx: tx.reservations(f"{subnet_id}/addresses"))
         assert holder.addresses[first] not in held and len(held) == 4
     finally:
         running.cancel()

@@ -217,7 +217,7 @@ def test_what_is_in_use_cannot_be_deleted(world: PlainWorld) -> None:
     world.delete(subnet)
     world.delete(network)
     world.delete(pool)
-    assert not any(world.claimed[space] for space in ("vpc/subnet-blocks", "vpc/first-pool-blocks"))
+    assert not any(world.claimed[namespace] for namespace in ("vpc/subnet-blocks", "vpc/first-pool-blocks"))
 
 
 def test_the_defaults_of_a_network_go_only_with_it(world: PlainWorld) -> None:

@@ -159,7 +159,7 @@ def test_who_is_woken_by_what(world: PlainWorld, network, group, table) -> None:
         (made, group.metadata.id),
         (way, table.metadata.id),
     ):
-        assert list(RULES[message.DESCRIPTOR.full_name].wakes(message)) == [woken]
+        assert list(RULES[message.DESCRIPTOR.full_name].dependents(message)) == [woken]
 
 
 def test_what_a_reconciler_changes_of_its_rule_shows_in_the_status(world: PlainWorld, group) -> None:

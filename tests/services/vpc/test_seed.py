@@ -73,7 +73,7 @@ async def test_what_a_user_deleted_stays_deleted(cloud: Cloud, network_id: str, 
     await sow_all(cloud.store, [SERVICE], clock_now, None)
     listed = await cloud.call("NetworkService/List", {"parentId": cloud.bank.project_id})
     assert listed.body.get("items", []) == []
-    assert await cloud.store.read(lambda tx: list(tx.claims("vpc/subnet-blocks"))) == ["10.129.0.0/17"]
+    assert await cloud.store.read(lambda tx: list(tx.reservations("vpc/subnet-blocks"))) == ["10.129.0.0/17"]
 
 
 async def test_a_default_network_can_be_made_again(cloud: Cloud, network_id: str, subnet_id: str) -> None:

@@ -51,14 +51,14 @@ class PlainWorld:
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
         return [r for r in self.rows.values() if r.kind == kind and parent_id in (None, r.parent_id)]
 
-    def claims(self, space: str) -> Mapping[str, str]:
-        return dict(self.claimed[space])
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        return dict(self.claimed[namespace])
 
-    def claim(self, space: str, value: str, resource_id: str) -> bool:
-        return self.claimed[space].setdefault(value, resource_id) == resource_id
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
+        return self.claimed[namespace].setdefault(value, resource_id) == resource_id
 
-    def release(self, space: str, value: str) -> None:
-        self.claimed[space].pop(value, None)
+    def release(self, namespace: str, value: str) -> None:
+        self.claimed[namespace].pop(value, None)
 
     # What the server does with the rules.
     def create(self, kind: str, spec: Mapping[str, Any], *, parent_id: str = PROJECT, name: str = "") -> Any:
@@ -73,7 +73,7 @@ class PlainWorld:
         found.defaults(message)
         if violations := list(found.violations(message, None, self)):
             raise Refused(violations)
-        before = {space: dict(held) for space, held in self.claimed.items()}
+        before = {namespace: dict(held) for namespace, held in self.claimed.items()}
         try:
             found.complete(message, None, self)
         except ApiError:

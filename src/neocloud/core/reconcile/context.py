@@ -15,9 +15,9 @@ from google.protobuf.message import Message
 from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError, Code
-from neocloud.core.reconcile import removal
-from neocloud.core.reconcile.steps import Failed, RetryLater
-from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.reconcile import deletion
+from neocloud.core.reconcile.dependents import enqueue_dependents
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
 from neocloud.core.world import StoreWorld
 
@@ -27,7 +27,7 @@ REFUSED = "Refused"
 """The reason of a resource whose parts the cloud does not allow; stable, for programs."""
 
 _BLIND_TRIES = 32
-"""How many candidates to claim without looking, before all that others hold in the space is read once."""
+"""How many candidates to claim without looking, before all that others hold in the namespace is read once."""
 
 
 class ChildKind(Protocol):
@@ -48,27 +48,27 @@ class ChildKind(Protocol):
     @property
     def finalizers(self) -> tuple[str, ...]: ...
 
-    def wakes(self, row: Resource) -> Iterable[str]: ...
+    def dependents(self, row: Resource) -> Iterable[str]: ...
 
     def completed(self, row: Resource, old: Resource | None, world: Any) -> Resource: ...
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class WorkerContext:
     """What all passes of a worker share."""
 
     store: Store
     clock: Clock
     kinds: Mapping[str, ChildKind]
     new_id: Callable[[str], str]
-    poke: Callable[[], None]
+    notify: Callable[[], None]
     """To be called after a transaction that made other resources due."""
 
 
-class PassContext:
+class RunContext:
     """The `Context` of one pass."""
 
-    def __init__(self, surroundings: Surroundings, resource: Resource, lease: Lease) -> None:
+    def __init__(self, surroundings: WorkerContext, resource: Resource, lease: Lease) -> None:
         self.resource = resource
         self.now: datetime = surroundings.clock.now()
         self._lease = lease
@@ -86,7 +86,7 @@ class PassContext:
     async def children(self, resource_id: str) -> Sequence[Resource]:
         return await self._around.store.read(lambda tx: tx.children(resource_id))
 
-    async def claim(self, space: str, candidates: Iterable[str]) -> str | None:
+    async def reserve(self, namespace: str, candidates: Iterable[str]) -> str | None:
         source = iter(candidates)
 
         def take(tx: Transaction) -> str | None:
@@ -94,29 +94,29 @@ class PassContext:
             source, tried = tee(source)  # the transaction may be run again, from the first candidate on
             self._check_lease(tx)
             held = tx.held_by(self.resource.id)
-            mine = next((value for in_space, value in held if in_space == space), None)
-            return mine if mine is not None else self._first_free(tx, space, tried)
+            mine = next((value for in_space, value in held if in_space == namespace), None)
+            return mine if mine is not None else self._first_free(tx, namespace, tried)
 
         return await self._around.store.write(take)
 
-    def _first_free(self, tx: Transaction, space: str, candidates: Iterable[str]) -> str | None:
+    def _first_free(self, tx: Transaction, namespace: str, candidates: Iterable[str]) -> str | None:
         """The key of the claims decides, not what was read before: no two get one value."""
         taken: Container[str] = ()
         for number, value in enumerate(candidates):
             if number == _BLIND_TRIES:
-                taken = tx.claims(space)
-            if value not in taken and tx.claim(space, value, self.resource.id):
+                taken = tx.reservations(namespace)
+            if value not in taken and tx.reserve(namespace, value, self.resource.id):
                 return value
         return None
 
-    async def claims(self, space: str) -> Mapping[str, str]:
-        return await self._around.store.read(lambda tx: tx.claims(space))
+    async def reservations(self, namespace: str) -> Mapping[str, str]:
+        return await self._around.store.read(lambda tx: tx.reservations(namespace))
 
-    async def release(self, space: str, value: str) -> None:
+    async def release(self, namespace: str, value: str) -> None:
         def give_back(tx: Transaction) -> None:
             self._check_lease(tx)
-            if (space, value) in tx.held_by(self.resource.id):
-                tx.release(space, value)
+            if (namespace, value) in tx.held_by(self.resource.id):
+                tx.release(namespace, value)
 
         await self._around.store.write(give_back)
 
@@ -131,16 +131,16 @@ class PassContext:
             self._check_lease(tx)
             found = tx.find(kind, parent_id, name)
             if found is None:
-                newborn = self._newborn(kind, name, parent_id, spec, labels)
-                born = self._completed(tx, newborn, None)
+                child = self._new_child(kind, name, parent_id, spec, labels)
+                born = self._completed(tx, child, None)
                 tx.insert(born)
-                self._wake_interested(tx, born)
+                self._enqueue_dependents(tx, born)
                 return born
             if self._is_as_wished(found, spec, labels):
                 return found
             changed = self._completed(tx, self._changed(found, spec, labels), found)
             tx.update(changed)
-            self._wake_interested(tx, found, changed)
+            self._enqueue_dependents(tx, found, changed)
             return changed
 
         return await self._change_others(ensure)
@@ -150,7 +150,7 @@ class PassContext:
             self._check_lease(tx)
             child = tx.get(resource_id)
             if child is not None and child.owner_id == self.resource.id:
-                removal.ask(tx, self._around.kinds, child, self._around.clock.now())
+                deletion.mark_for_deletion(tx, self._around.kinds, child, self._around.clock.now())
 
         await self._change_others(ask)
 
@@ -162,7 +162,7 @@ class PassContext:
         def ask(tx: Transaction) -> bool:
             self._check_lease(tx)
             for child in tx.owned(self.resource.id):
-                removal.ask(tx, self._around.kinds, child, self._around.clock.now())
+                deletion.mark_for_deletion(tx, self._around.kinds, child, self._around.clock.now())
             return not tx.owned(self.resource.id)
 
         return await self._change_others(ask)
@@ -188,16 +188,16 @@ class PassContext:
             result = await self._around.store.write(work)
         except ApiError as refusal:  # a quota has no room for the change
             raise Failed(REFUSED, refusal.message, code=refusal.code) from refusal
-        self._around.poke()
+        self._around.notify()
         return result
 
-    def _wake_interested(self, tx: Transaction, *rows: Resource) -> None:
-        wake_interested(tx, self._around.kinds, rows, self._around.clock.now())
+    def _enqueue_dependents(self, tx: Transaction, *rows: Resource) -> None:
+        enqueue_dependents(tx, self._around.kinds, rows, self._around.clock.now())
 
     def _check_lease(self, tx: Transaction) -> None:
         tx.check_lease(self._lease)
 
-    def _newborn(
+    def _new_child(
         self, kind: str, name: str, parent_id: str, spec: Message, labels: Mapping[str, str]
     ) -> Resource:
         known = self._around.kinds[kind]

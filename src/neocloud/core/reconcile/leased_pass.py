@@ -9,10 +9,10 @@ from contextlib import suppress
 from datetime import timedelta
 
 from neocloud.core import operations
-from neocloud.core.reconcile.context import PassContext, Surroundings
+from neocloud.core.reconcile.context import RunContext, WorkerContext
 from neocloud.core.reconcile.one_pass import Pass, Verdict
+from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.reconcile.settling import Finding, give_back, settle
-from neocloud.core.reconcile.steps import Reconciler
 from neocloud.core.store.protocol import Lease, LeaseLost, Resource, StoreError, Transaction
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class LeasedPass:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        surroundings: WorkerContext,
         reconciler: Reconciler,
         resource: Resource,
         lease: Lease,
@@ -36,7 +36,7 @@ class LeasedPass:
         self._lease = lease
         self._lease_seconds = lease_seconds
         self._renewed_at = surroundings.clock.monotonic()
-        self._pass = Pass(reconciler, PassContext(surroundings, resource, lease), lease.attempts)
+        self._pass = Pass(reconciler, RunContext(surroundings, resource, lease), lease.attempts)
 
     async def run(self) -> None:
         try:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocloud.core.operations import ProgressStep
-from neocloud.core.reconcile.context import PassContext
-from neocloud.core.reconcile.steps import (
+from neocloud.core.reconcile.context import RunContext
+from neocloud.core.reconcile.reconciler import (
     Failed,
     Outcome,
     Reconciler,
@@ -45,7 +45,7 @@ class Verdict:
 class Pass:
     """The pass in progress; `progress` may be read while it runs."""
 
-    def __init__(self, reconciler: Reconciler, context: PassContext, attempts: int) -> None:
+    def __init__(self, reconciler: Reconciler, context: RunContext, attempts: int) -> None:
         self._reconciler = reconciler
         self._context = context
         self._attempts = attempts

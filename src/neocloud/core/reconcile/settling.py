@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from neocloud.core import contract, operations
 from neocloud.core.contract import ApiError
 from neocloud.core.operations import ProgressStep
-from neocloud.core.reconcile import removal
+from neocloud.core.reconcile import deletion
+from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.reconcile.one_pass import Verdict
-from neocloud.core.reconcile.steps import FINALIZER, Failed
-from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.reconcile.reconciler import FINALIZER, Failed
 from neocloud.core.store.protocol import Lease, Resource, Transaction
 
 
@@ -24,7 +24,7 @@ class Finding:
     progress: tuple[ProgressStep, ...]
 
 
-def settle(tx: Transaction, kinds: removal.Kinds, finding: Finding, now: datetime) -> None:
+def settle(tx: Transaction, kinds: deletion.Kinds, finding: Finding, now: datetime) -> None:
     """Raises LeaseLost when the finding is out of date."""
     tx.check_lease(finding.lease)
     row = tx.get(finding.resource.id)
@@ -33,7 +33,7 @@ def settle(tx: Transaction, kinds: removal.Kinds, finding: Finding, now: datetim
     is_gone = row.deleted_at is not None and finding.resource.deleted_at is not None and outcome.is_done
     finalizers = tuple(name for name in row.finalizers if not is_gone or name != FINALIZER)
     if is_gone and not finalizers:
-        removal.remove(tx, kinds, row, now)
+        deletion.delete(tx, kinds, row, now)
         return
     _write(tx, kinds, row, finding, finalizers, now)
     if not _is_overtaken(row, finding):
@@ -47,7 +47,7 @@ def _is_overtaken(row: Resource, finding: Finding) -> bool:
 
 def give_back(tx: Transaction, lease: Lease, now: datetime) -> None:
     """Leave the resource as it is, to be looked at again at once."""
-    tx.settle(
+    tx.commit_result(
         lease,
         status=None,
         state=None,
@@ -61,7 +61,7 @@ def give_back(tx: Transaction, lease: Lease, now: datetime) -> None:
 
 def _write(
     tx: Transaction,
-    kinds: removal.Kinds,
+    kinds: deletion.Kinds,
     row: Resource,
     finding: Finding,
     finalizers: tuple[str, ...],
@@ -74,7 +74,7 @@ def _write(
         settled = None
     status = None if settled is None else settled.status.SerializeToString(deterministic=True)
     state = None if settled is None else settled.state
-    tx.settle(
+    tx.commit_result(
         finding.lease,
         status=status,
         state=state,
@@ -87,8 +87,8 @@ def _write(
     if status is None or state is None or (status, state) == (row.status, row.state):
         return
     if row.owner_id:
-        tx.wake(row.owner_id, now)
-    wake_interested(tx, kinds, [row, replace(row, status=status, state=state)], now)
+        tx.enqueue(row.owner_id, now)
+    enqueue_dependents(tx, kinds, [row, replace(row, status=status, state=state)], now)
 
 
 def _tell_operations(tx: Transaction, finding: Finding, now: datetime) -> None:

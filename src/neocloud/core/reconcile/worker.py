@@ -12,10 +12,10 @@ from datetime import timedelta
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.reconcile.context import ChildKind, Surroundings
+from neocloud.core.reconcile.context import ChildKind, WorkerContext
 from neocloud.core.reconcile.leased_pass import LeasedPass
 from neocloud.core.reconcile.one_pass import back_off_seconds
-from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.store.protocol import Lease, Resource, Store, StoreError, Transaction
 
 log = logging.getLogger(__name__)
@@ -46,15 +46,17 @@ class Worker:
         self._store = store
         self._clock = clock
         self._reconcilers = {reconciler.kind: reconciler for reconciler in reconcilers}
-        self._around = Surroundings(store, clock, {kind.message: kind for kind in kinds}, new_id, self.wake)
+        self._around = WorkerContext(
+            store, clock, {kind.message: kind for kind in kinds}, new_id, self.notify
+        )
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
         self._take_over = take_over
         self._after_pass = after_pass
         self._is_new = True
-        self._woken: set[str] = set()
-        self._poked = asyncio.Event()
+        self._enqueued: set[str] = set()
+        self._notified = asyncio.Event()
         self._passes: dict[str, asyncio.Task[None]] = {}
         self._is_stopping = False
         self._grace_is_over = asyncio.Event()
@@ -64,25 +66,25 @@ class Worker:
         """Returns after `stop`; cancelling it abandons the passes as a crash would, but gives leases back."""
         try:
             while not self._is_stopping:
-                self._poked.clear()
+                self._notified.clear()
                 await self._wait(await self._look())
             await self._grace_is_over.wait()
         finally:
             await self._cancel_passes()
 
-    def wake(self, resource_id: str = "") -> None:
-        """Something happened to this resource, or, without an id, rows were made due: look now.
+    def enqueue(self, resource_id: str) -> None:
+        """Reconcile this resource now. Call it in the worker's event loop; an unknown id is ignored."""
+        self._enqueued.add(resource_id)
+        self._notified.set()
 
-        To be called in the worker's event loop. What is no id of a resource is ignored.
-        """
-        if resource_id:
-            self._woken.add(resource_id)
-        self._poked.set()
+    def notify(self) -> None:
+        """Take what has become due in the store now. Call it in the worker's event loop."""
+        self._notified.set()
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
         """Take nothing new, let passes end within the grace, then cancel the rest; leases are given back."""
         self._is_stopping = True
-        self._poked.set()
+        self._notified.set()
         running = set(self._passes.values())
         if running:
             grace = asyncio.create_task(self._clock.sleep(grace_seconds))
@@ -95,7 +97,7 @@ class Worker:
     async def _look(self) -> float:
         """Start passes for what is due; says how long to wait before looking again."""
         try:
-            await self._note_wakes()
+            await self._store_enqueued()
             for lease, resource in await self._take():
                 self._start(lease, resource)
             due_at = await self._store.read(lambda tx: tx.next_due(self._kinds))
@@ -110,11 +112,11 @@ class Worker:
         until_due = (due_at - self._clock.now()).total_seconds()
         return min(self._poll_seconds, max(_SHORTEST_WAIT_SECONDS, until_due))
 
-    async def _note_wakes(self) -> None:
+    async def _store_enqueued(self) -> None:
         """Make wakes durable before acting on them. At the start all are woken: nobody looked before."""
-        woken, self._woken = self._woken, set()
+        enqueued, self._enqueued = self._enqueued, set()
         is_new, self._is_new = self._is_new, False
-        if not woken and not is_new:
+        if not enqueued and not is_new:
             return
 
         def note(tx: Transaction) -> None:
@@ -122,14 +124,14 @@ class Worker:
             if is_new and self._take_over:
                 tx.clear_leases(self._kinds)
             if is_new:
-                tx.wake_all(self._kinds, now)
-            for resource_id in sorted(woken):
-                tx.wake(resource_id, now)
+                tx.enqueue_all(self._kinds, now)
+            for resource_id in sorted(enqueued):
+                tx.enqueue(resource_id, now)
 
         try:
             await self._store.write(note)
         except StoreError:
-            self._woken |= woken
+            self._enqueued |= enqueued
             self._is_new = is_new
             raise
 
@@ -163,22 +165,22 @@ class Worker:
 
     def _ended(self, resource: Resource, task: asyncio.Task[None]) -> None:
         del self._passes[resource.id]
-        self._poked.set()
+        self._notified.set()
         self._after_pass(resource.kind)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("The pass over %s broke: %s", resource.id, error, exc_info=error)
 
     async def _wait(self, seconds: float) -> None:
         """Until poked or until this time has passed."""
-        if self._poked.is_set() or self._is_stopping:
+        if self._notified.is_set() or self._is_stopping:
             return
         sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        poked = asyncio.ensure_future(self._poked.wait())
+        notified = asyncio.ensure_future(self._notified.wait())
         try:
-            await asyncio.wait({sleeping, poked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sleeping, notified}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             sleeping.cancel()
-            poked.cancel()
+            notified.cancel()
 
     async def _cancel_passes(self) -> None:
         running = list(self._passes.values())

@@ -1,9 +1,9 @@
 """What the control plane asks of its database.
 
-A store holds resources, operations, idempotency keys, audit events, state history, claims, counters, marks
-and secrets. All work happens in transactions: a plain function that gets a `Transaction`. It is synchronous
-on purpose: no network call can hide inside. Writers are serialised per store (SQLite) or by the database
-(PostgreSQL); a writer that raises leaves nothing behind.
+A store holds resources, operations, idempotency keys, audit events, state history, reservations, counters,
+marks and secrets. All work happens in transactions: a plain function that gets a `Transaction`. It is
+synchronous on purpose: no network call can hide inside. Writers are serialised per store (SQLite) or by the
+database (PostgreSQL); a writer that raises leaves nothing behind.
 
 The store knows no message types: spec and status are bytes. It never decides what is legal.
 """
@@ -27,7 +27,11 @@ class AlreadyExists(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The row was changed or leased by another worker meanwhile; drop the result and look again."""
+    """Another worker has leased the row, or it is gone; drop the result of the run."""
+
+
+class StaleVersion(StoreError):
+    """The row was changed or removed since it was read; read it again and repeat the change."""
 
 
 @dataclass(frozen=True)
@@ -158,12 +162,12 @@ class Transaction(Protocol):
     def owned(self, owner_id: str) -> Sequence[Resource]: ...
 
     def update(self, resource: Resource, *, expected_version: int | None = None) -> None:
-        """Write metadata, spec, status, state, finalizers; raises LeaseLost if the row's version is not the
-        expected one. Appends to the history when state, spec or labels changed. Makes the row due."""
+        """Write metadata, spec, status, state, finalizers; raises StaleVersion if the row's version is not
+        the expected one. Appends to the history when state, spec or labels changed. Makes the row due."""
         ...
 
     def delete(self, resource_id: str) -> None:
-        """Remove the row, its secrets, claims and counters; the history keeps a last entry."""
+        """Remove the row, its secrets, reservations and counters; the history keeps a last entry."""
         ...
 
     # Reconciling
@@ -177,7 +181,7 @@ class Transaction(Protocol):
         """Take the lease, or None when another worker holds it or nothing is due any more."""
         ...
 
-    def settle(
+    def commit_result(
         self,
         lease: Lease,
         *,
@@ -189,7 +193,7 @@ class Transaction(Protocol):
         attempts: int,
         now: datetime,
     ) -> None:
-        """Give the lease back with its result. Raises LeaseLost. A wake() that came while the lease was held
+        """Release the lease and write the result of the run. Raises LeaseLost. An enqueue() during the lease
         wins over `due_at`: the row stays due."""
         ...
 
@@ -201,11 +205,11 @@ class Transaction(Protocol):
         """Raises LeaseLost unless this lease is still the one that holds."""
         ...
 
-    def wake(self, resource_id: str, at: datetime) -> None:
+    def enqueue(self, resource_id: str, at: datetime) -> None:
         """Make the resource due at `at` unless it is due sooner. Unknown ids are ignored."""
         ...
 
-    def wake_all(self, kinds: Sequence[str], at: datetime) -> int:
+    def enqueue_all(self, kinds: Sequence[str], at: datetime) -> int:
         """Wake every resource of these kinds: what happened while nobody looked is not known."""
         ...
 
@@ -287,20 +291,20 @@ class Transaction(Protocol):
         Return what was removed and the `after` of the next page ("": none)."""
         ...
 
-    # Claims: a value in a space, e.g. an address in a pool, belongs to one resource and goes with it.
-    def claim(self, space: str, value: str, resource_id: str) -> bool:
+    # Reservations: a value in a namespace, e.g. an address in a pool, belongs to one resource until its end.
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
         """True when the value is this resource's now, or was already; False when another holds it."""
         ...
 
-    def claims(self, space: str) -> Mapping[str, str]:
-        """Who holds what in the space: resource ids by value."""
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        """Who holds what in the namespace: resource ids by value."""
         ...
 
     def held_by(self, resource_id: str) -> Set[tuple[str, str]]:
-        """What the resource holds: (space, value). Costs as much as it holds, whatever others do."""
+        """What the resource holds: (namespace, value). Costs as much as it holds, whatever others do."""
         ...
 
-    def release(self, space: str, value: str) -> None:
+    def release(self, namespace: str, value: str) -> None:
         """Whoever held it; a value that nobody holds is ignored."""
         ...
 

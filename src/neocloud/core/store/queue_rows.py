@@ -1,7 +1,7 @@
 """The queue in a transaction: who is due, who holds which lease, and giving a lease back with its result.
 
 A row without a lease is due when `due_at` has come. Taking a lease clears `due_at`, so that a wish to look
-again (`wake`) which comes during the lease is told apart and survives the giving back. A leased row is due
+again (`enqueue`) which comes during the lease is told apart and survives the giving back. A leased row is due
 when its lease has run out: its holder is dead.
 """
 
@@ -74,7 +74,7 @@ class QueueRows(ResourceRows):
         row = self._one(_ROW, {"id": resource_id})
         return Lease(resource_id, token, until, row.attempts)
 
-    def settle(
+    def commit_result(
         self,
         lease: Lease,
         *,
@@ -114,7 +114,7 @@ class QueueRows(ResourceRows):
     def clear_leases(self, kinds: Sequence[str]) -> int:
         return self._do(_CLEAR_LEASES, {"kinds": list(kinds), "at": to_micros(self._clock.now())})
 
-    def wake_all(self, kinds: Sequence[str], at: datetime) -> int:
+    def enqueue_all(self, kinds: Sequence[str], at: datetime) -> int:
         return self._do(_WAKE_ALL, {"kinds": list(kinds), "at": to_micros(at)})
 
     def _held(self, lease: Lease) -> int | None:

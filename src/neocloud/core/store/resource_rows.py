@@ -7,7 +7,7 @@ from typing import cast
 
 from sqlalchemy import Select, bindparam, delete, insert, literal_column, select, update
 
-from neocloud.core.store.protocol import AlreadyExists, LeaseLost, Page, Resource, Transaction, is_noted
+from neocloud.core.store.protocol import AlreadyExists, Page, Resource, StaleVersion, Transaction, is_noted
 from neocloud.core.store.rows import history_values, resource_from, resource_values, to_micros
 from neocloud.core.store.session import Session, insert_new
 from neocloud.core.store.tables import claims, counters, history, queue, resources, secrets
@@ -91,15 +91,15 @@ class ResourceRows(Session):
     def update(self, resource: Resource, *, expected_version: int | None = None) -> None:
         old = self.get(resource.id)
         if old is None:
-            raise LeaseLost(f"{resource.id} does not exist any more.")
+            raise StaleVersion(f"{resource.id} does not exist any more.")
         if expected_version is not None and old.resource_version != expected_version:
-            raise LeaseLost(
+            raise StaleVersion(
                 f"{resource.id} is at version {old.resource_version}, not at {expected_version}: "
                 "somebody changed it meanwhile."
             )
         self._check_place(old, resource)
         self._replace(old, resource)
-        self.wake(resource.id, self._clock.now())
+        self.enqueue(resource.id, self._clock.now())
 
     def delete(self, resource_id: str) -> None:
         resource = self.get(resource_id)
@@ -112,7 +112,7 @@ class ResourceRows(Session):
         self._do(_INSERT_HISTORY, history_values(resource, self._clock.now(), self._vault, is_deleted=True))
         self._tell(resource, None)
 
-    def wake(self, resource_id: str, at: datetime) -> None:
+    def enqueue(self, resource_id: str, at: datetime) -> None:
         self._do(_WAKE, {"id": resource_id, "at": to_micros(at)})
 
     def _replace(self, old: Resource, new: Resource, at: datetime | None = None) -> None:

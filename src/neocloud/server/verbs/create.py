@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.seeding import sow
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
@@ -54,7 +54,7 @@ class Create:
             row = self._with_content(draft, resource)
             self._insert(tx, row)
             self._insert_beside(tx, row, resource, world)
-            wake_interested(tx, self._runtime.kinds, [row], now)
+            enqueue_dependents(tx, self._runtime.kinds, [row], now)
             operation = new_operation(inbound, self._kind, row, now, f"{self._shape.word} {row.name}".strip())
             return Change(accepted(self._kind, operation, now))
 

@@ -82,7 +82,7 @@ class Custom:
                 remember(tx, inbound, answer, self._runtime.now())
 
         await self._runtime.store.write(record)
-        self._runtime.wake()
+        self._runtime.notify()
         return answer
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.reconcile import removal
-from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.reconcile import deletion
+from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
@@ -81,9 +81,9 @@ class Delete:
             state = self._kind.deleting_state
             status = wire.with_state(row.kind, row.status, state)
             tx.update(replace(row, deleted_at=now, updated_at=now, state=state, status=status))
-            wake_interested(tx, self._runtime.kinds, [row], now)
+            enqueue_dependents(tx, self._runtime.kinds, [row], now)
             return Change(operation)
-        removal.remove(tx, self._runtime.kinds, row, now)
+        deletion.delete(tx, self._runtime.kinds, row, now)
         return Change(operations.finish(operation, now))
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
 from neocloud.server.access import refuse_part, require, require_acting, require_references
@@ -170,7 +170,7 @@ class Update:
             tx.update(changed, expected_version=row.resource_version)
         except AlreadyExists:
             raise contract.already_exists(self._shape.word, changed.name) from None
-        wake_interested(tx, self._runtime.kinds, [row, changed], now)
+        enqueue_dependents(tx, self._runtime.kinds, [row, changed], now)
         is_true_already = not is_new_spec and row.observed_version >= row.resource_version
         return Change(
             operations.finish(operation, now) if is_true_already else accepted(self._kind, operation, now)

@@ -18,8 +18,8 @@ SchedulingState = contract.enum("nebius.billing.v1.PricingPolicyStatus.Schedulin
 PricingPolicy = contract.message(PRICING_POLICY)
 
 
-def policy_space(policy_id: str) -> str:
-    """Whoever has a claim in this space names the policy: instances, each with its own id as the value."""
+def policy_namespace(policy_id: str) -> str:
+    """Return the namespace in which each instance that names the policy reserves its own id."""
     return f"{policy_id}/instances"
 
 

@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.billing.resources import policy_space
+from neocloud.services.billing.resources import policy_namespace
 from neocloud.services.billing.rules.pricing_policy import running_under
 
 
 def pricing_policy_view(policy: Any, tx: Transaction, now: datetime) -> None:
-    holders = tx.claims(policy_space(policy.metadata.id))
+    holders = tx.reservations(policy_namespace(policy.metadata.id))
     policy.status.running_vm_count = len(running_under(holders, tx.get))

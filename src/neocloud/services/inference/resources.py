@@ -94,17 +94,17 @@ class DeploymentReason(StrEnum):
     JOB_REFUSED = "JobRefused"
 
 
-def names_space(tenant_id: str) -> str:
+def names_namespace(tenant_id: str) -> str:
     """Claims of the names that clients call, each by its model."""
     return f"inference.names/{tenant_id}"
 
 
-def flavours_space(model_id: str) -> str:
+def flavours_namespace(model_id: str) -> str:
     """Claims of a model's flavours, each by the deployment that serves it."""
     return f"inference.flavours/{model_id}"
 
 
-def users_space(model_id: str) -> str:
+def users_namespace(model_id: str) -> str:
     """Claims on a model by those that need it: deployments that serve it, adapters on it."""
     return f"inference.users/{model_id}"
 

@@ -12,7 +12,7 @@ from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.compute.resources import (
     FilesystemState,
-    attachment_space,
+    attachment_namespace,
     check_room,
     cluster_demands,
     filesystem_attachment,
@@ -74,11 +74,11 @@ class ClusterRules(Rules):
     def complete(self, new: Any, old: Any | None, world: World) -> None:
         """Say to the filesystems who uses them, so that they are not deleted meanwhile."""
         for mounted in old.spec.filesystems if old else ():
-            world.release(attachment_space(mounted.filesystem_id), _attachment(new))
+            world.release(attachment_namespace(mounted.filesystem_id), _attachment(new))
         for mounted in new.spec.filesystems:
-            world.claim(attachment_space(mounted.filesystem_id), _attachment(new), new.metadata.id)
+            world.reserve(attachment_namespace(mounted.filesystem_id), _attachment(new), new.metadata.id)
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         """Filesystems show who uses them."""
         return [mounted.filesystem_id for mounted in resource.spec.filesystems]
 

@@ -1,13 +1,13 @@
 """How a network's records become one object of the engine, and how that goes.
 
-Whatever changes in a network wakes it (`Rules.wakes`), and it is applied whole: that is one atomic change.
+Every change inside a network enqueues it (`Rules.dependents`), and it is applied whole: one atomic change.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable
 from neocloud.services.vpc import resources as vpc

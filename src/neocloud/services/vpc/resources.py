@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import Resource
 
 NETWORK = "nebius.vpc.v1.Network"
@@ -140,19 +140,19 @@ def address_of(allocation: Resource) -> str:
     return AllocationStatus.FromString(allocation.status).details.allocated_cidr.partition("/")[0]
 
 
-def assignment_space(allocation_id: str) -> str:
-    """Whoever has the one claim in this space has the address."""
+def assignment_namespace(allocation_id: str) -> str:
+    """Whoever has the one reservation in this namespace has the address."""
     return f"{allocation_id}/assignment"
 
 
 async def assign(context: Context, allocation_id: str) -> bool:
     """Take the address for the context's resource; False while another has it. May be repeated."""
-    return await context.claim(assignment_space(allocation_id), [_ASSIGNED]) is not None
+    return await context.reserve(assignment_namespace(allocation_id), [_ASSIGNED]) is not None
 
 
 async def unassign(context: Context, allocation_id: str) -> None:
     """Give it back, if this resource has it. Deleting the resource does it too."""
-    await context.release(assignment_space(allocation_id), _ASSIGNED)
+    await context.release(assignment_namespace(allocation_id), _ASSIGNED)
 
 
 def default_security_group(groups: Iterable[Resource], network_id: str) -> Resource | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import FINALIZER
+from neocloud.core.reconcile.reconciler import FINALIZER
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.world import StoreWorld
 from neocloud.services.vpc import resources as vpc

@@ -6,10 +6,10 @@ from typing import Any
 from neocloud.core import wire
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.world import StoreWorld
-from neocloud.services.vpc.resources import SUBNET, AllocationStatus, assignment_space
+from neocloud.services.vpc.resources import SUBNET, AllocationStatus, assignment_namespace
 from neocloud.services.vpc.rules.pools import networks_with
+from neocloud.services.vpc.rules.reservations import pool_blocks
 from neocloud.services.vpc.rules.routes import subnets_with
-from neocloud.services.vpc.rules.spaces import pool_blocks
 from neocloud.services.vpc.rules.subnets import show_surroundings
 
 _INSTANCE = "nebius.compute.v1.Instance"
@@ -18,7 +18,7 @@ _INSTANCE = "nebius.compute.v1.Instance"
 def view_allocation(allocation: Any, tx: Transaction, now: datetime) -> None:
     row = tx.get(allocation.metadata.id)
     allocation.status.static = row is None or not row.owner_id
-    for holder_id in tx.claims(assignment_space(allocation.metadata.id)).values():
+    for holder_id in tx.reservations(assignment_namespace(allocation.metadata.id)).values():
         allocation.status.state = AllocationStatus.State.Value("ASSIGNED")
         interface = allocation.status.assignment.network_interface
         interface.instance_id = holder_id
@@ -36,7 +36,7 @@ def view_subnet(subnet: Any, tx: Transaction, now: datetime) -> None:
 def view_pool(pool: Any, tx: Transaction, now: datetime) -> None:
     world = StoreWorld(tx, now)
     pool.status.assignment.networks.extend(networks_with(world, pool))
-    holders = sorted(set(tx.claims(pool_blocks(pool.metadata.id)).values()))
+    holders = sorted(set(tx.reservations(pool_blocks(pool.metadata.id)).values()))
     subnets = [row.id for holder in holders if (row := tx.get(holder)) and row.kind == SUBNET]
     pool.status.assignment.subnets.extend(subnets)
 

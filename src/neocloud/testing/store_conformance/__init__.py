@@ -8,12 +8,12 @@
 """
 
 from neocloud.testing.store_conformance.audit import AuditConformance
-from neocloud.testing.store_conformance.claims import ClaimConformance
 from neocloud.testing.store_conformance.counters import CounterConformance
 from neocloud.testing.store_conformance.history import HistoryConformance
 from neocloud.testing.store_conformance.marks import MarkConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import RecordConformance
+from neocloud.testing.store_conformance.reservations import ReservationConformance
 from neocloud.testing.store_conformance.resources import ResourceConformance
 from neocloud.testing.store_conformance.secrets import SecretConformance
 from neocloud.testing.store_conformance.transactions import TransactionConformance
@@ -25,7 +25,7 @@ class StoreConformance(
     RecordConformance,
     HistoryConformance,
     AuditConformance,
-    ClaimConformance,
+    ReservationConformance,
     CounterConformance,
     SecretConformance,
     MarkConformance,

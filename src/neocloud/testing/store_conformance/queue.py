@@ -14,7 +14,7 @@ LATER = NOW + timedelta(seconds=60)
 
 def settle(tx: Transaction, lease: Lease, **values: Any) -> None:
     nothing = dict.fromkeys(("status", "state", "observed_version", "finalizers", "due_at"))
-    tx.settle(lease, **{**nothing, "attempts": 0, "now": NOW, **values})
+    tx.commit_result(lease, **{**nothing, "attempts": 0, "now": NOW, **values})
 
 
 async def take(store: Store, token: str = "t1", now=NOW, until=SOON) -> Lease | None:
@@ -102,7 +102,7 @@ class QueueConformance:
         assert await store.read(lambda tx: tx.next_due([KIND])) is None
 
     async def test_a_wake_during_the_lease_wins(self, store: Store, leased: Lease) -> None:
-        await store.write(lambda tx: tx.wake("r1", NOW))
+        await store.write(lambda tx: tx.enqueue("r1", NOW))
         assert await due(store) == []
         await store.write(lambda tx: settle(tx, leased, due_at=LATER))
         assert await due(store) == ["r1"]
@@ -117,9 +117,9 @@ class QueueConformance:
 
     async def test_a_wake_never_delays(self, store: Store) -> None:
         await store.write(lambda tx: tx.insert(resource("r1")))
-        await store.write(lambda tx: tx.wake("r1", LATER))
+        await store.write(lambda tx: tx.enqueue("r1", LATER))
         assert await due(store) == ["r1"]
-        await store.write(lambda tx: tx.wake("slurmcluster-e00none", NOW))
+        await store.write(lambda tx: tx.enqueue("slurmcluster-e00none", NOW))
 
     async def test_attempts_are_remembered(self, store: Store, leased: Lease) -> None:
         await store.write(lambda tx: settle(tx, leased, attempts=3, due_at=NOW))
@@ -138,7 +138,7 @@ class QueueConformance:
         assert other is not None
         await store.write(lambda tx: settle(tx, other))
         assert await store.write(lambda tx: tx.clear_leases([KIND])) == 1
-        await store.write(lambda tx: tx.wake_all([KIND], NOW))
+        await store.write(lambda tx: tx.enqueue_all([KIND], NOW))
         assert sorted(await due(store)) == ["r1", "r2"]
         with pytest.raises(LeaseLost):
             await store.write(lambda tx: settle(tx, leased))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from neocloud.core.store import AlreadyExists, LeaseLost, Page, Store
+from neocloud.core.store import AlreadyExists, Page, StaleVersion, Store
 from neocloud.testing.store_conformance.samples import KIND, NOW, PARENT, resource
 
 
@@ -72,12 +72,12 @@ class ResourceConformance:
         await store.write(lambda tx: tx.insert(resource()))
         changed = resource(resource_version=2, spec=b"new")
         await store.write(lambda tx: tx.update(changed, expected_version=1))
-        with pytest.raises(LeaseLost):
+        with pytest.raises(StaleVersion):
             await store.write(lambda tx: tx.update(changed, expected_version=1))
         assert await store.read(lambda tx: tx.get(changed.id)) == changed
 
     async def test_an_update_of_a_removed_resource_is_refused(self, store: Store) -> None:
-        with pytest.raises(LeaseLost):
+        with pytest.raises(StaleVersion):
             await store.write(lambda tx: tx.update(resource()))
 
     async def test_lists_come_in_order_of_creation(self, store: Store) -> None:

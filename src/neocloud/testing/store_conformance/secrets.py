@@ -40,7 +40,7 @@ class SecretConformance:
         lease = await store.write(lambda tx: tx.lease(row.id, "t", NOW, NOW + timedelta(seconds=10)))
         assert lease is not None
         await store.write(
-            lambda tx: tx.settle(
+            lambda tx: tx.commit_result(
                 lease,
                 status=b"\x08\x02",
                 state=None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.ai.reconcile.endpoint import EndpointReconciler
 from neocloud.services.ai.reconcile.job import JobReconciler

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.core.reconcile.reconciler import Outcome, Settled
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from neocloud.core.reconcile.steps import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
 from neocloud.engines.base import ObservedPod, PodPhase
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details

@@ -6,7 +6,7 @@ A security group of its own lets anybody who reaches the subnet talk to its port
 from collections.abc import Mapping
 from typing import Any
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
 from neocloud.services.ai.reconcile.scope import WorkloadScope

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.services.ai.record import Record, read_record

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Engine, EngineError, PathRefused, Reference
 from neocloud.services.ai.reconcile.place import find_filesystems, find_interface

@@ -6,7 +6,7 @@ from typing import Any
 from neocloud.core.service import Violation, World
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.resources import ReadWrite
-from neocloud.services.compute.resources import attachment_space, filesystem_attachment, find_filesystem
+from neocloud.services.compute.resources import attachment_namespace, filesystem_attachment, find_filesystem
 from neocloud.services.vpc.resources import NETWORK, SUBNET, SubnetSpec
 
 DEFAULT_NETWORK = "default-network"
@@ -36,7 +36,7 @@ def hold_filesystems(new: Any, world: World) -> None:
     """They are not deleted from under a workload."""
     for volume in new.spec.volumes:
         value = filesystem_attachment(new.metadata.id, is_read_only=is_read_only(volume))
-        world.claim(attachment_space(volume.source), value, new.metadata.id)
+        world.reserve(attachment_namespace(volume.source), value, new.metadata.id)
 
 
 def is_read_only(volume: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.protocol import Resource
-from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState, policy_space
+from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState, policy_namespace
 from neocloud.services.billing.rules.price_list import PriceList, Unit, default_price_list
 from neocloud.services.compute.resources import InstanceState, platforms
 
@@ -63,7 +63,7 @@ def running_under(holders: Mapping[str, str], get: Callable[[str], Resource | No
 
 
 def _check_unused(policy: Any, world: World, what: str) -> None:
-    running = running_under(world.claims(policy_space(policy.id)), world.get)
+    running = running_under(world.reservations(policy_namespace(policy.id)), world.get)
     if running:
         users = ", ".join(row.name or row.id for row in running[:5])
         raise contract.bad_state(

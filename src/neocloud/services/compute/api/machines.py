@@ -3,7 +3,7 @@
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import RetryLater
+from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import EngineError, PodPhase, Reference

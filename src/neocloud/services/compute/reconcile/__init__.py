@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.reconcile.disk import DiskReconciler
 from neocloud.services.compute.reconcile.filesystem import FilesystemReconciler

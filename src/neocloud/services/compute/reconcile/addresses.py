@@ -4,7 +4,7 @@ An interface is known when all of its addresses are; until then nothing of it is
 before it is used, so that no two instances answer to one.
 """
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
 from neocloud.services.compute.reconcile.machine_scope import MachineScope

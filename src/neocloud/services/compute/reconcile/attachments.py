@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import DiskView, SharedView

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.core.reconcile.steps import RetryLater
+from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.engines.base import Engine, EngineError, Reference
 from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
 

@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from neocloud.core.reconcile.steps import Context, Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import Engine, PodPhase
 from neocloud.services.compute.reconcile.control import MachineControl
 from neocloud.services.compute.reconcile.volumes import POLL_SECONDS, VolumeScope, make_volume
-from neocloud.services.compute.resources.disk import DiskReason, DiskState, attachment_space, writer
+from neocloud.services.compute.resources.disk import DiskReason, DiskState, attachment_namespace, writer
 from neocloud.services.compute.resources.instance import INSTANCE, namespace, pod_name
 
 
@@ -37,7 +37,7 @@ async def _machine_of(store: Store, disk: Resource | None) -> str:
     """The instance that may be writing this disk."""
     if disk is None:
         return ""
-    holder = writer(await store.read(lambda tx: tx.claims(attachment_space(disk.id))))
+    holder = writer(await store.read(lambda tx: tx.reservations(attachment_namespace(disk.id))))
     owner = await store.read(lambda tx: tx.get(disk.owner_id)) if disk.owner_id else None
     return holder or (owner.id if owner is not None and owner.kind == INSTANCE else "")
 

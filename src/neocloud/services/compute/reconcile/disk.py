@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine
 from neocloud.services.compute.reconcile.volumes import (
@@ -24,7 +24,7 @@ from neocloud.services.compute.resources.disk import (
     DiskReason,
     DiskState,
     DiskStatus,
-    attachment_space,
+    attachment_namespace,
     is_public_image,
     readers,
     writer,
@@ -49,7 +49,7 @@ class DiskReconciler:
         source = await self._make_source(context, disk)
         volume = VolumeView(disk.metadata.id, size_bytes(disk.spec), source or VolumeSource())
         observation = await self._engine.observe(disk.metadata.id)
-        claims = await self._store.read(lambda tx: tx.claims(attachment_space(disk.metadata.id)))
+        claims = await self._store.read(lambda tx: tx.reservations(attachment_namespace(disk.metadata.id)))
         return VolumeScope(
             context, disk, volume, observation, has_source=source is not None, attachments=claims
         )

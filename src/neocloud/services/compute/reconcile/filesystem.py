@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
 from neocloud.services.compute.render import FilesystemView, removal, render
@@ -21,7 +21,7 @@ from neocloud.services.compute.resources import (
     FilesystemStatus,
     size_bytes,
 )
-from neocloud.services.compute.resources.disk import attachment_space
+from neocloud.services.compute.resources.disk import attachment_namespace
 from neocloud.services.compute.resources.filesystem import attached
 
 LOOK_AGAIN_SECONDS = 60.0
@@ -64,7 +64,7 @@ class FilesystemReconciler:
             observation=await self._engine.observe(view.namespace),
             was_made=row.observed_version > 0,
             is_deleting=row.deleted_at is not None,
-            attachments=await self._store.read(lambda tx: tx.claims(attachment_space(row.id))),
+            attachments=await self._store.read(lambda tx: tx.reservations(attachment_namespace(row.id))),
         )
 
     def steps(self, scope: FilesystemScope) -> Sequence[Step]:

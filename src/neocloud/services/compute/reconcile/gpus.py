@@ -1,9 +1,9 @@
 """Which of the host's GPUs an instance has: claimed when it starts, given back when it is stopped.
 
-A GPU is handed to the guest whole, by VFIO. None is promised twice: the claims are one space of the machine.
+A GPU is handed to the guest whole, by VFIO. None is promised twice: all are reserved in one namespace.
 """
 
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Accelerator, Capabilities
 from neocloud.fleet.gpu_models import gpu_type
@@ -11,7 +11,7 @@ from neocloud.services.compute.render import GpuView
 from neocloud.services.compute.resources.catalogue import Preset
 from neocloud.services.compute.resources.instance import InstanceReason
 
-SPACE = "gpus"
+NAMESPACE = "gpus"
 
 
 async def take_gpus(
@@ -25,10 +25,10 @@ async def take_gpus(
     }
 
     def take(tx: Transaction) -> list[Accelerator]:
-        held = tx.claims(SPACE)
+        held = tx.reservations(NAMESPACE)
         mine = [value for value in fitting if held.get(value) == instance_id]
         for value in fitting:
-            if len(mine) < preset.gpus and value not in held and tx.claim(SPACE, value, instance_id):
+            if len(mine) < preset.gpus and value not in held and tx.reserve(NAMESPACE, value, instance_id):
                 mine.append(value)
         return [fitting[value] for value in mine[: preset.gpus]]
 
@@ -45,9 +45,9 @@ async def take_gpus(
 
 async def give_gpus_back(store: Store, instance_id: str) -> None:
     def give(tx: Transaction) -> None:
-        for value, holder in tx.claims(SPACE).items():
+        for value, holder in tx.reservations(NAMESPACE).items():
             if holder == instance_id:
-                tx.release(SPACE, value)
+                tx.release(NAMESPACE, value)
 
-    if instance_id in (await store.read(lambda tx: tx.claims(SPACE))).values():
+    if instance_id in (await store.read(lambda tx: tx.reservations(NAMESPACE))).values():
         await store.write(give)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import KubernetesObject
 from neocloud.services.compute.reconcile.machine_scope import MachineScope

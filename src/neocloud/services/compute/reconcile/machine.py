@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import (

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transaction
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.services.compute.reconcile.control import GuestStatus

@@ -5,7 +5,7 @@ While a machine runs it is RUNNING, whatever else of it is still being changed: 
 
 from typing import Any
 
-from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.core.reconcile.reconciler import Outcome, Settled
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.resources.instance import (
     InstanceState,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine
 from neocloud.services.compute.reconcile.copies import copy_volume, require_source

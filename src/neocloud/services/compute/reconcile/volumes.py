@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.core.reconcile.steps import Context, Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
 from neocloud.services.compute.render import VolumeView, volume_objects, volume_removal
 from neocloud.services.compute.resources.disk import DiskReason

@@ -8,7 +8,7 @@ from neocloud.services.compute.resources.catalogue import (
     preset,
     preset_violations,
 )
-from neocloud.services.compute.resources.disk import attachment_space
+from neocloud.services.compute.resources.disk import attachment_namespace
 from neocloud.services.compute.resources.filesystem import (
     FILESYSTEM,
     FILESYSTEM_ID_PREFIX,
@@ -55,7 +55,7 @@ __all__ = [
     "InstanceState",
     "Platform",
     "Preset",
-    "attachment_space",
+    "attachment_namespace",
     "check_capacity",
     "check_room",
     "claim_name",

@@ -1,7 +1,7 @@
 """Disk, DiskSnapshot and Image: names that other parts may rely on, and who holds a disk.
 
-An attachment is a claim in the space of the disk: the value "read-write" belongs to one instance, a read-only
-attachment is a value of its own. So two instances never write one disk, whatever races.
+An attachment is a reservation in the namespace of the disk: the value "read-write" belongs to one instance, a
+read-only attachment is a value of its own. So two instances never write one disk, whatever races.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class DiskReason(StrEnum):
     SOURCE_LOST = "SourceLost"
 
 
-def attachment_space(disk_id: str) -> str:
+def attachment_namespace(disk_id: str) -> str:
     return f"attachments/{disk_id}"
 
 

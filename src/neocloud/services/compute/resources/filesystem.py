@@ -26,7 +26,7 @@ ROOT_FILESYSTEM_LABEL = "neocloud.dev/root-filesystem"
 
 
 def attachment_value(instance_id: str, *, is_read_only: bool) -> str:
-    """Many may attach a filesystem at once: each has a claim of its own in the filesystem's space."""
+    """Many may attach a filesystem: each has a reservation of its own in the filesystem's namespace."""
     return f"{_READERS if is_read_only else _WRITERS}{instance_id}"
 
 

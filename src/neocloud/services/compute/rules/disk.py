@@ -13,7 +13,7 @@ from neocloud.services.compute.resources.disk import (
     DiskType,
     ImageSpec,
     SnapshotSpec,
-    attachment_space,
+    attachment_namespace,
 )
 from neocloud.services.compute.resources.sizes import size_bytes
 from neocloud.services.compute.rules.disk_spec import disk_spec_violations, source
@@ -31,7 +31,7 @@ class DiskRules(Rules):
         if row is not None and new.spec.WhichOneof("source") != "source_snapshot_id":
             new.status.source_image_id = row.id
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         """Those who use it: they tell their guests of its size."""
         yield resource.status.read_write_attachment
         yield from resource.status.read_only_attachments
@@ -42,7 +42,7 @@ class DiskRules(Rules):
 
     def check_delete(self, resource: Any, world: World) -> None:
         disk = resource.metadata
-        holders = sorted(set(world.claims(attachment_space(disk.id)).values()))
+        holders = sorted(set(world.reservations(attachment_namespace(disk.id)).values()))
         if holders:
             raise contract.bad_state(
                 disk.id,

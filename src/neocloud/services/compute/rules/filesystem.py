@@ -12,7 +12,7 @@ from neocloud.services.compute.resources import (
     FilesystemType,
     size_bytes,
 )
-from neocloud.services.compute.resources.disk import attachment_space
+from neocloud.services.compute.resources.disk import attachment_namespace
 
 MAX_SIZE_BYTES = 1024 * 1024 * GIB
 SERVED_TYPES = ("NETWORK_SSD",)
@@ -32,7 +32,7 @@ class FilesystemRules(Rules):
             yield Violation("spec.block_size_bytes", f"must be {BLOCK_SIZE_BYTES}, or left out")
 
     def check_delete(self, resource: Any, world: World) -> None:
-        holders = sorted(set(world.claims(attachment_space(resource.metadata.id)).values()))
+        holders = sorted(set(world.reservations(attachment_namespace(resource.metadata.id)).values()))
         if holders:
             raise contract.bad_state(
                 resource.metadata.id,

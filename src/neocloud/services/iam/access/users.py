@@ -68,9 +68,9 @@ def add_user(
     )
     tx.insert(row)
     if federation_id:
-        is_free = tx.claim(_identity_space(federation_id, attributes.sub), "", row.id)
+        is_free = tx.reserve(_identity_namespace(federation_id, attributes.sub), "", row.id)
     else:
-        is_free = tx.claim(_address_space(attributes.email), tenant_id, row.id)
+        is_free = tx.reserve(_address_namespace(attributes.email), tenant_id, row.id)
     if not is_free:
         raise contract.already_exists("user account", attributes.email or attributes.sub)
     put_attributes(tx, row.id, attributes)
@@ -80,14 +80,14 @@ def add_user(
 def find_by_address(tx: Transaction, email: str, tenant_id: str = "") -> Resource | None:
     """The account that signs in with this address; None also when several tenants have one and none is
     named."""
-    holders = tx.claims(_address_space(email))
+    holders = tx.reservations(_address_namespace(email))
     if tenant_id:
         return tx.get(holders.get(tenant_id, ""))
     return tx.get(next(iter(holders.values()))) if len(holders) == 1 else None
 
 
 def find_by_identity(tx: Transaction, federation_id: str, sub: str) -> Resource | None:
-    return tx.get(tx.claims(_identity_space(federation_id, sub)).get("", ""))
+    return tx.get(tx.reservations(_identity_namespace(federation_id, sub)).get("", ""))
 
 
 def is_usable(tx: Transaction, account: Resource) -> bool:
@@ -117,9 +117,9 @@ def normal_address(email: str) -> str:
     return email.strip().casefold()
 
 
-def _address_space(email: str) -> str:
+def _address_namespace(email: str) -> str:
     return f"iam.address/{normal_address(email)}"
 
 
-def _identity_space(federation_id: str, sub: str) -> str:
+def _identity_namespace(federation_id: str, sub: str) -> str:
     return f"iam.identity/{federation_id}/{sub}"

@@ -60,7 +60,7 @@ def _wake(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
     for deployment_id in sorted(deployment_ids):
         row = tx.get(deployment_id)
         if row is not None and row.kind == DEPLOYMENT:
-            tx.wake(deployment_id, call.dependencies.clock.now())
+            tx.enqueue(deployment_id, call.dependencies.clock.now())
 
 
 METHODS = (

@@ -20,7 +20,7 @@ async def wake(call: Call, request: Any) -> Any:
             raise contract.not_found("deployment", request.id)
         if row.deleted_at is not None:
             raise contract.bad_state(row.id, f"{row.id} is being deleted.")
-        tx.wake(row.id, now)
+        tx.enqueue(row.id, now)
 
     await call.dependencies.store.write(work)
     call.dependencies.extras[TRAFFIC].wake(request.id)

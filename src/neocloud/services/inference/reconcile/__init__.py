@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.steps import Reconciler
+from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.inference.reconcile.deployment import DeploymentReconciler
 from neocloud.services.inference.reconcile.model import ModelReconciler

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
 from neocloud.services.inference.extras import TRAFFIC

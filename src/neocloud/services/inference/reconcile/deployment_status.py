@@ -3,7 +3,7 @@
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.core.reconcile.reconciler import Outcome, Settled
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import DeploymentState, DeploymentStatus, Replica
 

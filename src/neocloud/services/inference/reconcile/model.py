@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.reconcile.steps import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.services.inference.reconcile.log_tail import last_lines
@@ -29,7 +29,7 @@ from neocloud.services.inference.resources import (
     ModelStatus,
     WeightsGone,
     namespace,
-    users_space,
+    users_namespace,
     weights_folder,
 )
 
@@ -70,7 +70,7 @@ class ModelReconciler:
 
     async def scope(self, context: Context) -> ModelScope:
         scope = ModelScope(context, wire.resource_message(context.resource))
-        for user_id in sorted(await context.claims(users_space(scope.model_id))):
+        for user_id in sorted(await context.reservations(users_namespace(scope.model_id))):
             row = await context.get(user_id)
             if row is not None and row.deleted_at is None:
                 scope.users[user_id] = row.kind

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neocloud.core.contract import ApiError
-from neocloud.core.reconcile.steps import RetryLater
+from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.services.compute.resources import HOLDERS, check_room

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.engines.base import Engine, KubernetesObject, ObservedPod, PodPhase, Reference
 from neocloud.services.compute.resources import preset
 from neocloud.services.inference.reconcile.log_tail import last_lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.services.inference.resources import (
     MODEL,
     ModelState,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Store
 from neocloud.services.inference.reconcile.placement import Seen
 from neocloud.services.inference.reconcile.pods import engine_view
@@ -211,8 +211,8 @@ def _is_shown(scope: Scope, each: ReplicaJob) -> bool:
 
 
 async def _port_block(scope: Scope) -> str:
-    space = f"inference.ports/{scope.spec.slurm_cluster_id}"
-    block = await scope.context.claim(space, map(str, range(BLOCKS)))
+    namespace = f"inference.ports/{scope.spec.slurm_cluster_id}"
+    block = await scope.context.reserve(namespace, map(str, range(BLOCKS)))
     if block is None:
         raise Failed(DeploymentReason.CLUSTER_UNUSABLE, f"The cluster serves {BLOCKS} deployments already.")
     return block

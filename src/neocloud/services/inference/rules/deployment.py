@@ -16,8 +16,8 @@ from neocloud.services.inference.resources import (
     ModelState,
     ModelStatus,
     embeds,
-    flavours_space,
-    users_space,
+    flavours_namespace,
+    users_namespace,
 )
 from neocloud.services.inference.rules.architecture import only_embeds
 from neocloud.services.inference.rules.model import tenant_of
@@ -58,11 +58,11 @@ class DeploymentRules(Rules):
             return
         model_id, own_id = new.spec.model_id, new.metadata.id
         flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
-        if not world.claim(flavours_space(model_id), flavour, own_id):
+        if not world.reserve(flavours_namespace(model_id), flavour, own_id):
             raise contract.already_exists("deployment", flavour)
-        world.claim(users_space(model_id), own_id, own_id)
+        world.reserve(users_namespace(model_id), own_id, own_id)
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         """Its model shows who serves it."""
         yield resource.spec.model_id
 
@@ -105,7 +105,7 @@ def _model_violations(new: Any, model: Resource | None, world: World) -> Iterabl
     elif model.state != ModelState.READY:
         yield Violation("spec.model_id", f"{model.name} is {model.state}, not READY; wait, or mend it first")
     flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
-    holder = world.claims(flavours_space(model.id)).get(flavour, "")
+    holder = world.reservations(flavours_namespace(model.id)).get(flavour, "")
     if holder not in ("", new.metadata.id):
         yield Violation(
             "spec.flavour", f"{holder} serves {model.name} in the {flavour} flavour already; change that one"
@@ -125,7 +125,7 @@ def _task_violations(new: Any, model: Resource | None, world: World) -> Iterable
         yield Violation(
             "spec.task", f"must be EMBED: {model.name} is a {architecture}, which generates nothing"
         )
-    for holder in world.claims(flavours_space(model.id)).values():
+    for holder in world.reservations(flavours_namespace(model.id)).values():
         row = world.get(holder)
         if row is not None and row.kind == DEPLOYMENT:
             task = DeploymentSpec.FromString(row.spec).task

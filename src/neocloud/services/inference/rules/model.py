@@ -13,8 +13,8 @@ from neocloud.services.inference.resources import (
     MODEL,
     ModelSpec,
     ModelState,
-    names_space,
-    users_space,
+    names_namespace,
+    users_namespace,
 )
 
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
@@ -36,20 +36,20 @@ class ModelRules(Rules):
             return
         tenant_id = tenant_of(new.metadata.parent_id, world)
         for name in (new.metadata.name, new.metadata.name + FAST_SUFFIX):
-            if not world.claim(names_space(tenant_id), name, new.metadata.id):
+            if not world.reserve(names_namespace(tenant_id), name, new.metadata.id):
                 raise contract.already_exists("model", name)
         base_id = new.spec.base_model_id
         if base_id:
-            world.claim(users_space(base_id), new.metadata.id, new.metadata.id)
+            world.reserve(users_namespace(base_id), new.metadata.id, new.metadata.id)
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         """A base shows its adapters; who serves a model loads adapters that are new in its status."""
         if resource.spec.base_model_id:
             yield resource.spec.base_model_id
         yield from resource.status.deployment_ids
 
     def check_delete(self, resource: Any, world: World) -> None:
-        users = sorted(world.claims(users_space(resource.metadata.id)))
+        users = sorted(world.reservations(users_namespace(resource.metadata.id)))
         if not users:
             return
         rows = [row for row in map(world.get, users) if row is not None]
@@ -84,7 +84,7 @@ def _name_violations(new: Any, old: Any | None, world: World) -> Iterable[Violat
             " or digit",
         )
         return
-    claims = world.claims(names_space(tenant_of(new.metadata.parent_id, world)))
+    claims = world.reservations(names_namespace(tenant_of(new.metadata.parent_id, world)))
     taken = [each for each in (name, name + FAST_SUFFIX) if claims.get(each, "") not in ("", new.metadata.id)]
     if taken:
         yield Violation(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.reconcile.steps import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, RetryLater, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
 from neocloud.services.compute.resources import (

@@ -1,6 +1,6 @@
 """The filesystems of users that a cluster mounts: they must be there and ready before a pod starts."""
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.services.compute.resources import FilesystemState, claim_reference
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import MountView

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.services.slurm.render import ClusterSecrets
 from neocloud.services.slurm.resources import Secret
 

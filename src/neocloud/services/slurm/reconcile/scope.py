@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.services.compute.resources import preset
 from neocloud.services.slurm.reconcile.keys import cluster_secrets

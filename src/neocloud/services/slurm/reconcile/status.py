@@ -3,7 +3,7 @@
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.core.reconcile.reconciler import Outcome, Settled
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.resources import ClusterStatus, ConditionType, State

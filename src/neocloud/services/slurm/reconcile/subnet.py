@@ -8,7 +8,7 @@ rules of their own in the group. Addresses of nodes that are gone are given back
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
 from neocloud.services.slurm.reconcile.scope import Scope

@@ -7,7 +7,7 @@ are ever resumed: what an administrator drained stays drained.
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from neocloud.core.reconcile.steps import RetryLater
+from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.engines.base import Engine
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmJob, SlurmNode

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.record import JobRecord, read_record, write_record

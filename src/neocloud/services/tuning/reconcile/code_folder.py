@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import neocloud
-from neocloud.core.reconcile.steps import Failed
+from neocloud.core.reconcile.reconciler import Failed
 
 _PACKAGE = Path(neocloud.__file__).parent
 

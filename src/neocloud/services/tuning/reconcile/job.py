@@ -7,7 +7,7 @@ its newest checkpoint; an attempt that has left an outcome is never run again.
 import asyncio
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.steps import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
 from neocloud.core.service import Dependencies
 from neocloud.services.tuning.reconcile.pod import JobPod
 from neocloud.services.tuning.reconcile.registration import keep_results, register_model

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, ObservedPod, PodPhase, Reference
 from neocloud.services.compute.resources import preset

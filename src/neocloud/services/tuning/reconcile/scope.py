@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.steps import Context
+from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Observation
 from neocloud.services.compute.resources import Preset

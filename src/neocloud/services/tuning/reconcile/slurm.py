@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.reconcile.steps import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.inference.resources import WeightsGone
 from neocloud.services.slurm.resources import (

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from neocloud.core.reconcile.steps import Outcome, Settled
+from neocloud.core.reconcile.reconciler import Outcome, Settled
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.record import Wish
 from neocloud.services.tuning.resources import WORKING, FineTuningJobStatus, State, StateEnum

@@ -6,7 +6,7 @@ from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.osfiles import UnsafePath
-from neocloud.core.reconcile.steps import Context, Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.resources import Preset
 from neocloud.services.inference.resources import (

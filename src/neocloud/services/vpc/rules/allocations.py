@@ -1,7 +1,7 @@
 """Allocations: addresses that are given in the transaction that asks for them, and never twice.
 
-Each address of an allocation is a claim in its subnet's space, or for public ones in the one space of this
-cloud, so two that race for an address are told apart by the store.
+Each address of an allocation is reserved in its subnet's namespace, or for public ones in the one namespace
+of this cloud, so the store decides between two that race for an address.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from neocloud.services.vpc.resources import (
     PoolSpec,
     RouteSpec,
     SubnetSpec,
-    assignment_space,
+    assignment_namespace,
 )
 from neocloud.services.vpc.rules.addresses import is_too_many, wanted
 from neocloud.services.vpc.rules.giving import Range, free_block, take
@@ -77,7 +77,7 @@ class AllocationRules(Rules):
 
     def check_delete(self, resource: Any, world: World) -> None:
         allocation_id = resource.metadata.id
-        holder = next(iter(world.claims(assignment_space(allocation_id)).values()), "") or _owner(
+        holder = next(iter(world.reservations(assignment_namespace(allocation_id)).values()), "") or _owner(
             allocation_id, world
         )
         if holder:

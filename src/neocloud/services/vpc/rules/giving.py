@@ -14,9 +14,9 @@ has to read what all others hold."""
 
 @dataclass(frozen=True)
 class Range:
-    """Addresses of one space that may be given."""
+    """Addresses of one namespace that may be given."""
 
-    space: str
+    namespace: str
     cidr: IPv4Network
     max_mask_length: int
     reserved: frozenset[IPv4Address]
@@ -59,11 +59,11 @@ def _free_address(within: Range, holder: str, world: World) -> IPv4Network | Non
     taken: Iterable[str] | None = None
     for number, address in enumerate(shuffled(within.cidr, holder)):
         if number == _BLIND_TRIES:
-            taken = frozenset(world.claims(within.space))
+            taken = frozenset(world.reservations(within.namespace))
         block = IPv4Network(address)
         if str(address) in (taken or ()) or not within.may_give(block):
             continue
-        if world.claim(within.space, str(address), holder):
+        if world.reserve(within.namespace, str(address), holder):
             return block
     return None
 
@@ -71,7 +71,7 @@ def _free_address(within: Range, holder: str, world: World) -> IPv4Network | Non
 def _first_free(within: Range, prefix_length: int, holder: str, world: World) -> IPv4Network | None:
     if prefix_length < within.cidr.prefixlen:
         return None
-    taken = frozenset(world.claims(within.space))
+    taken = frozenset(world.reservations(within.namespace))
     for block in within.cidr.subnets(new_prefix=prefix_length):
         is_free = within.may_give(block) and not any(str(address) in taken for address in block)
         if is_free and _claim(within, block, holder, world):
@@ -81,4 +81,4 @@ def _first_free(within: Range, prefix_length: int, holder: str, world: World) ->
 
 def _claim(within: Range, block: IPv4Network, holder: str, world: World) -> bool:
     """All addresses of the block or none that is kept: a refusal ends the transaction."""
-    return all(world.claim(within.space, str(address), holder) for address in block)
+    return all(world.reserve(within.namespace, str(address), holder) for address in block)

@@ -25,7 +25,7 @@ from neocloud.services.vpc.resources import (
 from neocloud.services.vpc.rules.addresses import first_free_block
 from neocloud.services.vpc.rules.first_rows import network_parts
 from neocloud.services.vpc.rules.places import find, missing, sources_of
-from neocloud.services.vpc.rules.spaces import FIRST_POOL_BLOCKS, SUBNET_BLOCKS
+from neocloud.services.vpc.rules.reservations import FIRST_POOL_BLOCKS, SUBNET_BLOCKS
 
 PUBLIC_POOL_NAME = "default-public-pool"
 """Each project has one: a window to the public range of this cloud."""
@@ -68,7 +68,7 @@ class NetworkRules(Rules):
         if not new.spec.ipv4_private_pools.pools:
             pool_id = contract.new_id(POOL_ID_PREFIX)
             new.spec.ipv4_private_pools.pools.add(id=pool_id)
-            world.claim(FIRST_POOL_BLOCKS, str(_free_block(world)), pool_id)
+            world.reserve(FIRST_POOL_BLOCKS, str(_free_block(world)), pool_id)
 
     def born_with(self, resource: Any, world: World) -> Iterable[Resource]:
         return network_parts(resource, _chosen_block(resource, world), world.now)
@@ -118,7 +118,7 @@ def _loss_violations(new: Any, old: Any, world: World) -> Iterator[Violation]:
 
 
 def _free_block(world: World) -> IPv4Network:
-    taken = [*world.claims(FIRST_POOL_BLOCKS), *world.claims(SUBNET_BLOCKS)]
+    taken = [*world.reservations(FIRST_POOL_BLOCKS), *world.reservations(SUBNET_BLOCKS)]
     for within, prefix_length in _FIRST_POOLS:
         found = first_free_block([within], prefix_length, taken)
         if found is not None:
@@ -133,5 +133,5 @@ def _free_block(world: World) -> IPv4Network:
 
 def _chosen_block(network: Any, world: World) -> str:
     pools = {pool.id for pool in network.spec.ipv4_private_pools.pools}
-    held = world.claims(FIRST_POOL_BLOCKS).items()
+    held = world.reservations(FIRST_POOL_BLOCKS).items()
     return next((cidr for cidr, holder in held if holder in pools and world.get(holder) is None), "")

@@ -19,7 +19,7 @@ from neocloud.services.vpc.resources import (
 )
 from neocloud.services.vpc.rules.addresses import Wanted, first_free_block, overlapping, wanted
 from neocloud.services.vpc.rules.places import Source, find, missing, sources_of
-from neocloud.services.vpc.rules.spaces import pool_blocks
+from neocloud.services.vpc.rules.reservations import pool_blocks
 
 PRIVATE_RANGES = tuple(
     IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
@@ -72,7 +72,7 @@ class PoolRules(Rules):
     def _cidr_violations(self, new: Any, old: Any | None, world: World) -> Iterator[Violation]:
         spec, kept = new.spec, _kept(new, old)
         sources = list(sources_of(world, spec.source_pool_id)) if spec.source_pool_id else []
-        held = world.claims(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
+        held = world.reservations(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
         siblings = [cidr for cidr, holder in held.items() if holder != new.metadata.id]
         chosen: list[str] = []
         for index, block in enumerate(spec.cidrs):
@@ -112,19 +112,20 @@ class PoolRules(Rules):
         asked, source_id = wanted(block.cidr), new.spec.source_pool_id
         if not source_id:
             return str(asked.network)
-        space = pool_blocks(source_id)
+        namespace = pool_blocks(source_id)
         sources = [source.cidr for source in sources_of(world, source_id)]
-        chosen = asked.network or first_free_block(sources, asked.prefix_length, world.claims(space))
+        taken = world.reservations(namespace)
+        chosen = asked.network or first_free_block(sources, asked.prefix_length, taken)
         if chosen is None:
             raise contract.not_enough_resources(
                 "vpc.pool", block.cidr, f"Pool {source_id} has no free range of {block.cidr} left."
             )
-        world.claim(space, str(chosen), new.metadata.id)
+        world.reserve(namespace, str(chosen), new.metadata.id)
         return str(chosen)
 
     def check_delete(self, resource: Any, world: World) -> None:
         pool_id = resource.metadata.id
-        users = {*world.claims(pool_blocks(pool_id)).values(), *networks_with(world, resource)}
+        users = {*world.reservations(pool_blocks(pool_id)).values(), *networks_with(world, resource)}
         if users:
             raise contract.bad_state(
                 pool_id,
@@ -187,7 +188,7 @@ def _why_not(block: IPv4Network, sources: list[Source] | None, siblings: list[st
 
 def _removal_violations(new: Any, old: Any | None, kept: dict[int, str], world: World) -> Iterator[Violation]:
     gone = set(old.status.cidrs if old else ()) - set(kept.values())
-    taken = world.claims(pool_blocks(new.metadata.id)) if gone else {}
+    taken = world.reservations(pool_blocks(new.metadata.id)) if gone else {}
     for cidr in sorted(gone):
         user = overlapping(IPv4Network(cidr), taken)
         if user is not None:

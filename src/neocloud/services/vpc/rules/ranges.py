@@ -11,7 +11,7 @@ from neocloud.services.vpc.resources import (
 )
 from neocloud.services.vpc.rules.giving import Range
 from neocloud.services.vpc.rules.places import Source, network_of, public_sources, sources_of
-from neocloud.services.vpc.rules.spaces import PUBLIC_ADDRESSES, pool_blocks, subnet_addresses
+from neocloud.services.vpc.rules.reservations import PUBLIC_ADDRESSES, pool_blocks, subnet_addresses
 from neocloud.services.vpc.rules.subnets import subnet_ranges
 
 
@@ -26,7 +26,7 @@ def ranges_of_subnet(world: World, subnet_id: str, is_public: bool) -> list[Rang
     spec, status = SubnetSpec.FromString(row.spec), SubnetStatus.FromString(row.status)
     return [
         Range(
-            space=subnet_addresses(row.id),
+            namespace=subnet_addresses(row.id),
             cidr=cidr,
             max_mask_length=max_mask_length,
             reserved=SubnetBlock(cidr).reserved,
@@ -41,16 +41,16 @@ def ranges_of_pool(world: World, pool_id: str, is_public: bool) -> list[Range]:
     """Of a private pool those that subnets have of it: elsewhere an address would be of no use."""
     if is_public:
         return [_public(world, source) for source in sources_of(world, pool_id)]
-    holders = sorted(set(world.claims(pool_blocks(pool_id)).values()))
+    holders = sorted(set(world.reservations(pool_blocks(pool_id)).values()))
     found = [each for holder in holders for each in ranges_of_subnet(world, holder, False)]
     return [each for each in found if each.pool_id == pool_id]
 
 
 def _public(world: World, source: Source) -> Range:
     """Without the parts that were made pools of their own."""
-    parts = tuple(IPv4Network(cidr) for cidr in world.claims(pool_blocks(source.pool_id)))
+    parts = tuple(IPv4Network(cidr) for cidr in world.reservations(pool_blocks(source.pool_id)))
     return Range(
-        space=PUBLIC_ADDRESSES,
+        namespace=PUBLIC_ADDRESSES,
         cidr=source.cidr,
         max_mask_length=source.max_mask_length,
         reserved=frozenset(),

@@ -34,7 +34,7 @@ class RouteTableRules(Rules):
     def complete(self, new: Any, old: Any | None, world: World) -> None:
         new.status.state = RouteTableStatus.State.Value("READY")
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
     def check_delete(self, resource: Any, world: World) -> None:
@@ -88,7 +88,7 @@ class RouteRules(Rules):
         else:
             new.status.next_hop.default_egress_gateway.SetInParent()
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.metadata.parent_id,)
 
 

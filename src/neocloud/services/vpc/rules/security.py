@@ -36,7 +36,7 @@ class SecurityGroupRules(Rules):
     def complete(self, new: Any, old: Any | None, world: World) -> None:
         new.status.state = SecurityGroupStatus.State.Value("READY")
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
     def check_delete(self, resource: Any, world: World) -> None:
@@ -79,7 +79,7 @@ class SecurityRuleRules(Rules):
     def complete(self, new: Any, old: Any | None, world: World) -> None:
         complete_rule(new)
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.metadata.parent_id,)
 
 

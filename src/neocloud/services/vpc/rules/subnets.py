@@ -31,7 +31,7 @@ from neocloud.services.vpc.rules.places import (
     public_sources,
 )
 from neocloud.services.vpc.rules.pools import default_block, mask_violations, too_many_blocks
-from neocloud.services.vpc.rules.spaces import (
+from neocloud.services.vpc.rules.reservations import (
     SUBNET_BLOCKS,
     pool_blocks,
     subnet_addresses,
@@ -85,12 +85,12 @@ class SubnetRules(Rules):
         if network is not None:
             show_surroundings(new, network, world)
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
     def check_delete(self, resource: Any, world: World) -> None:
         subnet_id = resource.metadata.id
-        users = sorted(set(world.claims(subnet_addresses(subnet_id)).values()))
+        users = sorted(set(world.reservations(subnet_addresses(subnet_id)).values()))
         if users:
             more = f" and {len(users) - 3} more" if len(users) > 3 else ""
             raise contract.bad_state(
@@ -169,7 +169,7 @@ def _why_not(block: IPv4Network, sources: list[Source], chosen: list[str], world
         return f"must lie in a pool of the network: {there or 'it has none'}"
     if block.prefixlen > source.max_mask_length:
         return f"must be /{source.max_mask_length} or larger, as pool {source.pool_id} says"
-    own = overlapping(block, [*chosen, *world.claims(pool_blocks(source.pool_id))])
+    own = overlapping(block, [*chosen, *world.reservations(pool_blocks(source.pool_id))])
     if own is not None:
         return f"overlaps {own}"
     if overlapping(block, taken_for_subnets(world, source.pool_id)) is not None:
@@ -192,8 +192,8 @@ def _taken_blocks(subnet: Any, network: Resource, world: World) -> Iterator[tupl
             assert source is not None, "It was checked before."
         else:
             source, block = _free_block(subnet, sources, asked.prefix_length if asked else None, world)
-        world.claim(pool_blocks(source.pool_id), str(block), subnet.metadata.id)
-        world.claim(SUBNET_BLOCKS, str(block), subnet.metadata.id)
+        world.reserve(pool_blocks(source.pool_id), str(block), subnet.metadata.id)
+        world.reserve(SUBNET_BLOCKS, str(block), subnet.metadata.id)
         yield source, block
 
 

@@ -14,7 +14,7 @@ from neocloud.services.vpc.resources import (
     AllocationStatus,
     SecurityGroupSpec,
     SubnetSpec,
-    assignment_space,
+    assignment_namespace,
 )
 
 INTERFACE = "spec.network_interfaces[0]"
@@ -51,7 +51,7 @@ def _allocation_violations(
             yield missing(field, ALLOCATION, identifier)
             continue
         spec = AllocationSpec.FromString(row.spec)
-        holder = next(iter(world.claims(assignment_space(identifier)).values()), "")
+        holder = next(iter(world.reservations(assignment_namespace(identifier)).values()), "")
         if spec.WhichOneof("ip_spec") != kind:
             yield Violation(field, f"{identifier} is no {kind.removeprefix('ipv4_')} address")
         elif holder and holder != new.metadata.id:

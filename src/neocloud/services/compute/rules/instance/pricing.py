@@ -5,7 +5,12 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Violation, World
-from neocloud.services.billing.resources import PRICING_POLICY, PricingPolicy, SchedulingState, policy_space
+from neocloud.services.billing.resources import (
+    PRICING_POLICY,
+    PricingPolicy,
+    SchedulingState,
+    policy_namespace,
+)
 from neocloud.services.compute.rules.references import find, missing
 
 _FIELD = "spec.spot_pricing_policy"
@@ -32,9 +37,9 @@ def name_policy(new: Any, old: Any | None, world: World) -> None:
     instance_id, named = new.metadata.id, new.spec.spot_pricing_policy.id
     before = old.spec.spot_pricing_policy.id if old is not None else ""
     if before and before != named:
-        world.release(policy_space(before), instance_id)
+        world.release(policy_namespace(before), instance_id)
     if named:
-        world.claim(policy_space(named), instance_id, instance_id)
+        world.reserve(policy_namespace(named), instance_id, instance_id)
 
 
 def _policy_violations(new: Any, policy_id: str, world: World) -> Iterable[Violation]:

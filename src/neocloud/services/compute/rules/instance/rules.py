@@ -6,7 +6,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
 from neocloud.services.compute.resources import GIB, check_room, filesystem, instance_demands, preset
-from neocloud.services.compute.resources.disk import attachment_space, attachment_value, readers, writer
+from neocloud.services.compute.resources.disk import attachment_namespace, attachment_value, readers, writer
 from neocloud.services.compute.resources.instance import existing_disks, is_read_only
 from neocloud.services.compute.rules.instance.change import change_violations, changes_what_runs
 from neocloud.services.compute.rules.instance.network import interface_violations
@@ -63,7 +63,7 @@ class InstanceRules(Rules):
     def changes_what_runs(self, new: Any, old: Any) -> bool:
         return changes_what_runs(new, old)
 
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         """What shows who uses it."""
         yield from existing_disks(resource.spec)
         for attached in resource.spec.filesystems:
@@ -74,11 +74,11 @@ class InstanceRules(Rules):
 
 
 def _take(world: World, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
-    space = attachment_space(disk_id)
-    claims = world.claims(space)
+    namespace = attachment_namespace(disk_id)
+    claims = world.reservations(namespace)
     others = {writer(claims), *(() if is_read_only else readers(claims))} - {"", instance_id}
     value = attachment_value(instance_id, is_read_only=is_read_only)
-    if others or not world.claim(space, value, instance_id):
+    if others or not world.reserve(namespace, value, instance_id):
         holder = ", ".join(sorted(others)) or "another instance"
         raise contract.bad_state(
             disk_id,
@@ -94,11 +94,11 @@ def _share(world: World, new: Any, old: Any | None) -> None:
         _let_go(world, attached.existing_filesystem.id, instance_id)
     for attached in new.spec.filesystems:
         value = filesystem.attachment_value(instance_id, is_read_only=is_read_only(attached))
-        world.claim(attachment_space(attached.existing_filesystem.id), value, instance_id)
+        world.reserve(attachment_namespace(attached.existing_filesystem.id), value, instance_id)
 
 
 def _let_go(world: World, storage_id: str, instance_id: str) -> None:
-    space = attachment_space(storage_id)
-    for value, holder in world.claims(space).items():
+    namespace = attachment_namespace(storage_id)
+    for value, holder in world.reservations(namespace).items():
         if holder == instance_id:
-            world.release(space, value)
+            world.release(namespace, value)

@@ -25,10 +25,10 @@ def subnet_addresses(subnet_id: str) -> str:
 def taken_for_subnets(world: World, pool_id: str) -> Mapping[str, str]:
     """What a new subnet must keep clear of when its range comes from this pool, and who holds it."""
     root = root_of(world, pool_id)
-    first = world.claims(FIRST_POOL_BLOCKS).items()
+    first = world.reservations(FIRST_POOL_BLOCKS).items()
     return {
-        **world.claims(pool_blocks(pool_id)),
-        **world.claims(SUBNET_BLOCKS),
+        **world.reservations(pool_blocks(pool_id)),
+        **world.reservations(SUBNET_BLOCKS),
         **{cidr: holder for cidr, holder in first if holder != root},
     }
 

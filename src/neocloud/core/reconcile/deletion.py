@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Protocol
 
 from neocloud.core import operations, wire
-from neocloud.core.reconcile.waking import WakingKind, wake_interested
+from neocloud.core.reconcile.dependents import KindWithDependents, enqueue_dependents
 from neocloud.core.store.protocol import Resource, Transaction
 
 
-class RemovableKind(WakingKind, Protocol):
+class RemovableKind(KindWithDependents, Protocol):
     """What has to be known of a kind. `core.service.Kind` fits."""
 
     @property
@@ -20,30 +20,30 @@ class RemovableKind(WakingKind, Protocol):
 Kinds = Mapping[str, RemovableKind]
 
 
-def ask(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
+def mark_for_deletion(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
     """Ask for deletion; a resource without finalizers goes at once. May be repeated."""
     if resource.deleted_at is not None:
         return
     if not resource.finalizers:
-        remove(tx, kinds, resource, now)
+        delete(tx, kinds, resource, now)
         return
     operations.abort_unfinished(tx, resource.id, now, f"Deleted together with {resource.owner_id}.")
     state = kinds[resource.kind].deleting_state
     status = wire.with_state(resource.kind, resource.status, state)
     tx.update(replace(resource, deleted_at=now, updated_at=now, state=state, status=status))
-    wake_interested(tx, kinds, [resource], now)
+    enqueue_dependents(tx, kinds, [resource], now)
 
 
-def remove(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
+def delete(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
     """Remove the row with all it owns, end its operations, and wake whoever may wait for it to be gone.
 
     What it owns that has a reconciler is only asked to go.
     """
     for owned in tx.owned(resource.id):
-        ask(tx, kinds, owned, now)
+        mark_for_deletion(tx, kinds, owned, now)
     tx.delete(resource.id)
     operations.finish_removed(tx, resource.id, now)
-    wake_interested(tx, kinds, [resource], now)
+    enqueue_dependents(tx, kinds, [resource], now)
     for waiting in (resource.owner_id, resource.parent_id):
         if waiting:
-            tx.wake(waiting, now)
+            tx.enqueue(waiting, now)

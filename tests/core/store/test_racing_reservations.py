@@ -10,7 +10,7 @@ from neocloud.core.store import Store, Transaction, open_store
 from neocloud.testing.clock import FakeClock
 from tests.core.store.conftest import KEY
 
-SPACE = "vpcsubnet-e00a/addresses"
+NAMESPACE = "vpcsubnet-e00a/addresses"
 VALUES = [f"10.0.0.{number}" for number in range(20)]
 
 
@@ -24,9 +24,9 @@ async def servers(empty_database: str):
 
 def first_free(tx: Transaction, holder: str) -> str | None:
     """Look first, then claim: the way that goes wrong where nothing tells racers apart."""
-    held = tx.claims(SPACE)
+    held = tx.reservations(NAMESPACE)
     value = next((each for each in VALUES if each not in held), None)
-    return value if value is not None and tx.claim(SPACE, value, holder) else None
+    return value if value is not None and tx.reserve(NAMESPACE, value, holder) else None
 
 
 async def test_no_value_is_given_twice(servers: list[Store]) -> None:
@@ -42,14 +42,16 @@ async def test_no_value_is_given_twice(servers: list[Store]) -> None:
         found += await asyncio.gather(*rounds)
     given = [value for value in found if value]
     assert sorted(given) == sorted(VALUES)
-    held = await servers[0].read(lambda tx: tx.claims(SPACE))
+    held = await servers[0].read(lambda tx: tx.reservations(NAMESPACE))
     assert sorted(held) == sorted(VALUES)
 
 
 async def test_of_two_racers_for_one_value_one_gets_it(servers: list[Store]) -> None:
     for number in range(10):
         claims = [
-            server.write(lambda tx, holder=f"r{index}", value=f"v{number}": tx.claim(SPACE, value, holder))
+            server.write(
+                lambda tx, holder=f"r{index}", value=f"v{number}": tx.reserve(NAMESPACE, value, holder)
+            )
             for index, server in enumerate(servers)
         ]
         assert sorted(await asyncio.gather(*claims)) == [False, True]

@@ -10,19 +10,19 @@ import pytest
 
 from neocloud.core import contract, wire
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.steps import Context, Outcome, Settled, Step
-from neocloud.core.reconcile.waking import wake_interested
+from neocloud.core.reconcile.dependents import enqueue_dependents
+from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
 from neocloud.core.service import Kind, Rules
 from neocloud.core.store import Resource, Transaction
 from tests.core.reconcile.office import CLUSTER, FILESYSTEM, KINDS, PROJECT, Cloud, FilesystemReconciler
 
 MAKER, WATCHER = "slurmcluster-maker", "slurmcluster-watcher"
 LABEL = "wakes"
-SPACE = "places"
+NAMESPACE = "places"
 
 
 class WakesWhomTheLabelNames(Rules):
-    def wakes(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Any) -> Iterable[str]:
         return resource.metadata.labels[LABEL].split(",") if LABEL in resource.metadata.labels else ()
 
 
@@ -67,7 +67,7 @@ class Clusters:
         await scope.ensure_child(
             FILESYSTEM, name="child", parent_id=PROJECT, spec=spec, labels={LABEL: WATCHER}
         )
-        self.claimed[scope.resource.id] = await scope.claim(SPACE, ["a", "b"])
+        self.claimed[scope.resource.id] = await scope.reserve(NAMESPACE, ["a", "b"])
 
 
 def row(id: str, kind: str = CLUSTER, **values: Any) -> Resource:
@@ -99,7 +99,7 @@ async def put(cloud: Cloud, worker: Worker, *rows: Resource) -> None:
             tx.update(each) if tx.get(each.id) else tx.insert(each)
 
     await cloud.store.write(write)
-    worker.wake()
+    worker.notify()
     await cloud.clock.advance(5)
 
 
@@ -133,8 +133,8 @@ async def test_a_record_passes_the_wake_on(cloud: Cloud, worker: Worker, cluster
     second = row("second", RECORD.message, now=now, labels={LABEL: f"first,{WATCHER}"})
     await put(cloud, worker, row(WATCHER, now=now), first, second)
     before = clusters.looks[WATCHER]
-    assert await cloud.store.write(lambda tx: wake_interested(tx, BY_MESSAGE, [first], cloud.clock.now()))
-    worker.wake()
+    assert await cloud.store.write(lambda tx: enqueue_dependents(tx, BY_MESSAGE, [first], cloud.clock.now()))
+    worker.notify()
     await cloud.clock.advance(1)
     assert clusters.looks[WATCHER] == before + 1
 
@@ -142,20 +142,22 @@ async def test_a_record_passes_the_wake_on(cloud: Cloud, worker: Worker, cluster
 async def test_nobody_is_woken_by_what_names_nobody(cloud: Cloud) -> None:
     plain = row(WATCHER, now=cloud.clock.now())
     await cloud.store.write(lambda tx: tx.insert(plain))
-    assert not await cloud.store.write(lambda tx: wake_interested(tx, BY_MESSAGE, [plain], plain.created_at))
+    assert not await cloud.store.write(
+        lambda tx: enqueue_dependents(tx, BY_MESSAGE, [plain], plain.created_at)
+    )
 
 
 async def test_a_claim_is_kept_pass_after_pass_and_goes_with_its_holder(
     cloud: Cloud, worker: Worker, clusters: Clusters
 ) -> None:
-    await cloud.store.write(lambda tx: tx.claim(SPACE, "a", "somebody-else"))
+    await cloud.store.write(lambda tx: tx.reserve(NAMESPACE, "a", "somebody-else"))
     await put(cloud, worker, row(MAKER, now=cloud.clock.now(), labels={"size": "1"}))
     assert clusters.claimed[MAKER] == "b"
-    await cloud.store.write(lambda tx: tx.release(SPACE, "a"))
-    worker.wake(MAKER)
+    await cloud.store.write(lambda tx: tx.release(NAMESPACE, "a"))
+    worker.enqueue(MAKER)
     await cloud.clock.advance(1)
     assert clusters.claimed[MAKER] == "b"
     maker = await cloud.row(MAKER)
     assert maker is not None
     await put(cloud, worker, replace(maker, deleted_at=cloud.clock.now(), state="DELETING"))
-    assert await cloud.store.read(lambda tx: dict(tx.claims(SPACE))) == {}
+    assert await cloud.store.read(lambda tx: dict(tx.reservations(NAMESPACE))) == {}

@@ -104,16 +104,16 @@ class Context(Protocol):
         """Resources with this parent, whatever the kind, also those being deleted."""
         ...
 
-    async def claim(self, space: str, candidates: Iterable[str]) -> str | None:
-        """The value of the space that is this resource's: the one it holds already, else the first free
+    async def reserve(self, namespace: str, candidates: Iterable[str]) -> str | None:
+        """The value of the namespace that is this resource's: the one it holds already, else the first free
         candidate, taken until the resource is deleted; None when all are taken."""
         ...
 
-    async def claims(self, space: str) -> Mapping[str, str]:
-        """Who holds what in the space: resource ids by value."""
+    async def reservations(self, namespace: str) -> Mapping[str, str]:
+        """Who holds what in the namespace: resource ids by value."""
         ...
 
-    async def release(self, space: str, value: str) -> None:
+    async def release(self, namespace: str, value: str) -> None:
         """Give back what this resource holds; what another holds stays."""
         ...
 

@@ -1,6 +1,6 @@
-"""Claims in a transaction: a value in a space belongs to one resource, and goes when that resource goes.
+"""Reservations in a transaction: a value in a namespace belongs to one resource until that is deleted.
 
-Two that race for a value are told apart by the primary key, whichever database and however many writers.
+The primary key decides between two that race for a value, whichever database and however many writers.
 """
 
 from collections.abc import Mapping, Set
@@ -18,18 +18,18 @@ _HELD = select(_c.space, _c.value).where(_c.resource_id == bindparam("resource_i
 _RELEASE = delete(claims).where(_c.space == bindparam("space"), _c.value == bindparam("value"))
 
 
-class ClaimRows(Session):
-    def claim(self, space: str, value: str, resource_id: str) -> bool:
-        if self._insert_new(_CLAIM, {"space": space, "value": value, "resource_id": resource_id}):
+class ReservationRows(Session):
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
+        if self._insert_new(_CLAIM, {"space": namespace, "value": value, "resource_id": resource_id}):
             return True
-        row = self._row(_HOLDER, {"space": space, "value": value})
+        row = self._row(_HOLDER, {"space": namespace, "value": value})
         return row is not None and row[0] == resource_id
 
-    def claims(self, space: str) -> Mapping[str, str]:
-        return {row.value: row.resource_id for row in self._all(_CLAIMS, {"space": space})}
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        return {row.value: row.resource_id for row in self._all(_CLAIMS, {"space": namespace})}
 
     def held_by(self, resource_id: str) -> Set[tuple[str, str]]:
         return {(row.space, row.value) for row in self._all(_HELD, {"resource_id": resource_id})}
 
-    def release(self, space: str, value: str) -> None:
-        self._do(_RELEASE, {"space": space, "value": value})
+    def release(self, namespace: str, value: str) -> None:
+        self._do(_RELEASE, {"space": namespace, "value": value})

@@ -11,14 +11,14 @@ from typing import Protocol
 from neocloud.core.store.protocol import Resource, Transaction
 
 
-class WakingKind(Protocol):
+class KindWithDependents(Protocol):
     """What has to be known of a kind. `core.service.Kind` fits."""
 
-    def wakes(self, row: Resource) -> Iterable[str]: ...
+    def dependents(self, row: Resource) -> Iterable[str]: ...
 
 
-def wake_interested(
-    tx: Transaction, kinds: Mapping[str, WakingKind], rows: Iterable[Resource], now: datetime
+def enqueue_dependents(
+    tx: Transaction, kinds: Mapping[str, KindWithDependents], rows: Iterable[Resource], now: datetime
 ) -> bool:
     """To be called in the transaction that makes, changes or removes these rows; with the old and the new
     row of a change, since either may name somebody. True when anybody was woken."""
@@ -28,7 +28,7 @@ def wake_interested(
     while waiting:
         row = waiting.pop()
         kind = kinds.get(row.kind)
-        for other_id in kind.wakes(row) if kind else ():
+        for other_id in kind.dependents(row) if kind else ():
             if not other_id or other_id in seen:
                 continue
             seen.add(other_id)
@@ -36,7 +36,7 @@ def wake_interested(
             if other is None:
                 continue
             if other.finalizers:
-                tx.wake(other_id, now)
+                tx.enqueue(other_id, now)
                 has_woken = True
             else:
                 waiting.append(other)
