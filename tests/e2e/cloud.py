@@ -18,8 +18,8 @@ from neocloud.client.connection import CHANNEL_OPTIONS, Client, invoke
 from neocloud.client.credentials import read_credentials
 from neocloud.client.tokens import ExchangedToken
 from neocloud.core import contract
-from neocloud.engines.podman.configuration import environment
 from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.service import environment
 
 NEO = Path(sys.executable).with_name("neo")
 

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from neocloud.engines.podman.configuration import environment
 from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.service import environment
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.waiting import wait_until
 

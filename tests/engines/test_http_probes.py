@@ -66,8 +66,8 @@ async def test_only_the_status_counts(web: Web, status: int, *, is_ready: bool) 
     prober = Prober(never_run, lambda pod: asyncio.sleep(0, restarts.append(pod)))
     prober.follow(pod(web, readinessProbe={}), "127.0.0.1")
     await prober.first_answers()
-    verdict = next(iter(vars(prober)["_verdicts"].values()))
-    assert bool(verdict.last_success) is is_ready and web.paths[0] == "/health"
+    state = next(iter(vars(prober)["_states"].values()))
+    assert bool(state.last_success) is is_ready and web.paths[0] == "/health"
     prober.close()
 
 

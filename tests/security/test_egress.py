@@ -17,8 +17,8 @@ from neocloud.cli.machine.home import Options
 from neocloud.core.destinations import METADATA_ADDRESSES
 from neocloud.engines.base import Reference
 from neocloud.engines.podman import PodmanEngine
-from neocloud.engines.podman import networks as engine_networks
-from neocloud.engines.podman.egress import Egress, render_egress
+from neocloud.engines.podman.network import namespace_networks
+from neocloud.engines.podman.network.firewall import Egress, render_egress
 from neocloud.services.inference.render import foundation
 from neocloud.settings import parse_arguments
 from tests.engines.podman.conftest import busybox_root as busybox_root
@@ -85,7 +85,7 @@ async def lab(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> A
     opened.append(IPv4Network("100.100.0.0/16"))  # a metadata service lies in it
     engine = PodmanEngine(tmp_path_factory.mktemp("egress"), opened_ranges=opened)
     with pytest.MonkeyPatch.context() as patch, outside(RESOLVER, PUBLIC, *PRIVATE, *OPENED) as world:
-        patch.setattr(engine_networks, "resolver_configuration", lambda: (f"nameserver {RESOLVER}\n", []))
+        patch.setattr(namespace_networks, "resolver_configuration", lambda: (f"nameserver {RESOLVER}\n", []))
         try:
             for address in (RESOLVER, PUBLIC, *PRIVATE, *OPENED):
                 await world.serve(DNS, OTHER, address=address)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from neocloud.engines.base import Reference
-from neocloud.engines.podman.acceleration import find_acceleration
+from neocloud.engines.podman.host import find_acceleration
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.services.compute.render import SharedView
 from tests.images.machines.bench import DISK, MACHINE, MachineBench

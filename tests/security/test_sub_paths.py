@@ -11,8 +11,8 @@ import pytest
 from neocloud.engines.base import EngineError, PathRefused
 from neocloud.engines.pod_fields import check_pod
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.mounts import detach, mounts_below
-from neocloud.engines.podman.pod_mounts import PodMounts
+from neocloud.engines.podman.storage.mounts import detach, mounts_below
+from neocloud.engines.podman.storage.pod_mounts import PodMounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 

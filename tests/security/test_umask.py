@@ -16,11 +16,12 @@ from neocloud import app
 from neocloud.cli.machine import images
 from neocloud.core.osfiles import Folder, make_folder
 from neocloud.core.ostrees import lay_files
-from neocloud.engines.podman import mounts, pods, preparation, service
-from neocloud.engines.podman.hostsfile import write_in_place
+from neocloud.engines.podman import bootstrap, pods, service
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.projections import Projections
-from neocloud.engines.podman.volumes import Volumes
+from neocloud.engines.podman.network.dns import write_in_place
+from neocloud.engines.podman.storage import mounts
+from neocloud.engines.podman.storage.config_mounts import ConfigMounts
+from neocloud.engines.podman.storage.volumes import Volumes
 from neocloud.server.certificates import CertificateFolder, ensure_certificate
 from neocloud.services.tuning.work_folder import WorkFolder
 
@@ -98,7 +99,7 @@ def test_the_upper_folder_of_an_overlay(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_config_maps_and_hosts_files(tmp_path: Path) -> None:
-    maps = Projections(tmp_path / "maps", "ConfigMap")
+    maps = ConfigMounts(tmp_path / "maps", "ConfigMap")
     maps.put("space", "settings", {"a": b"1"})
     view = maps.view("space", {"name": "settings", "items": [{"key": "a", "path": "inner/a"}]})
     assert [mode(path) for path in (view, view / "inner", view / "inner/a")] == [0o755, 0o755, 0o644]
@@ -114,7 +115,7 @@ def test_folders_and_files_of_the_host_that_a_pod_asks_for(tmp_path: Path) -> No
 
 
 def test_the_root_of_sandboxes(tmp_path: Path) -> None:
-    preparation._make_sandbox(tmp_path / "sandbox", Path("/bin/true"))
+    bootstrap._make_sandbox(tmp_path / "sandbox", Path("/bin/true"))
     assert mode(tmp_path / "sandbox") == mode(tmp_path / "sandbox/etc") == 0o755
     assert mode(tmp_path / "sandbox/catatonit") & 0o005 == 0o005
 
@@ -184,14 +185,13 @@ def test_children_that_make_files_for_others_get_the_usual_one(
 
 
 UMASK_IS_RIGHT = {
-    "engines/podman/preparation.py": 1,  # folders of ours, which hold what is mounted
-    "engines/podman/hostsfile.py": 1,
+    "engines/podman/bootstrap.py": 1,  # folders of ours, which hold what is mounted
+    "engines/podman/network/dns.py": 1,
     "engines/podman/records.py": 1,
     "engines/podman/service.py": 1,  # Podman's own
-    "engines/podman/mounts.py": 2,  # the work folder of an overlay; mount points, which the mount covers
-    "engines/podman/volumes.py": 1,  # a scratch folder, whose mode is set in the next line
-    "engines/podman/copies.py": 1,  # likewise
-    "engines/podman/projections.py": 1,  # likewise
+    "engines/podman/storage/mounts.py": 2,  # an overlay's work folder; mount points
+    "engines/podman/storage/config_mounts.py": 1,
+    "engines/podman/storage/volumes.py": 2,  # scratch folders and copies; the next line sets the mode
     "services/tuning/work_folder.py": 1,  # the folder of models
 }
 """How many folders a file makes with the mode that the umask leaves, by file."""

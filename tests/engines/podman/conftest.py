@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.mounts import mounts_below
+from neocloud.engines.podman.storage.mounts import mounts_below
 from tests.engines.podman.wire import WORLD
 
 BUSYBOX = Path("/bin/busybox")

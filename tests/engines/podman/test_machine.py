@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from neocloud.engines.base import EngineError, EventKind, PodPhase, Reference
 from neocloud.engines.podman import PodmanEngine
-from neocloud.engines.podman.mounts import mount_tmpfs, mounts_below, unmount
+from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, unmount
 from neocloud.testing.engine_conformance import SERVE
 from neocloud.testing.engine_space import Space, eventually, mounted
 from tests.engines.podman.conftest import PodmanBench, traces_of

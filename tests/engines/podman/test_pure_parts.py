@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase, Reference
-from neocloud.engines.podman import dead_forwards
-from neocloud.engines.podman.accelerators import parse_accelerators
-from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
-from neocloud.engines.podman.events import SeenEvents, pod_event
-from neocloud.engines.podman.firewall import render_table
-from neocloud.engines.podman.frames import FrameDecoder, LineJoiner
-from neocloud.engines.podman.hostsfile import Named, render_hosts, write_in_place
+from neocloud.engines.podman.execution import FrameDecoder, LineJoiner
+from neocloud.engines.podman.gpus import parse_accelerators
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.netavark import is_unused
+from neocloud.engines.podman.network import netavark
+from neocloud.engines.podman.network.addresses import NamespaceNetwork, candidate_subnets
+from neocloud.engines.podman.network.dns import HostEntry, render_hosts, write_in_place
+from neocloud.engines.podman.network.firewall import render_table
+from neocloud.engines.podman.network.netavark import is_unused
 from neocloud.engines.podman.observation import observed_pod, phase_of
-from neocloud.engines.podman.probes import Verdict
+from neocloud.engines.podman.observer import SeenEvents, pod_event
+from neocloud.engines.podman.probes import ReadinessState
 from neocloud.engines.podman.processes import LOST, living_containers, monitor_ended, with_lost
-from neocloud.engines.podman.projections import Projections
+from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
 
@@ -91,11 +91,11 @@ def test_hosts_file_names_pods_by_hostname_and_by_their_services() -> None:
     service = {"metadata": {"name": "database"}, "spec": {"selector": {"role": "db"}}}
     text = render_hosts(
         [
-            Named(IPv4Address("10.0.0.10"), pod("b.c", subdomain="nodes")),
-            Named(IPv4Address("10.0.0.9"), pod("a", hostname="first"), domain="lab.internal"),
+            HostEntry(IPv4Address("10.0.0.10"), pod("b.c", subdomain="nodes")),
+            HostEntry(IPv4Address("10.0.0.9"), pod("a", hostname="first"), domain="lab.internal"),
         ],
         [service, {"metadata": {"name": "all"}, "spec": {}}],
-        [Named(IPv4Address("10.0.0.2"), pod("a"), domain="lab.internal")],
+        [HostEntry(IPv4Address("10.0.0.2"), pod("a"), domain="lab.internal")],
     )
     assert text.splitlines()[2:] == [
         "10.0.0.9 first first.lab.internal database",
@@ -113,7 +113,7 @@ def test_hosts_file_changes_in_place(tmp_path: Path) -> None:
 
 
 def test_projected_files_follow_their_object(tmp_path: Path) -> None:
-    secrets = Projections(tmp_path, "Secret")
+    secrets = ConfigMounts(tmp_path, "Secret")
     secrets.put("space", "login", {"token": b"old", "user": b"me"})
     whole = secrets.view("space", {"secretName": "login", "defaultMode": 0o400})
     part = secrets.view("space", {"secretName": "login", "items": [{"key": "token", "path": "sub/t"}]})
@@ -124,7 +124,7 @@ def test_projected_files_follow_their_object(tmp_path: Path) -> None:
 
 
 def test_missing_objects_are_named_unless_optional(tmp_path: Path) -> None:
-    maps = Projections(tmp_path, "ConfigMap")
+    maps = ConfigMounts(tmp_path, "ConfigMap")
     with pytest.raises(EngineError, match="ConfigMap absent"):
         maps.view("space", {"name": "absent"})
     assert list(maps.view("space", {"name": "absent", "optional": True}).iterdir()) == []
@@ -212,12 +212,12 @@ def test_events_read_again_are_not_told_again() -> None:
 
 
 def test_readiness_counts_only_since_the_last_start() -> None:
-    verdict = Verdict(threshold=3, last_success=100.0)
-    assert verdict.is_ready(datetime.fromtimestamp(99, UTC))
-    assert not verdict.is_ready(datetime.fromtimestamp(101, UTC))
-    assert not verdict.is_ready(None)
-    verdict.failures = 3
-    assert not verdict.is_ready(datetime.fromtimestamp(99, UTC))
+    state = ReadinessState(threshold=3, last_success=100.0)
+    assert state.is_ready(datetime.fromtimestamp(99, UTC))
+    assert not state.is_ready(datetime.fromtimestamp(101, UTC))
+    assert not state.is_ready(None)
+    state.failures = 3
+    assert not state.is_ready(datetime.fromtimestamp(99, UTC))
 
 
 def test_gpus_are_read_from_the_driver_tool() -> None:
@@ -283,14 +283,14 @@ def test_forwards_of_dead_containers_go_and_others_stay() -> None:
         forward("AAAA", "b", 2223),
         forward("CCCC", "c", 2224),
     ]
-    assert dead_forwards.containers(rules) == {"a" * 64, "b" * 64, "c" * 64}
-    commands = dead_forwards.removal(rules, {"a" * 64, "c" * 64})
+    assert netavark.forwarded_containers(rules) == {"a" * 64, "b" * 64, "c" * 64}
+    commands = netavark.forward_removal(rules, {"a" * 64, "c" * 64})
     assert [command[0] for command in commands] == ["--delete", "--delete", "--flush", "--delete-chain"]
     assert commands[0][1:7] == ["NETAVARK-HOSTPORT-DNAT", "-p", "tcp", "-m", "tcp", "--dport"]
     assert [command[7] for command in commands[:2]] == ["2222", "2224"]
     assert f"dnat name: neocloud-4d4b44-bank id: {'a' * 64}" in commands[0]
     assert commands[2:] == [["--flush", "NETAVARK-DN-CCCC"], ["--delete-chain", "NETAVARK-DN-CCCC"]]
-    assert dead_forwards.removal(rules, set()) == []
+    assert netavark.forward_removal(rules, set()) == []
 
 
 def test_a_container_counts_as_lost_only_when_neither_it_nor_its_monitor_has_a_process() -> None:

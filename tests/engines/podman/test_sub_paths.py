@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import EngineError, PathRefused, Reference
-from neocloud.engines.podman.mounts import mounts_below
+from neocloud.engines.podman.storage.mounts import mounts_below
 from neocloud.testing.engine_space import Space, eventually, mounted
 from tests.engines.podman.conftest import PodmanBench
 

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.podman.configuration import render_configuration
 from neocloud.engines.podman.host import find_host
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.mounts import mounts_below
-from neocloud.engines.podman.user_namespaces import SIZE, missing_support
+from neocloud.engines.podman.service import render_configuration
+from neocloud.engines.podman.storage.mounts import mounts_below
+from neocloud.engines.podman.storage.user_namespaces import SIZE, missing_support
 from neocloud.testing.engine_space import Space, eventually, mounted
 from tests.engines.podman.conftest import PodmanBench
 

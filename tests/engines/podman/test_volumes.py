@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import EngineError
-from neocloud.engines.podman import copies
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.volumes import Volumes
+from neocloud.engines.podman.storage import volumes as storage
+from neocloud.engines.podman.storage.volumes import Volumes
 
 MEBIBYTE = 2**20
 
@@ -74,7 +74,9 @@ def test_copy_that_broke_off_is_made_again(layout: Layout, monkeypatch: pytest.M
     half.mkdir(parents=True)
     (half / "disk.qcow2").write_text("half")
     with monkeypatch.context() as broken:
-        broken.setattr(copies.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+        broken.setattr(
+            storage.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full"))
+        )
         with pytest.raises(EngineError, match="disk full"):
             volumes.ensure_claim(claim("first", IMAGE))
     assert not half.exists()
@@ -95,7 +97,7 @@ def test_a_copy_that_outgrows_its_volume_is_refused_and_leaves_nothing(layout: L
     volumes.ensure_claim(claim("first"))
     first = volumes.claim_path("space", "first")
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(copies, "SPARE_BYTES", -(2**30))
+        small.setattr(storage, "SPARE_BYTES", -(2**30))
         (first / "file").write_bytes(b"x" * 100 * MEBIBYTE)
         with pytest.raises(EngineError, match="make room in the original"):
             volumes.ensure_claim(claim("second", COPY))
@@ -106,14 +108,14 @@ def test_a_copy_that_outgrows_its_volume_is_refused_and_leaves_nothing(layout: L
 def test_a_volume_with_more_files_than_a_model_is_copied(layout: Layout) -> None:
     volumes = Volumes(layout)
     volumes.ensure_claim(claim("first"))
-    deep = volumes.claim_path("space", "first").joinpath(*["d"] * copies.MAX_DEPTH)
+    deep = volumes.claim_path("space", "first").joinpath(*["d"] * storage.MAX_DEPTH)
     deep.mkdir(parents=True)
     with pytest.MonkeyPatch.context() as small:
         small.setattr("neocloud.core.osfiles.MAX_TREE_ENTRIES", 3)
         for number in range(10):
             (deep / str(number)).touch()
         volumes.ensure_claim(claim("second", COPY))
-    copy = volumes.claim_path("space", "second").joinpath(*["d"] * copies.MAX_DEPTH)
+    copy = volumes.claim_path("space", "second").joinpath(*["d"] * storage.MAX_DEPTH)
     assert len(list(copy.iterdir())) == 10
 
 

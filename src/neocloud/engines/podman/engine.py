@@ -23,27 +23,21 @@ from neocloud.engines.base import (
     Reference,
 )
 from neocloud.engines.manifests import KINDS, check_reference, in_order
-from neocloud.engines.podman.acceleration import find_acceleration
-from neocloud.engines.podman.accelerators import find_accelerators
-from neocloud.engines.podman.configuration import is_kept_in_home
-from neocloud.engines.podman.events import watch
+from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
+from neocloud.engines.podman.components import Components
 from neocloud.engines.podman.execution import execute
-from neocloud.engines.podman.host import Host, find_host
-from neocloud.engines.podman.hostsfile import resolver_configuration
-from neocloud.engines.podman.images import Images
+from neocloud.engines.podman.gpus import find_accelerators
+from neocloud.engines.podman.host import Host, find_acceleration, find_host, resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.logs import read_lines, read_page
-from neocloud.engines.podman.netavark import remember_tables
-from neocloud.engines.podman.observer import Observer
-from neocloud.engines.podman.parts import Parts
-from neocloud.engines.podman.preparation import prepare
+from neocloud.engines.podman.network.addresses import withdraw_public_addresses
+from neocloud.engines.podman.network.netavark import remember_tables
+from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
-from neocloud.engines.podman.public_addresses import withdraw_public_addresses
-from neocloud.engines.podman.root_filesystems import root_filesystem
-from neocloud.engines.podman.service import PodmanService
-from neocloud.engines.podman.teardown import destroy, unmount_all
-from neocloud.engines.podman.user_namespaces import missing_support
+from neocloud.engines.podman.service import PodmanService, is_kept_in_home
+from neocloud.engines.podman.storage.images import Images, root_filesystem
+from neocloud.engines.podman.storage.user_namespaces import missing_support
 from neocloud.engines.validation import checked
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
@@ -60,9 +54,9 @@ class PodmanEngine:
         self.layout = Layout.of(home)
         """Where its files lie and what its parts are called; for whoever builds images or shows status."""
         self._libpod = Libpod(self.layout.socket, self._start_service)
-        self._parts = Parts.of(self.layout, self._libpod, pool, opened_ranges)
+        self._components = Components.of(self.layout, self._libpod, pool, opened_ranges)
         self._prober = Prober(self._run_probe, self.restart)
-        self._observer = Observer(self._parts, self._libpod, self._prober)
+        self._observer = Observer(self._components, self._libpod, self._prober)
         self._images = Images(self._libpod)
         self._opened = ", ".join(map(str, opened_ranges)) or "none"
         self._host: Host | None = None
@@ -108,9 +102,9 @@ class PodmanEngine:
         await self._prepare()
         pods = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
         for manifest in manifests[: len(manifests) - len(pods)]:
-            await self._parts.apply_object(manifest)
+            await self._components.apply_object(manifest)
         for manifest in pods:
-            await self._parts.announce(manifest)
+            await self._components.announce(manifest)
         await _all(_PODS_AT_ONCE, [self._apply_pod(manifest) for manifest in pods])
 
     async def observe(self, namespace: str) -> Observation:
@@ -129,12 +123,12 @@ class PodmanEngine:
             if reference.kind == "Namespace":
                 await self._remove_namespace(reference.name)
             else:
-                await self._parts.remove_object(reference)
+                await self._components.remove_object(reference)
 
     async def restart(self, pod: Reference) -> None:
         check_reference(pod)
         await self._prepare()
-        await self._parts.pods.restart(pod)
+        await self._components.pods.restart(pod)
 
     async def exec(
         self,
@@ -148,7 +142,7 @@ class PodmanEngine:
     ) -> ExecResult:
         check_reference(pod)
         await self._prepare()
-        name = await self._parts.pods.container(pod, container)
+        name = await self._components.pods.container(pod, container)
         return await execute(self._libpod, name, command, stdin, timeout_seconds, max_output_bytes)
 
     async def logs(
@@ -156,7 +150,7 @@ class PodmanEngine:
     ) -> AsyncIterator[str]:
         check_reference(pod)
         await self._prepare()
-        name = await self._parts.pods.container(pod, container)
+        name = await self._components.pods.container(pod, container)
         async for line in read_lines(self._libpod, name, follow=follow, tail=tail):
             yield line
 
@@ -165,7 +159,7 @@ class PodmanEngine:
     ) -> LogPage:
         check_reference(pod)
         await self._prepare()
-        name = await self._parts.pods.container(pod, container)
+        name = await self._components.pods.container(pod, container)
         return await read_page(self._libpod, name, first_line=first_line, tail=tail)
 
     def events(self) -> AsyncIterator[EngineEvent]:
@@ -202,7 +196,7 @@ class PodmanEngine:
         """Stop all pods, mounts and the service; with `keep` the pods go on. Nothing is deleted."""
         if not keep:
             await self._prepare()
-            await self._parts.pods.stop_all()
+            await self._components.pods.stop_all()
             await withdraw_public_addresses(self.layout, ())
         await self._service().stop()
         if not keep:
@@ -239,8 +233,8 @@ class PodmanEngine:
             await asyncio.to_thread(prepare, self.layout, self._known_host())
             await self._find_user_namespaces()
             await remember_tables(self.layout)
-            await self._parts.networks.sync()
-            for manifest, address in self._parts.applied_pods():
+            await self._components.networks.sync()
+            for manifest, address in self._components.applied_pods():
                 self._prober.follow(manifest, address, adopted=True)
             self._prepared = True
         await self._prober.first_answers()
@@ -250,22 +244,22 @@ class PodmanEngine:
             missing = "this state folder is of a version without them; a new one has them (rfd 0002)"
         else:
             missing = await asyncio.to_thread(missing_support, self.layout.volumes)
-        self._parts.pods.shifts_ids = not missing
+        self._components.pods.shifts_ids = not missing
         self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
 
     async def _apply_pod(self, manifest: KubernetesObject) -> None:
-        await self._parts.pods.ensure(manifest)
-        self._prober.follow(manifest, self._parts.address(Reference.of(manifest)) or "")
+        await self._components.pods.ensure(manifest)
+        self._prober.follow(manifest, self._components.address(Reference.of(manifest)) or "")
 
     async def _remove_pod(self, reference: Reference) -> None:
         self._prober.forget(reference)
-        await self._parts.pods.remove(reference)
+        await self._components.pods.remove(reference)
 
     async def _remove_namespace(self, namespace: str) -> None:
-        self._parts.virtual.check_unused(namespace, with_pods_of=namespace)
-        pods = await self._parts.pods.known(namespace)
+        self._components.virtual.check_unused(namespace, with_pods_of=namespace)
+        pods = await self._components.pods.known(namespace)
         await _all(_PODS_AT_ONCE, [self._remove_pod(pod) for pod in pods])
-        await self._parts.remove_namespace(namespace)
+        await self._components.remove_namespace(namespace)
 
     async def _run_probe(self, pod: Reference, container: str, command: list[str], seconds: float) -> int:
         result = await self.exec(pod, command, container=container, timeout_seconds=seconds)

@@ -2,20 +2,27 @@
 
 Podman turns the HTTP connection into a raw one for this, which httpx cannot do, so the few lines of HTTP are
 written here. A command that takes too long or prints too much is killed with all its children.
+
+The stream format of exec and logs: 8-byte headers (1 is stdout, 2 is stderr) before each piece. Pure.
+
+What a tenant's program printed passes here, so time is linear in its length and memory is bounded.
 """
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 
 import psutil
 
-from neocloud.engines.base import EngineError, EngineUnavailable, ExecResult, OutputTooLarge
-from neocloud.engines.podman.frames import STDERR, STDOUT, FrameDecoder
+from neocloud.engines.base import MAX_LINE_BYTES, EngineError, EngineUnavailable, ExecResult, OutputTooLarge
 from neocloud.engines.podman.libpod import API, Libpod, NotFound
 
 _CHUNK = 256 * 1024
+STDOUT = 1
+STDERR = 2
+_HEADER = struct.Struct(">BxxxI")
 
 
 class _TooMuch(Exception):
@@ -121,3 +128,57 @@ async def _kill(libpod: Libpod, execution: str) -> None:
         for child in [*process.children(recursive=True), process]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
+
+
+class FrameDecoder:
+    """Takes bytes as they arrive and yields what they hold; a long frame comes in several pieces."""
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        self._stream = 0
+        self._left = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        at = 0
+        while at < len(data):
+            if self._left:
+                piece = data[at : at + self._left]
+                self._left -= len(piece)
+                at += len(piece)
+                yield self._stream, piece
+                continue
+            head = data[at : at + _HEADER.size - len(self._header)]
+            at += len(head)
+            self._header += head
+            if len(self._header) == _HEADER.size:
+                self._stream, self._left = _HEADER.unpack(self._header)
+                self._header.clear()
+
+
+class LineJoiner:
+    """Joins pieces of text to whole lines, each stream for itself; splits lines over MAX_LINE_BYTES."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, bytearray] = {}
+
+    def feed(self, stream: int, piece: bytes) -> Iterator[str]:
+        line = self._open.setdefault(stream, bytearray())
+        at = 0
+        while at < len(piece):
+            room = at + MAX_LINE_BYTES - len(line)
+            end = piece.find(b"\n", at, room + 1)
+            if end >= 0:
+                line += piece[at:end]
+                at = end + 1
+            else:
+                line += piece[at:room]
+                at = min(room, len(piece))
+                if len(line) < MAX_LINE_BYTES or at == len(piece):
+                    continue
+            yield line.decode(errors="replace")
+            line.clear()
+
+    def rest(self) -> Iterator[str]:
+        for line in self._open.values():
+            if line:
+                yield line.decode(errors="replace")

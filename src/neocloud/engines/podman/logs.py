@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from neocloud.engines.base import MAX_LOG_PAGE_BYTES, MAX_LOG_PAGE_LINES, LogPage
-from neocloud.engines.podman.frames import STDERR, STDOUT, FrameDecoder, LineJoiner
+from neocloud.engines.podman.execution import STDERR, STDOUT, FrameDecoder, LineJoiner
 from neocloud.engines.podman.libpod import Libpod
 
 _BLOCK_BYTES = 2**20

@@ -15,21 +15,21 @@ from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.pod_fields import is_device
 from neocloud.engines.pod_references import claim_reference, environment_objects
-from neocloud.engines.podman.accelerators import GpuAllocator
-from neocloud.engines.podman.copies import FILE_MODE
-from neocloud.engines.podman.dead_forwards import end_early_connections, remove_dead_forwards
-from neocloud.engines.podman.images import full_image_name
+from neocloud.engines.podman.gpus import GpuAllocator
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
-from neocloud.engines.podman.names import Names
-from neocloud.engines.podman.networks import Networks
-from neocloud.engines.podman.objects import Objects
+from neocloud.engines.podman.network.attachments import Attachments
+from neocloud.engines.podman.network.dns import HostsFiles
+from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
+from neocloud.engines.podman.network.netavark import remove_stale_port_forwards, reset_early_connections
 from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
-from neocloud.engines.podman.plugs import Plugs
-from neocloud.engines.podman.pod_mounts import PodMounts, Shown, find_sub_paths
 from neocloud.engines.podman.processes import LOST, with_lost
-from neocloud.engines.podman.projections import Projections
-from neocloud.engines.podman.root_filesystems import root_filesystem
+from neocloud.engines.podman.records import Objects
+from neocloud.engines.podman.storage.config_mounts import ConfigMounts
+from neocloud.engines.podman.storage.images import full_image_name, root_filesystem
+from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, find_sub_paths
+from neocloud.engines.podman.storage.user_namespaces import first_id
+from neocloud.engines.podman.storage.volumes import FILE_MODE, Volumes
 from neocloud.engines.podman.translate import (
     FIRST_ID_LABEL,
     SANDBOX,
@@ -40,8 +40,6 @@ from neocloud.engines.podman.translate import (
     podman_names,
     published_ports,
 )
-from neocloud.engines.podman.user_namespaces import first_id
-from neocloud.engines.podman.volumes import Volumes
 
 _GRACE_SECONDS = 30
 _CREATE_ATTEMPTS = 40
@@ -53,21 +51,21 @@ class Pods:
         self,
         layout: Layout,
         libpod: Libpod,
-        networks: Networks,
-        plugs: Plugs,
-        names: Names,
+        networks: NamespaceNetworks,
+        attachments: Attachments,
+        hosts_files: HostsFiles,
         objects: Objects,
         volumes: Volumes,
-        projections: Mapping[str, Projections],
+        config_mounts: Mapping[str, ConfigMounts],
     ) -> None:
         self._layout = layout
         self._libpod = libpod
         self._networks = networks
-        self._plugs = plugs
-        self._names = names
+        self._attachments = attachments
+        self._hosts_files = hosts_files
         self._objects = objects
         self._volumes = volumes
-        self._projections = projections
+        self._config_mounts = config_mounts
         self._mounts = PodMounts(layout)
         self.shifts_ids = False
         """Whether pods with `hostUsers: false` get a user namespace; known once the engine is prepared."""
@@ -98,13 +96,13 @@ class Pods:
             if not rows or not _is_as_wanted(manifest, rows, first):
                 await self._require_images(manifest)
             before = self._objects.get(reference)
-            async with self._plugs.admitted(manifest):
+            async with self._attachments.admitted(manifest):
                 if rows and (not _is_as_wanted(manifest, rows, first) or _is_lost(manifest, rows)):
                     await self._delete(reference, rows)
                     rows = []
                 self._objects.put(manifest)
-            await self._plugs.changed(before, manifest)
-            await self._names.refresh(reference.namespace)
+            await self._attachments.changed(before, manifest)
+            await self._hosts_files.refresh(reference.namespace)
             if not rows:
                 await self._create(manifest)
             else:
@@ -115,10 +113,10 @@ class Pods:
             await self._delete(reference, await self.rows(reference.namespace, reference.name))
             before = self._objects.get(reference)
             self._objects.remove(reference)
-            self._plugs.forget(reference)
-            await self._plugs.changed(before, None)
+            self._attachments.forget(reference)
+            await self._attachments.changed(before, None)
             await self._networks.release(reference.namespace, reference.name)
-            await self._names.refresh(reference.namespace)
+            await self._hosts_files.refresh(reference.namespace)
 
     async def restart(self, reference: Reference) -> None:
         """Stop and start all containers; the pod keeps its address."""
@@ -189,11 +187,11 @@ class Pods:
         reference, member = Reference.of(manifest), member_of(manifest)
         try:
             if member and owns_network:
-                await self._plugs.plug_in(member, container)
+                await self._attachments.attach(member, container)
             await self._libpod.post(f"/containers/{container}/start")
             if owns_network and self._first_id(manifest):
                 published = published_ports(manifest)
-                await end_early_connections((port["host_ip"], port["host_port"]) for port in published)
+                await reset_early_connections((port["host_ip"], port["host_port"]) for port in published)
         except EngineError as error:
             raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
 
@@ -211,21 +209,21 @@ class Pods:
         """Look up, and make where needed, everything that the pod refers to."""
         metadata = manifest["metadata"]
         if published_ports(manifest):
-            await remove_dead_forwards()
-        place = await self._plugs.place(manifest)
+            await remove_stale_port_forwards()
+        pod_address = await self._attachments.assign_address(manifest)
         shown = await asyncio.to_thread(self._show, manifest)
         contents = {
             kind: {
-                name: projections.get(metadata["namespace"], name)
+                name: config_mounts.get(metadata["namespace"], name)
                 for name in environment_objects(manifest, kind)
             }
-            for kind, projections in self._projections.items()
+            for kind, config_mounts in self._config_mounts.items()
         }
         return Resolved(
-            address=place.address,
-            hosts_file=place.hosts_file,
-            network=place.network,
-            mac=place.mac,
+            address=pod_address.address,
+            hosts_file=pod_address.hosts_file,
+            network=pod_address.network,
+            mac=pod_address.mac,
             **vars(shown),
             first_id=self._first_id(manifest),
             config_maps=contents["ConfigMap"],
@@ -240,7 +238,7 @@ class Pods:
             return 0
         return first_id(network.subnet)
 
-    def _show(self, manifest: KubernetesObject) -> Shown:
+    def _show(self, manifest: KubernetesObject) -> MountedPaths:
         """Make what the pod mounts, and the root file systems of its containers."""
         first = self._first_id(manifest)
         roots = {image: root_filesystem(self._layout, image) for image in _images(manifest)}
@@ -259,9 +257,9 @@ class Pods:
                 continue
             match kind:
                 case "configMap":
-                    path = self._projections["ConfigMap"].view(namespace, source)
+                    path = self._config_mounts["ConfigMap"].view(namespace, source)
                 case "secret":
-                    path = self._projections["Secret"].view(namespace, source)
+                    path = self._config_mounts["Secret"].view(namespace, source)
                 case "persistentVolumeClaim":
                     claim = claim_reference(manifest, source["claimName"])
                     path = self._volumes.claim_path(claim.namespace, claim.name, first)

@@ -15,7 +15,7 @@ from typing import Any
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import fingerprint
-from neocloud.engines.podman.member_rules import PROBE_MARK
+from neocloud.engines.podman.network.security_rules import PROBE_MARK
 
 _FIRST_TCP_SECONDS = 0.1
 _FIRST_EXEC_SECONDS = 0.5
@@ -29,7 +29,7 @@ RunCommand = Callable[[Reference, str, list[str], float], Awaitable[int]]
 
 
 @dataclass
-class Verdict:
+class ReadinessState:
     """What one readiness probe has seen so far."""
 
     threshold: int
@@ -50,7 +50,7 @@ class Prober:
         self._restart = restart
         self._tasks: dict[Reference, list[asyncio.Task[None]]] = {}
         self._specs: dict[Reference, str] = {}
-        self._verdicts: dict[tuple[Reference, str], Verdict] = {}
+        self._states: dict[tuple[Reference, str], ReadinessState] = {}
 
     def follow(self, manifest: KubernetesObject, address: str, *, adopted: bool = False) -> None:
         """Begin to probe; nothing changes for a pod that is followed already with this spec.
@@ -65,19 +65,19 @@ class Prober:
         self._specs[reference] = spec
         tasks = self._tasks.setdefault(reference, [])
         for container in manifest["spec"]["containers"]:
-            ask = _Asker(self._run, reference, container["name"], address)
+            ask = _ProbeRunner(self._run, reference, container["name"], address)
             if probe := container.get("readinessProbe"):
-                verdict = Verdict(probe.get("failureThreshold", 3))
-                self._verdicts[reference, container["name"]] = verdict
+                state = ReadinessState(probe.get("failureThreshold", 3))
+                self._states[reference, container["name"]] = state
                 delay = 0 if adopted else probe.get("initialDelaySeconds", 0)
-                tasks.append(asyncio.create_task(_watch_readiness(ask, probe, verdict, delay)))
+                tasks.append(asyncio.create_task(_watch_readiness(ask, probe, state, delay)))
             if probe := container.get("livenessProbe"):
                 startup = container.get("startupProbe")
                 tasks.append(asyncio.create_task(_watch_liveness(ask, probe, startup, self._restart)))
 
     async def first_answers(self) -> None:
         """Wait, though not for long, until every probe was put once: before that nothing is known."""
-        waiting = [verdict.asked.wait() for verdict in self._verdicts.values()]
+        waiting = [state.asked.wait() for state in self._states.values()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_ANSWERS_SECONDS):
                 await asyncio.gather(*waiting)
@@ -86,14 +86,14 @@ class Prober:
         for task in self._tasks.pop(reference, []):
             task.cancel()
         self._specs.pop(reference, None)
-        for key in [key for key in self._verdicts if key[0] == reference]:
-            del self._verdicts[key]
+        for key in [key for key in self._states if key[0] == reference]:
+            del self._states[key]
 
     def is_ready(self, reference: Reference, started: Mapping[str, datetime | None]) -> bool:
         """Whether all containers, given with their start times, have answered since."""
         return all(
-            verdict.is_ready(started.get(container))
-            for (pod, container), verdict in self._verdicts.items()
+            state.is_ready(started.get(container))
+            for (pod, container), state in self._states.items()
             if pod == reference
         )
 
@@ -103,7 +103,7 @@ class Prober:
 
 
 @dataclass(frozen=True)
-class _Asker:
+class _ProbeRunner:
     """Puts the question of one probe to one container."""
 
     run: RunCommand
@@ -153,22 +153,24 @@ def _marked_socket() -> socket.socket:
     return probe
 
 
-async def _watch_readiness(ask: _Asker, probe: Mapping[str, Any], verdict: Verdict, delay: float) -> None:
+async def _watch_readiness(
+    ask: _ProbeRunner, probe: Mapping[str, Any], state: ReadinessState, delay: float
+) -> None:
     period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
     first = min(period, _FIRST_EXEC_SECONDS if "exec" in probe else _FIRST_TCP_SECONDS)
     await asyncio.sleep(delay)
     while True:
         if await ask.answers(probe):
-            verdict.last_success, verdict.failures = time.time(), 0
+            state.last_success, state.failures = time.time(), 0
         else:
-            verdict.failures += 1
-        verdict.asked.set()
-        settled = verdict.last_success and not verdict.failures
+            state.failures += 1
+        state.asked.set()
+        settled = state.last_success and not state.failures
         await asyncio.sleep(period if settled else first)
 
 
 async def _watch_liveness(
-    ask: _Asker,
+    ask: _ProbeRunner,
     probe: Mapping[str, Any],
     startup: Mapping[str, Any] | None,
     restart: Callable[[Reference], Awaitable[None]],
@@ -193,7 +195,7 @@ async def _watch_liveness(
                 await _until_started(ask, startup)
 
 
-async def _until_started(ask: _Asker, startup: Mapping[str, Any]) -> None:
+async def _until_started(ask: _ProbeRunner, startup: Mapping[str, Any]) -> None:
     """At most for so many periods; then the liveness probe decides what becomes of it."""
     for _ in range(startup.get("failureThreshold", 3)):
         if await ask.answers(startup):

@@ -17,11 +17,10 @@ from neocloud.engines.interface import pod_fingerprint
 from neocloud.engines.manifests import quantity
 from neocloud.engines.pod_fields import is_device
 from neocloud.engines.podman.environment import Contents, container_environment, expand_all
-from neocloud.engines.podman.hostsfile import hostname_of
-from neocloud.engines.podman.images import full_image_name
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.root_filesystems import ENVIRONMENT
-from neocloud.engines.podman.user_namespaces import id_mappings
+from neocloud.engines.podman.network.dns import hostname_of
+from neocloud.engines.podman.storage.images import ENVIRONMENT, full_image_name
+from neocloud.engines.podman.storage.user_namespaces import id_mappings
 
 SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError
-from neocloud.engines.podman.mounts import (
+from neocloud.engines.podman.storage.mounts import (
     detach,
     libc,
     mount_descriptor,

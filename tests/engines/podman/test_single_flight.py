@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from neocloud.engines.podman.coalesced import Coalesced
+from neocloud.engines.podman.network.single_flight import SingleFlight
 
 
 class Job:
@@ -21,11 +21,11 @@ class Job:
 
 async def test_those_who_wait_share_one_run_that_saw_their_wish() -> None:
     job = Job()
-    coalesced = Coalesced(job)
+    single_flight = SingleFlight(job)
     askers = []
     for wish in range(1, 11):
         job.wish = wish
-        askers.append(asyncio.create_task(coalesced()))
+        askers.append(asyncio.create_task(single_flight()))
         await asyncio.sleep(0)
     job.gate.set()
     await asyncio.gather(*askers)
@@ -40,11 +40,11 @@ async def test_failure_is_told_to_who_asked_and_the_next_run_is_a_new_one() -> N
         if len(runs) == 1:
             raise ValueError("first")
 
-    coalesced = Coalesced(fails_first)
-    first, second = await asyncio.gather(coalesced(), coalesced(), return_exceptions=True)
+    single_flight = SingleFlight(fails_first)
+    first, second = await asyncio.gather(single_flight(), single_flight(), return_exceptions=True)
     assert isinstance(first, ValueError) and second is None and len(runs) == 2
     with pytest.raises(ValueError, match="again"):
-        await Coalesced(_raise)()
+        await SingleFlight(_raise)()
 
 
 async def _raise() -> None:

@@ -1,15 +1,30 @@
-"""Container images: there or not, and made from a root file system. No registry is asked for anything."""
+"""Container images: there or not, and made from a root file system. No registry is asked for anything.
+
+Images that are root file systems: folders from which pods run without a copy.
+
+`localhost/neocloud/<image>:<version>` is the folder `<home>/images/<image>/<version>/rootfs`, if there is
+one. It is never written to: each container has a layer above it, which goes with the container. The version
+is part of the name, so a pod stays with the one that it began with while newer ones are built beside it.
+"""
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
+from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 
 _CHUNK = 1024 * 1024
 _IMPORT_SECONDS = 600.0
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+"""As a container image would say of itself."""
+_NAME = re.compile(r"localhost/neocloud/([a-z0-9][a-z0-9-]*):([A-Za-z0-9][A-Za-z0-9_-]*)")
 
 
 def full_image_name(name: str) -> str:
@@ -83,3 +98,12 @@ async def _tar(source: Path) -> AsyncIterator[bytes]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def root_filesystem(layout: Layout, image: str) -> Path | None:
+    """The folder behind an image's name; None for images that Podman keeps, and for those not here."""
+    name = _NAME.fullmatch(full_image_name(image))
+    if name is None:
+        return None
+    folder = layout.images / name[1] / name[2] / "rootfs"
+    return folder.resolve() if folder.is_dir() else None

@@ -26,7 +26,7 @@ class Bridge:
 
 
 @dataclass(frozen=True)
-class Plane:
+class NetworkSnapshot:
     networks: tuple[VirtualNetwork, ...] = ()
     bridges: tuple[Bridge, ...] = ()
     members: tuple[Member, ...] = ()
@@ -50,9 +50,9 @@ class Plane:
         return {each.public_address: each.address for each in found if each.public_address}
 
 
-def placed(plane: Plane) -> Iterable[tuple[Member, Bridge]]:
+def attached_members(snapshot: NetworkSnapshot) -> Iterable[tuple[Member, Bridge]]:
     """Members whose bridge is there."""
-    for member in plane.members:
-        bridge = plane.bridge_of(member)
+    for member in snapshot.members:
+        bridge = snapshot.bridge_of(member)
         if bridge:
             yield member, bridge

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 from neocloud.engines.base import EngineError
 
+OUTSIDE_CHAIN = "to_outside"
+"""Chain that decides which addresses outside this machine pods may reach."""
+
 
 def rendered_set(name: str, kind: str, elements: Iterable[object], *, ranges: bool = False) -> list[str]:
     """A named set, sorted, so that the same state is always the same text."""

@@ -19,15 +19,15 @@ from pathlib import Path
 from neocloud.core.osfiles import Folder, UnsafePath
 from neocloud.engines.base import EngineError, KubernetesObject, PathRefused
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.mounts import detach, mount_descriptor, mounts_below
-from neocloud.engines.podman.user_namespaces import shifted_by, user_namespace
+from neocloud.engines.podman.storage.mounts import detach, mount_descriptor, mounts_below
+from neocloud.engines.podman.storage.user_namespaces import shifted_by, user_namespace
 
 SubPath = tuple[str, str]
 """Name of a pod's volume, path in it."""
 
 
 @dataclass(frozen=True)
-class Shown:
+class MountedPaths:
     """Where to mount from, by name of the volume, by sub-path, and by image that is a root file system."""
 
     volumes: Mapping[str, Path] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class PodMounts:
         volumes: Mapping[str, Path],
         root_filesystems: Mapping[str, Path] | None = None,
         first_id: int = 0,
-    ) -> Shown:
+    ) -> MountedPaths:
         """Mount what the pod needs; with `first_id` everything, shifted by it, else sub-paths only.
 
         Raises PathRefused for a link or device in a path, EngineError for one that is not there.
@@ -63,8 +63,8 @@ class PodMounts:
                     _show(volumes[volume], sub_path, point, where, shifts)
                     sub_paths[volume, sub_path] = point
             if namespace is None:
-                return Shown(volumes, sub_paths, roots)
-            return Shown(
+                return MountedPaths(volumes, sub_paths, roots)
+            return MountedPaths(
                 {name: _shifted(path, place / name, namespace, first_id) for name, path in volumes.items()},
                 sub_paths,
                 {

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from neocloud.engines.base import Reference
 from neocloud.engines.interface import ANNOTATION, Member, member_of
-from neocloud.engines.podman.firewall import render_table
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.member_rules import render_member_rules
-from neocloud.engines.podman.plane import Bridge, Plane
-from neocloud.engines.podman.spoofing import render_spoofing_table
+from neocloud.engines.podman.network.firewall import render_table
+from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
+from neocloud.engines.podman.network.security_rules import render_anti_spoofing_table, render_security_rules
 from neocloud.engines.security import may_connect
 from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
@@ -80,9 +79,9 @@ def member(name: str, network: str, address: str, groups: list[str], **changes: 
     return found
 
 
-def plane() -> Plane:
+def snapshot() -> NetworkSnapshot:
     first, second = network("net-a", 128, {"web": WEB, "jobs": JOBS}), network("net-b", 129, {"web": JOBS})
-    return Plane(
+    return NetworkSnapshot(
         networks=(first, second),
         bridges=(*bridges(first, 0), *bridges(second, 2)),
         members=(
@@ -96,7 +95,7 @@ def plane() -> Plane:
 
 
 def test_rules_are_those_of_the_snapshot() -> None:
-    rendered = render_table(LAYOUT, NAMESPACES, plane()) + render_spoofing_table(LAYOUT, plane())
+    rendered = render_table(LAYOUT, NAMESPACES, snapshot()) + render_anti_spoofing_table(LAYOUT, snapshot())
     if os.environ.get(WRITE):
         SNAPSHOT.parent.mkdir(exist_ok=True)
         SNAPSHOT.write_text(rendered)
@@ -104,10 +103,10 @@ def test_rules_are_those_of_the_snapshot() -> None:
 
 
 def test_same_state_is_the_same_text_in_whatever_order_it_is_found() -> None:
-    one = plane()
-    other = Plane(one.networks, one.bridges[::-1], one.members[::-1], one.ports)
+    one = snapshot()
+    other = NetworkSnapshot(one.networks, one.bridges[::-1], one.members[::-1], one.ports)
     assert render_table(LAYOUT, NAMESPACES, one) == render_table(LAYOUT, NAMESPACES, other)
-    assert render_spoofing_table(LAYOUT, one) == render_spoofing_table(LAYOUT, other)
+    assert render_anti_spoofing_table(LAYOUT, one) == render_anti_spoofing_table(LAYOUT, other)
 
 
 def test_machine_without_virtual_networks_has_none_of_their_rules() -> None:
@@ -116,8 +115,8 @@ def test_machine_without_virtual_networks_has_none_of_their_rules() -> None:
         assert word not in plain
 
 
-def chains(found: Plane) -> dict[str, list[str]]:
-    lines = [line.strip() for line in render_member_rules(found, '"ncx-*"', [])]
+def chains(found: NetworkSnapshot) -> dict[str, list[str]]:
+    lines = [line.strip() for line in render_security_rules(found, '"ncx-*"', [])]
     starts = [number for number, line in enumerate(lines) if line.endswith("{")]
     return {lines[start].split()[1]: lines[start + 1 : lines.index("}", start)] for start in starts}
 
@@ -144,7 +143,7 @@ def chains(found: Plane) -> dict[str, list[str]]:
 def test_each_part_of_a_rule_has_its_words(rule: dict[str, Any], text: str) -> None:
     found = network("net-a", 128, {"g": [{"direction": "ingress", **rule}]})
     members = (member("a", "net-a", "10.128.0.5", ["g"]),)
-    rules = chains(Plane((found,), tuple(bridges(found, 0)), members))["ingress_0"]
+    rules = chains(NetworkSnapshot((found,), tuple(bridges(found, 0)), members))["ingress_0"]
     assert len(rules) == 2 and text in rules[0] and rules[1] == "counter drop"
 
 
@@ -152,7 +151,9 @@ def test_rule_for_a_group_that_is_gone_lets_nobody_in() -> None:
     rule = {"direction": "ingress", "access": "allow", "protocol": "any", "groups": ["gone"]}
     found = network("net-a", 128, {"g": [rule]})
     members = (member("a", "net-a", "10.128.0.5", ["g"]),)
-    assert chains(Plane((found,), tuple(bridges(found, 0)), members))["ingress_0"] == ["counter drop"]
+    assert chains(NetworkSnapshot((found,), tuple(bridges(found, 0)), members))["ingress_0"] == [
+        "counter drop"
+    ]
 
 
 RULES = st.lists(
@@ -184,7 +185,7 @@ def test_rendered_rules_mean_what_the_groups_say(
         member("a", "net-a", "10.128.0.5", sends),
         member("b", "net-a", "10.128.1.6", receives),
     )
-    state = Plane((found,), tuple(bridges(found, 0)), (sender, receiver))
+    state = NetworkSnapshot((found,), tuple(bridges(found, 0)), (sender, receiver))
     text = chains(state)
     passes = _verdict(text, "egress", sender, receiver, protocol, port) and _verdict(
         text, "ingress", receiver, sender, protocol, port
@@ -223,7 +224,7 @@ def _elements(line: str) -> list[str]:
 
 
 def test_public_addresses_are_one_to_one() -> None:
-    assert plane().public_addresses() == {IPv4Address("203.0.113.5"): IPv4Address("10.128.0.5")}
-    text = chains(plane())
+    assert snapshot().public_addresses() == {IPv4Address("203.0.113.5"): IPv4Address("10.128.0.5")}
+    text = chains(snapshot())
     assert "elements = { 203.0.113.5 : 10.128.0.5 }" in text["to_private"]
     assert "elements = { 10.128.0.5 : 203.0.113.5 }" in text["to_public"]

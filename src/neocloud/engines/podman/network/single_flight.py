@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-class Coalesced:
+class SingleFlight:
     """Whoever asks gets a run that began after the question; those who wait at the same time share one."""
 
     def __init__(self, job: Callable[[], Awaitable[None]]) -> None:

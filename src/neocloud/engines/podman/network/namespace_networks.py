@@ -12,29 +12,28 @@ from pathlib import Path
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifests import denies_egress
-from neocloud.engines.podman.addresses import NamespaceNetwork, candidate_subnets
-from neocloud.engines.podman.coalesced import Coalesced
-from neocloud.engines.podman.egress import Egress, name_servers
-from neocloud.engines.podman.firewall import sync_tables
-from neocloud.engines.podman.hostsfile import resolver_configuration
+from neocloud.engines.podman.host import resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
-from neocloud.engines.podman.mounts import remove_tree
-from neocloud.engines.podman.netavark import remove_network_chains
-from neocloud.engines.podman.objects import Objects
-from neocloud.engines.podman.public_addresses import (
+from neocloud.engines.podman.network.addresses import (
+    NamespaceNetwork,
     announce_public_addresses,
+    candidate_subnets,
     end_connections,
     withdraw_public_addresses,
 )
-from neocloud.engines.podman.records import read_record, write_record
-from neocloud.engines.podman.virtual_networks import VirtualNetworks
+from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
+from neocloud.engines.podman.network.netavark import remove_network_chains
+from neocloud.engines.podman.network.single_flight import SingleFlight
+from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
+from neocloud.engines.podman.records import Objects, read_record, write_record
+from neocloud.engines.podman.storage.mounts import remove_tree
 
 POLICY = "NetworkPolicy"
 _ROUTES = Path("/proc/net/route")
 
 
-class Networks:
+class NamespaceNetworks:
     """Makes, remembers and removes the networks of all namespaces."""
 
     def __init__(
@@ -53,7 +52,7 @@ class Networks:
         self._objects = objects
         self._opened = tuple(opened)
         self._lock = asyncio.Lock()
-        self._synced = Coalesced(self._sync)
+        self._synced = SingleFlight(self._sync)
         self._public: dict[IPv4Address, IPv4Address] = {}
         """Public addresses, and where the rules lead them."""
 
@@ -164,11 +163,11 @@ class Networks:
     async def _sync(self) -> None:
         """Public addresses go before the rules that lead them to a pod, and come after them."""
         networks = [self.find(namespace) for namespace in self.namespaces()]
-        plane = self._virtual.plane()
-        public = plane.public_addresses() if plane else {}
-        present = await withdraw_public_addresses(self.layout, public) if plane else set()
+        snapshot = self._virtual.snapshot()
+        public = snapshot.public_addresses() if snapshot else {}
+        present = await withdraw_public_addresses(self.layout, public) if snapshot else set()
         bridges = [(n.interface, n.subnet) for n in networks if n]
-        await sync_tables(self.layout, bridges, plane, self._egress())
+        await sync_tables(self.layout, bridges, snapshot, self._egress())
         await end_connections(a for a, leads_to in self._public.items() if public.get(a) != leads_to)
         self._public = public
         await announce_public_addresses(self.layout, public.keys() - present)

@@ -24,7 +24,7 @@ _FOLDER_MODE = 0o755
 """Mode of a projected folder, whatever the umask: programs that are not root read it."""
 
 
-class Projections:
+class ConfigMounts:
     """Objects of one kind below `root/<namespace>/<name>/`."""
 
     def __init__(self, root: Path, kind: str) -> None:

@@ -6,7 +6,7 @@ removes Podman's networks; what may pass between them is the firewall's.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -17,22 +17,23 @@ from neocloud.engines.interface import Member, member_of
 from neocloud.engines.membership import check_member, check_network, check_unused
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod
-from neocloud.engines.podman.netavark import remove_network_chains
-from neocloud.engines.podman.objects import Objects
-from neocloud.engines.podman.plane import Bridge, Plane
-from neocloud.engines.podman.ports import Ports, require_filters
-from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.network.netavark import remove_network_chains
+from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
+from neocloud.engines.podman.records import Objects, read_record, write_record
 from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
 KIND = "VirtualNetwork"
+BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
 class VirtualNetworks:
-    def __init__(self, layout: Layout, libpod: Libpod, objects: Objects, ports: Ports) -> None:
+    def __init__(
+        self, layout: Layout, libpod: Libpod, objects: Objects, find_port: Callable[[Reference], str | None]
+    ) -> None:
         self._layout = layout
         self._libpod = libpod
         self._objects = objects
-        self._ports = ports
+        self._find_port = find_port
         self._lock = asyncio.Lock()
         self._admitted: dict[str, Reference] = {}
         """What pods about to be applied will hold."""
@@ -51,13 +52,13 @@ class VirtualNetworks:
     def ranges(self) -> list[IPv4Network]:
         return [bridge.cidr for bridge in self._bridges()]
 
-    def plane(self) -> Plane | None:
+    def snapshot(self) -> NetworkSnapshot | None:
         """None where there has never been a virtual network."""
         if not self._record_path().exists():
             return None
         members = self.members()
-        ports = {member.pod: self._ports.find(member.pod) for member in members}
-        return Plane(
+        ports = {member.pod: self._find_port(member.pod) for member in members}
+        return NetworkSnapshot(
             networks=tuple(self.networks()),
             bridges=tuple(self._bridges()),
             members=tuple(members),
@@ -65,7 +66,7 @@ class VirtualNetworks:
         )
 
     def bridge_of(self, member: Member) -> Bridge:
-        bridge = Plane(bridges=tuple(self._bridges())).bridge_of(member)
+        bridge = NetworkSnapshot(bridges=tuple(self._bridges())).bridge_of(member)
         if bridge is None:
             raise EngineError(
                 f"Pod {member.pod.name}: the bridge of subnet {member.interface.subnet} is not there; "
@@ -81,7 +82,7 @@ class VirtualNetworks:
         network = parse_virtual_network(manifest)
         check_network(network, self.networks(), self.members())
         _refuse_custom_next_hops(network)
-        require_filters()
+        _require_bridge_filter()
         known = {bridge.name: bridge for bridge in self._bridges() if bridge.network == network.namespace}
         wanted = {bridge.name: bridge for bridge in _wanted_bridges(network)}
         for name, bridge in known.items():
@@ -200,6 +201,15 @@ def _bridge(fields: dict[str, Any]) -> Bridge:
         gateway=IPv4Address(fields["gateway"]),
         interface=fields["interface"],
     )
+
+
+def _require_bridge_filter() -> None:
+    """Security groups hold between pods of one bridge only where bridges pass the firewall."""
+    if not BRIDGE_FILTER.exists():
+        raise EngineError(
+            "Virtual networks need the kernel module br_netfilter, which is not loaded: without it security "
+            "groups would not hold between pods of one subnet. Load it with: modprobe br_netfilter"
+        )
 
 
 def _refuse_custom_next_hops(network: VirtualNetwork) -> None:

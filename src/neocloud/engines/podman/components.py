@@ -11,62 +11,63 @@ from neocloud.engines.manifests import file_contents
 from neocloud.engines.pod_references import mounted_claims
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.mounts import remove_tree
-from neocloud.engines.podman.names import Names
-from neocloud.engines.podman.networks import POLICY, Networks
-from neocloud.engines.podman.objects import Objects
-from neocloud.engines.podman.plugs import Plugs
+from neocloud.engines.podman.network.attachments import Attachments, BridgePorts
+from neocloud.engines.podman.network.dns import HostsFiles
+from neocloud.engines.podman.network.namespace_networks import POLICY, NamespaceNetworks
+from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.pods import Pods
-from neocloud.engines.podman.ports import Ports
-from neocloud.engines.podman.projections import Projections
-from neocloud.engines.podman.virtual_networks import VirtualNetworks
-from neocloud.engines.podman.volumes import Volumes
+from neocloud.engines.podman.records import Objects
+from neocloud.engines.podman.storage.config_mounts import ConfigMounts
+from neocloud.engines.podman.storage.mounts import remove_tree
+from neocloud.engines.podman.storage.volumes import Volumes
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     layout: Layout
-    networks: Networks
+    networks: NamespaceNetworks
     virtual: VirtualNetworks
-    names: Names
+    hosts_files: HostsFiles
     objects: Objects
     volumes: Volumes
-    projections: dict[str, Projections]
+    config_mounts: dict[str, ConfigMounts]
     pods: Pods
 
     @classmethod
-    def of(cls, layout: Layout, libpod: Libpod, pool: IPv4Network, opened: Sequence[IPv4Network]) -> "Parts":
-        objects, ports = Objects(layout), Ports(layout)
-        virtual = VirtualNetworks(layout, libpod, objects, ports)
-        networks = Networks(layout, libpod, pool, virtual, objects, opened)
-        names = Names(layout, networks, virtual, objects)
+    def of(
+        cls, layout: Layout, libpod: Libpod, pool: IPv4Network, opened: Sequence[IPv4Network]
+    ) -> "Components":
+        objects, ports = Objects(layout), BridgePorts(layout)
+        virtual = VirtualNetworks(layout, libpod, objects, ports.find)
+        networks = NamespaceNetworks(layout, libpod, pool, virtual, objects, opened)
+        hosts_files = HostsFiles(layout, networks, virtual, objects)
         volumes = Volumes(layout)
-        projections = {
-            "ConfigMap": Projections(layout.engine / "configmaps", "ConfigMap"),
-            "Secret": Projections(layout.secrets, "Secret"),
+        config_mounts = {
+            "ConfigMap": ConfigMounts(layout.engine / "configmaps", "ConfigMap"),
+            "Secret": ConfigMounts(layout.secrets, "Secret"),
         }
-        plugs = Plugs(libpod, networks, virtual, ports, names)
-        pods = Pods(layout, libpod, networks, plugs, names, objects, volumes, projections)
-        return cls(layout, networks, virtual, names, objects, volumes, projections, pods)
+        attachments = Attachments(libpod, networks, virtual, ports, hosts_files)
+        pods = Pods(layout, libpod, networks, attachments, hosts_files, objects, volumes, config_mounts)
+        return cls(layout, networks, virtual, hosts_files, objects, volumes, config_mounts, pods)
 
     async def apply_object(self, manifest: KubernetesObject) -> None:
         """Anything but a Pod."""
         reference = Reference.of(manifest)
         if reference.kind == "Namespace":
             await self.networks.ensure(reference.name)
-            await self.names.refresh(reference.name)
+            await self.hosts_files.refresh(reference.name)
             return
         if self.networks.find(reference.namespace) is None:
             raise EngineError(f"Namespace {reference.namespace} does not exist; apply it before its objects.")
-        if reference.kind in self.projections:
+        if reference.kind in self.config_mounts:
             contents = file_contents(manifest)
-            self.projections[reference.kind].put(reference.namespace, reference.name, contents)
+            self.config_mounts[reference.kind].put(reference.namespace, reference.name, contents)
         elif reference.kind == "PersistentVolumeClaim":
             await asyncio.to_thread(self.volumes.ensure_claim, manifest)
         elif reference.kind == "VirtualNetwork":
             await self.virtual.apply(manifest)
             await self.networks.sync()
-            await self.names.refresh_networks()
+            await self.hosts_files.refresh_networks()
         else:
             self.objects.put(manifest)
             await self._follow_change(reference)
@@ -79,8 +80,8 @@ class Parts:
 
     async def remove_object(self, reference: Reference) -> None:
         """Anything but a Pod or a Namespace."""
-        if reference.kind in self.projections:
-            self.projections[reference.kind].remove(reference.namespace, reference.name)
+        if reference.kind in self.config_mounts:
+            self.config_mounts[reference.kind].remove(reference.namespace, reference.name)
         elif reference.kind == "PersistentVolumeClaim":
             self._refuse_if_mounted(reference)
             await asyncio.to_thread(self.volumes.remove_claim, reference.namespace, reference.name)
@@ -98,8 +99,8 @@ class Parts:
             self._refuse_if_mounted(Reference("PersistentVolumeClaim", namespace, name), leaving=namespace)
             await asyncio.to_thread(self.volumes.remove_claim, namespace, name)
         await asyncio.to_thread(remove_tree, self.layout.volumes / namespace)
-        for projections in self.projections.values():
-            projections.remove(namespace)
+        for config_mounts in self.config_mounts.values():
+            config_mounts.remove(namespace)
         await self.networks.remove(namespace)
 
     def address(self, pod: Reference) -> str | None:
@@ -128,9 +129,9 @@ class Parts:
             await self._refresh_names(reference.namespace)
 
     async def _refresh_names(self, namespace: str) -> None:
-        await self.names.refresh(namespace)
+        await self.hosts_files.refresh(namespace)
         if self.virtual.members(namespace):
-            await self.names.refresh_networks()
+            await self.hosts_files.refresh_networks()
 
     def _refuse_if_mounted(self, claim: Reference, leaving: str = "") -> None:
         """By a pod of whatever namespace, but for one that is leaving itself."""

@@ -4,20 +4,27 @@ A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourc
 is an overlay: the named root file system below, everything written above it, one mount on this machine that
 all pods share. It keeps the version of the root file system that it began with. With any other source it is a
 copy, made once, before the claim counts as existing. Sizes are recorded and not enforced.
+
+Copies of volume contents: whole or not at all, sparse, shared with the original where the file system can.
+
+Blocking. A copy is made beside its place and moved there once it is on the disk.
 """
 
+import os
+import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.osfiles import make_folder
+from neocloud.core.osfiles import Folder, UnsafePath, make_folder
+from neocloud.core.ostrees import TreeLimits, copy_tree
 from neocloud.engines.base import EngineError, KubernetesObject
 from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
 from neocloud.engines.manifests import quantity
-from neocloud.engines.podman.copies import FOLDER_MODE, copy_file, copy_folder
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.mounts import (
+from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.storage.mounts import (
     is_mounted,
     is_mounted_elsewhere,
     mount_overlay,
@@ -26,10 +33,19 @@ from neocloud.engines.podman.mounts import (
     remove_tree,
     unmount,
 )
-from neocloud.engines.podman.records import read_record, write_record
-from neocloud.engines.podman.user_namespaces import mount_shifted_overlay, shifted_by
+from neocloud.engines.podman.storage.user_namespaces import mount_shifted_overlay, shifted_by
 
 _SCRATCH_MODE = 0o777
+FOLDER_MODE, FILE_MODE = 0o755, 0o644
+"""Modes of new volumes, whatever the umask: programs in pods that are not root read them. They lie in the
+state folder, which only root may enter."""
+
+MAX_ENTRIES = 10_000_000
+"""Files and folders of a volume that is copied; a copy takes as many inodes of the machine's disk."""
+MAX_DEPTH = 128
+"""Levels of folders; each holds three open files while what is below it is copied."""
+SPARE_BYTES = 1024**3
+"""What a copy may take beyond a twentieth more than its volume's size: for the tables of disk files."""
 
 
 class Volumes:
@@ -159,3 +175,59 @@ def _size_of(manifest: KubernetesObject) -> int:
     if size < 1:
         raise EngineError(f"PersistentVolumeClaim {name}: storage must be more than 0.")
     return size
+
+
+def copy_folder(source: Path, target: Path, size_bytes: int) -> None:
+    """All files below `source`, with owners, times and links, which are copied and not followed.
+
+    Raises EngineError when they do not fit into a volume of this size, or are more than the limits say.
+    """
+    limits = TreeLimits(MAX_ENTRIES, MAX_DEPTH, size_bytes + size_bytes // 20 + SPARE_BYTES)
+
+    def fill(folder: Folder) -> None:
+        with Folder.open(source) as original:
+            copy_tree(original, folder, exact=True, limits=limits)
+
+    _copy(fill, target)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """A folder `target.parent` with this one file in it."""
+
+    def fill(folder: Folder) -> None:
+        with Folder.open(source.parent) as original:
+            original.copy_file(source.name, folder, target.name, inner_links=True)
+        with folder.file(target.name) as copied:
+            os.fchmod(copied.fileno(), FILE_MODE)
+
+    _copy(fill, target.parent)
+
+
+def _copy(fill: Callable[[Folder], None], folder: Path) -> None:
+    if folder.exists():
+        return
+    unfinished = folder.with_name(f"{folder.name}.new")
+    remove_tree(unfinished)
+    try:
+        unfinished.mkdir(parents=True)
+        unfinished.chmod(FOLDER_MODE)
+        with Folder.open(unfinished) as copy:
+            fill(copy)
+        subprocess.run(["sync", "--file-system", str(unfinished)], check=True)
+        unfinished.rename(folder)
+    except UnsafePath as error:
+        raise EngineError(f"A volume could not be filled: {error}; make room in the original.") from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EngineError(f"A volume could not be filled: {error}; check free space.") from error
+    finally:
+        if unfinished.exists():
+            remove_tree(unfinished)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -5,14 +5,25 @@ translated, against the rules of its sender; on *arrival*, after all translation
 whether it is routed, stays on one bridge or comes from this machine itself. Each packet of who opened a
 connection is looked at, so that a rule that goes ends the connection; replies pass by a mark that a stateful
 rule left on it.
+
+Each pod on a subnet sends with its own card's address and its own IP address, and nothing else.
+
+Pure; a table of its own, as bridges hand on packets that no routing ever sees. It knows the bridge port of
+each pod: what one pod claims from its port, another cannot.
 """
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
-from neocloud.engines.podman.egress import CHAIN
-from neocloud.engines.podman.nft import listed, rendered_chain, rendered_map, rendered_set
-from neocloud.engines.podman.plane import Plane, placed
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.network.network_snapshot import NetworkSnapshot, attached_members
+from neocloud.engines.podman.network.nftables import (
+    OUTSIDE_CHAIN,
+    listed,
+    rendered_chain,
+    rendered_map,
+    rendered_set,
+)
 from neocloud.engines.virtual_network import DIRECTIONS, SecurityRule, VirtualNetwork
 
 PROBE_MARK = 0x4E430001
@@ -26,36 +37,39 @@ _TARGETS, _SOURCES = -105, 90
 
 Combination = tuple[str, tuple[str, ...]]
 """A network and the security groups of an interface on it."""
+_BEFORE_ALL = -300
 
 
-def render_member_rules(plane: Plane, ours: str, namespace_ranges: Iterable[IPv4Network]) -> list[str]:
+def render_security_rules(
+    snapshot: NetworkSnapshot, ours: str, namespace_ranges: Iterable[IPv4Network]
+) -> list[str]:
     """Sets and chains; `forward` sends what comes from and goes to members to `from_member`, `to_member`."""
-    combinations = _combinations(plane)
-    lines = [*_addresses(plane, namespace_ranges)]
-    lines += _groups(plane)
-    lines += _verdicts(plane, combinations)
+    combinations = _combinations(snapshot)
+    lines = [*_addresses(snapshot, namespace_ranges)]
+    lines += _groups(snapshot)
+    lines += _verdicts(snapshot, combinations)
     for number, combination in enumerate(combinations):
-        lines += _interface_chains(plane, number, combination)
+        lines += _interface_chains(snapshot, number, combination)
     lines += rendered_chain("keep_sent", f"ct direction original {_marked(_SENT)}", "accept")
     lines += rendered_chain("keep_received", f"ct direction original {_marked(_RECEIVED)}", "accept")
     lines += _departure()
     lines += _arrival()
-    lines += _from_member(plane)
+    lines += _from_member(snapshot)
     lines += _to_member(ours)
-    return lines + _translation(plane, ours)
+    return lines + _translation(snapshot, ours)
 
 
-def _combinations(plane: Plane) -> list[Combination]:
-    found = {(m.interface.network, m.interface.security_groups) for m, _ in placed(plane)}
+def _combinations(snapshot: NetworkSnapshot) -> list[Combination]:
+    found = {(m.interface.network, m.interface.security_groups) for m, _ in attached_members(snapshot)}
     return sorted(found)
 
 
-def _addresses(plane: Plane, namespace_ranges: Iterable[IPv4Network]) -> Iterator[str]:
-    members = list(placed(plane))
-    public = plane.public_addresses()
-    ranges = [*namespace_ranges, *(bridge.cidr for bridge in plane.bridges)]
+def _addresses(snapshot: NetworkSnapshot, namespace_ranges: Iterable[IPv4Network]) -> Iterator[str]:
+    members = list(attached_members(snapshot))
+    public = snapshot.public_addresses()
+    ranges = [*namespace_ranges, *(bridge.cidr for bridge in snapshot.bridges)]
     cards = (f'"{b.interface}" . {m.interface.mac} . {m.interface.address}' for m, b in members)
-    yield from rendered_set("subnet_bridges", "ifname", (f'"{b.interface}"' for b in plane.bridges))
+    yield from rendered_set("subnet_bridges", "ifname", (f'"{b.interface}"' for b in snapshot.bridges))
     yield from rendered_set("cards", "ifname . ether_addr . ipv4_addr", cards)
     yield from rendered_set("own_ranges", "ipv4_addr", ranges, ranges=True)
     yield from rendered_set("public", "ipv4_addr", public)
@@ -65,32 +79,34 @@ def _addresses(plane: Plane, namespace_ranges: Iterable[IPv4Network]) -> Iterato
     yield from rendered_map("unchanged", "ipv4_addr : ipv4_addr", same)
 
 
-def _groups(plane: Plane) -> Iterator[str]:
-    for network in plane.networks:
+def _groups(snapshot: NetworkSnapshot) -> Iterator[str]:
+    for network in snapshot.networks:
         for number, group in enumerate(network.groups):
             yield from rendered_set(
-                _group_set(plane, network, number), "ipv4_addr", _addresses_in(plane, network, group.name)
+                _group_set(snapshot, network, number),
+                "ipv4_addr",
+                _addresses_in(snapshot, network, group.name),
             )
 
 
-def _addresses_in(plane: Plane, network: VirtualNetwork, group: str) -> list[IPv4Address]:
+def _addresses_in(snapshot: NetworkSnapshot, network: VirtualNetwork, group: str) -> list[IPv4Address]:
     return [
         member.interface.address
-        for member, _ in placed(plane)
+        for member, _ in attached_members(snapshot)
         if member.interface.network == network.namespace and group in member.interface.security_groups
     ]
 
 
-def _group_set(plane: Plane, network: VirtualNetwork, number: int) -> str:
-    return f"group_{plane.networks.index(network)}_{number}"
+def _group_set(snapshot: NetworkSnapshot, network: VirtualNetwork, number: int) -> str:
+    return f"group_{snapshot.networks.index(network)}_{number}"
 
 
-def _verdicts(plane: Plane, combinations: list[Combination]) -> Iterator[str]:
+def _verdicts(snapshot: NetworkSnapshot, combinations: list[Combination]) -> Iterator[str]:
     for direction in DIRECTIONS:
         entries = (
             f"{m.interface.address} : goto "
             + _chain(direction, combinations.index((m.interface.network, m.interface.security_groups)))
-            for m, _ in placed(plane)
+            for m, _ in attached_members(snapshot)
         )
         yield from rendered_map(f"{direction}_of", "ipv4_addr : verdict", entries)
 
@@ -99,26 +115,28 @@ def _chain(direction: str, number: int) -> str:
     return f"{direction}_{number}"
 
 
-def _interface_chains(plane: Plane, number: int, combination: Combination) -> Iterator[str]:
+def _interface_chains(snapshot: NetworkSnapshot, number: int, combination: Combination) -> Iterator[str]:
     namespace, groups = combination
-    network = next(network for network in plane.networks if network.namespace == namespace)
+    network = next(network for network in snapshot.networks if network.namespace == namespace)
     for direction in DIRECTIONS:
         rules = network.rules_of(groups, direction)
-        lines = [line for rule in rules for line in _rule(plane, network, rule)]
+        lines = [line for rule in rules for line in _rule(snapshot, network, rule)]
         yield from rendered_chain(_chain(direction, number), *lines, "counter drop")
 
 
-def _rule(plane: Plane, network: VirtualNetwork, rule: SecurityRule) -> Iterator[str]:
+def _rule(snapshot: NetworkSnapshot, network: VirtualNetwork, rule: SecurityRule) -> Iterator[str]:
     incoming = rule.direction == "ingress"
     verdict = "counter drop"
     if rule.access == "allow":
         verdict = "accept" if not rule.stateful else "goto keep_received" if incoming else "goto keep_sent"
     side = "ip saddr" if incoming else "ip daddr"
-    for peer in _peers(plane, network, rule, side):
+    for peer in _peers(snapshot, network, rule, side):
         yield " ".join(part for part in (peer, _protocol(rule), verdict) if part)
 
 
-def _peers(plane: Plane, network: VirtualNetwork, rule: SecurityRule, side: str) -> Iterator[str]:
+def _peers(
+    snapshot: NetworkSnapshot, network: VirtualNetwork, rule: SecurityRule, side: str
+) -> Iterator[str]:
     if not rule.cidrs and not rule.groups:
         yield ""
     if any(cidr.prefixlen == 0 for cidr in rule.cidrs):
@@ -128,7 +146,7 @@ def _peers(plane: Plane, network: VirtualNetwork, rule: SecurityRule, side: str)
     known = [group.name for group in network.groups]
     for name in rule.groups:
         if name in known:
-            yield f"{side} @{_group_set(plane, network, known.index(name))}"
+            yield f"{side} @{_group_set(snapshot, network, known.index(name))}"
 
 
 def _collapsed(cidrs: Iterable[IPv4Network]) -> list[IPv4Network]:
@@ -182,11 +200,11 @@ def _arrival() -> list[str]:
     )
 
 
-def _from_member(plane: Plane) -> list[str]:
+def _from_member(snapshot: NetworkSnapshot) -> list[str]:
     inside = []
-    for network in plane.networks:
-        names = listed(sorted(f'"{bridge.interface}"' for bridge in plane.bridges_of(network.namespace)))
-        if plane.bridges_of(network.namespace):
+    for network in snapshot.networks:
+        names = listed(sorted(f'"{bridge.interface}"' for bridge in snapshot.bridges_of(network.namespace)))
+        if snapshot.bridges_of(network.namespace):
             inside.append(f"iifname {names} oifname {names} accept")
     return rendered_chain(
         "from_member",
@@ -195,16 +213,16 @@ def _from_member(plane: Plane) -> list[str]:
         "ct state related accept",
         "oifname @subnet_bridges ct status dnat ct original ip daddr @public accept",
         'meta oifkind "bridge" counter drop',
-        f"jump {CHAIN}",
-        *_routes(plane),
+        f"jump {OUTSIDE_CHAIN}",
+        *_routes(snapshot),
         "counter drop",
     )
 
 
-def _routes(plane: Plane) -> Iterator[str]:
+def _routes(snapshot: NetworkSnapshot) -> Iterator[str]:
     """The most exact route decides; today every route leads out."""
-    for bridge in sorted(plane.bridges, key=lambda bridge: bridge.interface):
-        subnet = plane.subnet_of(bridge)
+    for bridge in sorted(snapshot.bridges, key=lambda bridge: bridge.interface):
+        subnet = snapshot.subnet_of(bridge)
         for route in subnet.routes if subnet else ():
             yield f'iifname "{bridge.interface}" ip daddr {route.destination} accept'
 
@@ -220,12 +238,12 @@ def _to_member(ours: str) -> list[str]:
     )
 
 
-def _translation(plane: Plane, ours: str) -> list[str]:
+def _translation(snapshot: NetworkSnapshot, ours: str) -> list[str]:
     """Public addresses one to one. Between subnets nothing is translated, though netavark would."""
     visitor = "oifname @subnet_bridges ct original ip daddr @public ip saddr @own_ranges"
     inside = []
-    for network in plane.networks:
-        ranges = [bridge.cidr for bridge in plane.bridges_of(network.namespace)]
+    for network in snapshot.networks:
+        ranges = [bridge.cidr for bridge in snapshot.bridges_of(network.namespace)]
         if ranges:
             names = listed(sorted(_collapsed(ranges)))
             inside.append(f"ip saddr {names} ip daddr {names} snat ip to ip saddr map @unchanged")
@@ -250,3 +268,37 @@ def _translation(plane: Plane, ours: str) -> list[str]:
             f"oifname != {ours} snat ip to ip saddr map @to_public",
         ),
     ]
+
+
+def render_anti_spoofing_table(layout: Layout, snapshot: NetworkSnapshot) -> str:
+    """Address resolution is held to the same; only what asks whether an address is free may name none."""
+    members = [
+        (member, snapshot.ports[member.pod])
+        for member, _ in attached_members(snapshot)
+        if member.pod in snapshot.ports
+    ]
+    cards = [f'"{port}" . {m.interface.mac}' for m, port in members]
+    addresses = [f'"{port}" . {m.interface.mac} . {m.interface.address}' for m, port in members]
+    resolution = "iifname . arp saddr ether . arp saddr ip @addresses accept"
+    lines = [
+        *bridge_table_removal(layout),
+        f"table bridge {layout.table} {{",
+        *rendered_set("ports", "ifname", (f'"{port}"' for _, port in members)),
+        *rendered_set("cards", "ifname . ether_addr", cards),
+        *rendered_set("addresses", "ifname . ether_addr . ipv4_addr", addresses),
+        *rendered_chain(
+            "prerouting",
+            f"type filter hook prerouting priority {_BEFORE_ALL}; policy accept;",
+            "iifname != @ports accept",
+            f"ether type arp iifname . ether saddr . arp saddr ip @addresses {resolution}",
+            "ether type arp arp saddr ip 0.0.0.0 iifname . ether saddr @cards accept",
+            "ether type ip iifname . ether saddr . ip saddr @addresses accept",
+            "counter drop",
+        ),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def bridge_table_removal(layout: Layout) -> list[str]:
+    return [f"table bridge {layout.table}", f"delete table bridge {layout.table}"]

@@ -1,4 +1,8 @@
-"""The end of an engine: what it mounted, made and wrote is taken away again.
+"""What must be there before the first pod: folders, the sandbox, the resolver file, the tmpfs for secrets.
+
+Blocking and repeatable; runs once per engine object, so also after a reboot that took the mounts away.
+
+The end of an engine: what it mounted, made and wrote is taken away again.
 
 May be repeated and works on whatever half of a set-up it finds, with or without a running service. What
 netavark shares between all Podmans of the machine stays: its address list under /run/containers, and IP
@@ -7,21 +11,51 @@ forwarding, which it switched on.
 
 import asyncio
 import contextlib
+import shutil
 from pathlib import Path
 
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, EngineUnavailable
-from neocloud.engines.podman.cgroups import end_processes, remove_groups
-from neocloud.engines.podman.firewall import sync_tables
+from neocloud.engines.podman.host import Host, resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.mounts import mounts_below, remove_tree, unmount
-from neocloud.engines.podman.netavark import remove_network_chains, remove_tables
-from neocloud.engines.podman.plane import Plane
-from neocloud.engines.podman.public_addresses import withdraw_public_addresses
+from neocloud.engines.podman.network.addresses import withdraw_public_addresses
+from neocloud.engines.podman.network.dns import write_in_place
+from neocloud.engines.podman.network.firewall import sync_tables
+from neocloud.engines.podman.network.netavark import remove_network_chains, remove_tables
+from neocloud.engines.podman.network.network_snapshot import NetworkSnapshot
+from neocloud.engines.podman.processes import end_processes, remove_groups
 from neocloud.engines.podman.records import read_record
 from neocloud.engines.podman.service import PodmanService
+from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, remove_tree, unmount
 
+_SANDBOX_FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp")
 _INTERFACES = Path("/sys/class/net")
+
+
+def prepare(layout: Layout, host: Host) -> None:
+    try:
+        for folder in (layout.engine, layout.namespaces, layout.volumes):
+            folder.mkdir(parents=True, exist_ok=True)
+        layout.engine.chmod(0o700)
+        mount_tmpfs(layout.secrets)
+        resolver, _ = resolver_configuration()
+        write_in_place(layout.resolv_conf, resolver)
+        _make_sandbox(layout.sandbox, Path(host.init))
+    except OSError as error:
+        raise EngineError(
+            f"The state folder {layout.home} cannot be used: {error}; check its owner and free space."
+        ) from error
+
+
+def _make_sandbox(root: Path, init: Path) -> None:
+    """A root file system with nothing but the init program that waits for ever and reaps."""
+    make_folder(root)
+    for name in _SANDBOX_FOLDERS:
+        make_folder(root / name)
+    program = root / "catatonit"
+    if not program.exists() or program.stat().st_size != init.stat().st_size:
+        shutil.copy(init, program)
 
 
 def unmount_all(layout: Layout) -> None:
@@ -42,7 +76,7 @@ async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> Non
     await service.stop()
     await asyncio.to_thread(end_processes, layout)
     await withdraw_public_addresses(layout, ())
-    await sync_tables(layout, [], Plane() if read_record(layout.engine / "subnets.json") else None)
+    await sync_tables(layout, [], NetworkSnapshot() if read_record(layout.engine / "subnets.json") else None)
     await _remove_bridges(layout)
     await remove_tables(layout)
     await asyncio.to_thread(_remove_files, layout)

@@ -1,0 +1,150 @@
+"""/etc/hosts and /etc/resolv.conf of the pods.
+
+A hosts file is mounted into all containers of a namespace. It is rewritten in place, as a mount holds on to
+the file itself and would not see a new one under the same name.
+
+Keeps the hosts files in step with the pods.
+
+Each namespace has one, and another for its pods on a virtual network, which names everybody there, own
+namespace first: two clusters on one network may both have a pod called `controller`, and each finds its own.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+from neocloud.engines.interface import Member
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
+from neocloud.engines.podman.network.single_flight import SingleFlight
+from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
+from neocloud.engines.podman.records import Objects
+
+_FIRST_LINES = ("127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback")
+_PREFIX = "hosts-"
+
+
+@dataclass(frozen=True)
+class HostEntry:
+    address: IPv4Address
+    manifest: Mapping[str, Any]
+    domain: str = ""
+    """Of its virtual network."""
+
+
+def render_hosts(
+    pods: Iterable[HostEntry], services: Iterable[Mapping[str, Any]], others: Iterable[HostEntry] = ()
+) -> str:
+    """A service is one more name of each pod it selects. The others come last: a name's first line counts."""
+    services = list(services)
+    lines = [*_FIRST_LINES]
+    for pod in sorted(pods, key=lambda pod: pod.address):
+        hostname, spec = hostname_of(pod.manifest), pod.manifest["spec"]
+        names = _names(pod)
+        if spec.get("subdomain"):
+            names.append(f"{hostname}.{spec['subdomain']}")
+        names += [s["metadata"]["name"] for s in services if _selects(s, pod.manifest)]
+        lines.append(f"{pod.address} {' '.join(dict.fromkeys(names))}")
+    for pod in sorted(others, key=lambda pod: pod.address):
+        lines.append(f"{pod.address} {' '.join(_names(pod))}")
+    return "\n".join(lines) + "\n"
+
+
+def _names(pod: HostEntry) -> list[str]:
+    hostname = hostname_of(pod.manifest)
+    return [hostname, f"{hostname}.{pod.domain}"] if pod.domain else [hostname]
+
+
+def hostname_of(manifest: Mapping[str, Any]) -> str:
+    return manifest["spec"].get("hostname") or manifest["metadata"]["name"].replace(".", "-")
+
+
+def write_in_place(path: Path, text: str) -> None:
+    """Same file, new content, in one write, so that a look-up meets no half-empty file."""
+    content = text.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.fchmod(handle, 0o644)
+        if os.pread(handle, len(content) + 1, 0) != content:
+            os.pwrite(handle, content, 0)
+            os.ftruncate(handle, len(content))
+    finally:
+        os.close(handle)
+
+
+def _selects(service: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    selector = (service.get("spec") or {}).get("selector") or {}
+    labels = pod["metadata"].get("labels") or {}
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+class HostsFiles:
+    def __init__(
+        self, layout: Layout, networks: NamespaceNetworks, virtual: VirtualNetworks, objects: Objects
+    ) -> None:
+        self._layout = layout
+        self._networks = networks
+        self._virtual = virtual
+        self._objects = objects
+        self._lock = asyncio.Lock()
+        self._refresh_networks = SingleFlight(lambda: asyncio.to_thread(self._write_networks))
+
+    def hosts_file(self, namespace: str, network: str | None = None) -> Path:
+        """What pods of the namespace mount, on its own bridge or on a virtual network."""
+        return self._layout.namespace(namespace) / (f"{_PREFIX}{network}" if network else "hosts")
+
+    async def refresh(self, namespace: str) -> None:
+        """Write the files from the pods that were applied and their addresses."""
+        async with self._lock:  # whoever writes last must have looked last
+            await asyncio.to_thread(self._write_namespace, namespace)
+
+    async def refresh_networks(self) -> None:
+        """Those of all members, as everybody on a network is in everybody's file."""
+        await self._refresh_networks()
+
+    def _write_namespace(self, namespace: str) -> None:
+        network = self._networks.find(namespace)
+        if network is None:
+            return
+        on_networks = {member.pod.name for member in self._virtual.members(namespace)}
+        pods = [
+            HostEntry(network.addresses[name], manifest)
+            for manifest in self._objects.list(namespace, "Pod")
+            if (name := manifest["metadata"]["name"]) in network.addresses and name not in on_networks
+        ]
+        services = self._objects.list(namespace, "Service")
+        write_in_place(self.hosts_file(namespace), render_hosts(pods, services))
+
+    def _write_networks(self) -> None:
+        members = self._virtual.members()
+        wanted = {(member.pod.namespace, member.interface.network) for member in members}
+        domains = {network.namespace: network.domain for network in self._virtual.networks()}
+        for namespace, network in wanted:
+            everybody = [member for member in members if member.interface.network == network]
+            text = self._hosts_of(namespace, everybody, domains.get(network, ""))
+            write_in_place(self.hosts_file(namespace, network), text)
+        for path in self._layout.namespaces.glob(f"*/{_PREFIX}*"):
+            if (path.parent.name, path.name.removeprefix(_PREFIX)) not in wanted:
+                path.unlink()
+
+    def _hosts_of(self, namespace: str, members: list[Member], domain: str) -> str:
+        own = [member for member in members if member.pod.namespace == namespace]
+        others = [member for member in members if member.pod.namespace != namespace]
+        services = self._objects.list(namespace, "Service")
+        inside, outside = (
+            [
+                HostEntry(m.interface.address, manifest, domain)
+                for m in group
+                if (manifest := self._manifest(m))
+            ]
+            for group in (own, others)
+        )
+        return render_hosts(inside, services, outside)
+
+    def _manifest(self, member: Member):
+        return self._objects.get(member.pod)

@@ -1,0 +1,150 @@
+"""Which addresses outside this machine its pods may reach. Pure; text for our table in `firewall.py`.
+
+The public internet is open. Private ranges and cloud providers' metadata services are closed, except ranges
+that the operator opens and port 53 of the name servers that pods are told to ask. A namespace whose
+NetworkPolicy allows no egress reaches only what the operator opens. A metadata service stays closed in a
+wider range that is opened, as in `core/destinations.py`: it has to be opened by its own address.
+
+Our own nftables tables: deny by default between namespaces, between networks, from pods to this machine.
+
+Podman's bridges reach each other and every service of the host; these tables say what may pass instead. They
+are replaced as a whole in one transaction and hold nothing that cannot be rendered again. Rules of others are
+never touched.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, collapse_addresses
+
+from neocloud.core.destinations import METADATA_ADDRESSES, REFUSED_NETWORKS
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.network import nftables
+from neocloud.engines.podman.network.network_snapshot import NetworkSnapshot
+from neocloud.engines.podman.network.nftables import OUTSIDE_CHAIN, listed, rendered_chain, rendered_set
+from neocloud.engines.podman.network.security_rules import (
+    bridge_table_removal,
+    render_anti_spoofing_table,
+    render_security_rules,
+)
+
+CLOSED = tuple(collapse_addresses(each for each in REFUSED_NETWORKS if isinstance(each, IPv4Network)))
+_BEFORE_PODMAN = -10
+
+
+@dataclass(frozen=True)
+class Egress:
+    opened: tuple[IPv4Network, ...] = ()
+    """What the operator has opened of the closed ranges."""
+    resolvers: tuple[IPv4Address, ...] = ()
+    """Name servers of the pods."""
+    sealed: tuple[str, ...] = ()
+    """Interfaces of the namespaces that may not begin a connection to the outside."""
+
+
+def render_egress(egress: Egress) -> list[str]:
+    """Sets, and the chain `to_outside`: it returns for what may leave, and drops the rest."""
+    sealed = listed(f'"{name}"' for name in sorted(egress.sealed))
+    metadata = [
+        each for each in METADATA_ADDRESSES if each.version == 4 and IPv4Network(each) not in egress.opened
+    ]
+    return [
+        *rendered_set("metadata", "ipv4_addr", metadata),
+        *rendered_set("closed", "ipv4_addr", CLOSED, ranges=True),
+        *rendered_set("opened", "ipv4_addr", collapse_addresses(egress.opened), ranges=True),
+        *rendered_set("resolvers", "ipv4_addr", egress.resolvers),
+        *rendered_chain(
+            OUTSIDE_CHAIN,
+            "ip daddr @opened ip daddr != @metadata return",
+            *([f"iifname {sealed} counter drop"] if egress.sealed else []),
+            "meta l4proto { tcp, udp } th dport 53 ip daddr @resolvers return",
+            "ip daddr @closed counter drop",
+        ),
+    ]
+
+
+def name_servers(resolver: str) -> tuple[IPv4Address, ...]:
+    """The IPv4 addresses that a resolv.conf names."""
+    found = []
+    for line in resolver.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "nameserver":
+            try:
+                found.append(IPv4Address(words[1]))
+            except AddressValueError:
+                continue
+    return tuple(found)
+
+
+def render_table(
+    layout: Layout,
+    bridges: Iterable[tuple[str, IPv4Network]],
+    snapshot: NetworkSnapshot | None = None,
+    egress: Egress | None = None,
+) -> str:
+    """The whole rule set for the (interface, subnet) pairs of namespaces, and for virtual networks.
+
+    A pod may talk within its namespace and to the public internet (`egress.py`); it may not send under
+    another address, reach another bridge or this machine. From outside only published ports lead in.
+    """
+    bridges = sorted(bridges)
+    ours = f'"{layout.interface_prefix}*"'
+    spoofed = [f'    iifname "{name}" ip saddr != {subnet} drop' for name, subnet in bridges]
+    inside = [f'    iifname "{name}" oifname "{name}" accept' for name, _ in bridges]
+    members, to_members = [], []
+    if snapshot:
+        members = render_security_rules(snapshot, ours, [subnet for _, subnet in bridges])
+        to_members = [
+            "    iifname @subnet_bridges goto from_member",
+            "    oifname @subnet_bridges goto to_member",
+        ]
+    lines = [
+        f"table inet {layout.table}",
+        f"delete table inet {layout.table}",
+        f"table inet {layout.table} {{",
+        *render_egress(egress or Egress()),
+        *members,
+        "  chain forward {",
+        f"    type filter hook forward priority {_BEFORE_PODMAN}; policy accept;",
+        f"    iifname != {ours} oifname != {ours} accept",
+        *spoofed,
+        *to_members,
+        "    ct state established,related accept",
+        *inside,
+        f'    iifname {ours} meta oifkind "bridge" counter drop',
+        f"    iifname {ours} jump {OUTSIDE_CHAIN}",
+        f"    iifname {ours} meta nfproto ipv4 accept",
+        f"    oifname {ours} ct status dnat accept",
+        "    counter drop",
+        "  }",
+        "  chain input {",
+        f"    type filter hook input priority {_BEFORE_PODMAN}; policy accept;",
+        f"    iifname != {ours} accept",
+        "    ct state established,related accept",
+        "    counter drop",
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+async def sync_tables(
+    layout: Layout,
+    bridges: Iterable[tuple[str, IPv4Network]],
+    snapshot: NetworkSnapshot | None = None,
+    egress: Egress | None = None,
+) -> None:
+    """Make the kernel hold exactly the rules for these; no bridge, no table.
+
+    `snapshot` is None on a machine that has never had a virtual network: it may lack what those need.
+    """
+    bridges = list(bridges)
+    if snapshot and snapshot.networks:
+        rules = render_table(layout, bridges, snapshot, egress)
+        await nftables.load(rules + render_anti_spoofing_table(layout, snapshot))
+        return
+    rules = render_table(layout, bridges, egress=egress) if bridges else _table_removal(layout)
+    await nftables.load(rules + ("\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""))
+
+
+def _table_removal(layout: Layout) -> str:
+    return f"table inet {layout.table}\ndelete table inet {layout.table}\n"
