@@ -73,7 +73,7 @@ def test_the_other_paths(
 def test_embeddings_are_of_models_that_are_served_for_them(served: Served) -> None:
     refused = served.client.post("/v1/embeddings", json={"model": "bank", "input": "a"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
-    assert "makes no embeddings" in refused.json()["error"]["message"]
+    assert "does not serve embeddings" in refused.json()["error"]["message"]
     served.use(served.engines[0], task="EMBED")
     response = served.client.post("/v1/embeddings", json={"model": "bank", "input": "a b c d"})
     assert response.status_code == 200, response.text

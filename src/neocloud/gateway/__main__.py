@@ -54,20 +54,26 @@ async def serve(settings: GatewaySettings) -> None:
 
 def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser = argparse.ArgumentParser(
-        prog="python -m neocloud.gateway", description="Serve models to clients."
+        prog="python -m neocloud.gateway", description="Serve models over the OpenAI API."
     )
-    parser.add_argument("--home", type=Path, required=True, help="the cloud's state folder")
-    parser.add_argument("--api", required=True, help="the control plane's gRPC API: 127.0.0.1:7370")
+    parser.add_argument("--home", type=Path, required=True, help="state folder of the cloud")
+    parser.add_argument(
+        "--api",
+        required=True,
+        help="address of the gRPC API of the control plane, for example 127.0.0.1:7370",
+    )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 means any free port")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free port")
     parser.add_argument("--max-body-bytes", type=int, default=GatewaySettings.max_body_bytes)
     rate = GatewaySettings.requests_per_second
-    parser.add_argument("--requests-per-second", type=float, default=rate, help="of one subject; 0: no limit")
+    parser.add_argument("--requests-per-second", type=float, default=rate, help="per subject; 0: no limit")
     for name in NUMBERS:
         default = getattr(GatewaySettings, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     parser.add_argument("--known-host", dest="hosts", action="append", default=[], help="may be repeated")
-    parser.add_argument("--media-domain", dest="media_domains", action="append", default=[], help="the same")
+    parser.add_argument(
+        "--media-domain", dest="media_domains", action="append", default=[], help="may be repeated"
+    )
     values = vars(parser.parse_args(arguments))
     lists = {"hosts": tuple(values["hosts"]), "media_domains": frozenset(values["media_domains"])}
     return GatewaySettings(**{**values, **lists})

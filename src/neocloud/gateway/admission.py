@@ -87,8 +87,8 @@ class Admission:
         is_text = authorization.isascii() and authorization.isprintable()  # gRPC passes on nothing else
         if scheme.lower() != "bearer" or not token or not is_text or len(token) > MAX_TOKEN_LENGTH:
             raise not_authenticated(
-                "No API key. Send it as the header `Authorization: Bearer KEY`; a key comes from"
-                " `neo iam static-key issue` or `neo iam get-access-token`."
+                "You did not provide a valid API key. Send the header `Authorization: Bearer KEY`. Get a key"
+                " with `neo iam static-key issue` or `neo iam get-access-token`."
             )
         return await self._current(hashlib.sha256(token.encode()).digest(), token, "")
 
@@ -136,7 +136,9 @@ class Admission:
         if task is None:
             if len(self._asking) >= MAX_ASKING:
                 raise unavailable(
-                    "Too many keys are being checked just now. Try again.", retry_after=1, code="busy"
+                    "Too many API keys are being checked at the moment. Try again.",
+                    retry_after=1,
+                    code="busy",
                 )
             task = self._asking[digest] = asyncio.ensure_future(self._admit(digest, token, proof))
             task.add_done_callback(lambda done: self._answered(digest, done))
@@ -185,11 +187,11 @@ def caller_of(response: Any) -> Caller:
 
 def _nobody_to_ask() -> Exception:
     return unavailable(
-        "API keys cannot be checked just now: the control plane does not answer. Try again.",
+        "API keys cannot be checked at the moment: the control plane is not reachable. Try again.",
         retry_after=2,
         code="control_plane_unavailable",
     )
 
 
 def _refused() -> Exception:
-    return not_authenticated("The API key is not known, or it has expired or been revoked. Make another one.")
+    return not_authenticated("Incorrect API key: it is unknown, expired or revoked. Create a new one.")

@@ -151,7 +151,7 @@ def _wait_seconds(header: bytes) -> float:
         seconds = -1.0
     if not 0 <= seconds <= MOST_WAIT_SECONDS:
         raise bad_request(
-            f"x-neocloud-wait must be a number of seconds up to {MOST_WAIT_SECONDS:.0f}.",
+            f"x-neocloud-wait must be a number of seconds from 0 to {MOST_WAIT_SECONDS:.0f}.",
             param="x-neocloud-wait",
         )
     return seconds
@@ -177,14 +177,12 @@ async def _http_error(request: Request, error: Any) -> Response:
         allowed = (error.headers or {}).get("Allow", "POST")
         refused = OpenAiError(
             405,
-            f"{request.url.path} does not take {request.method}; it takes {allowed}.",
+            f"{request.url.path} does not accept {request.method}. Use {allowed}.",
             code="method_not_allowed",
             headers={"Allow": allowed},
         )
     elif error.status_code == 404:
-        refused = OpenAiError(
-            404, f"There is nothing at {request.method} {request.url.path}.", code="unknown_url"
-        )
+        refused = OpenAiError(404, f"Unknown URL: {request.method} {request.url.path}.", code="unknown_url")
     else:
         refused = OpenAiError(error.status_code, str(error.detail))
     return await _openai_error(request, refused)
@@ -205,7 +203,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 def _internal() -> OpenAiError:
     return OpenAiError(
         500,
-        "The gateway failed at this request; its log says where. Say the x-request-id to the operator.",
+        "The gateway failed to process this request. Quote this x-request-id to your administrator.",
         type="server_error",
         code="internal_error",
     )

@@ -69,8 +69,8 @@ class Asked:
         """Refuses what the model's engines do not do, whether or not one runs."""
         if embeds == (self.path == EMBEDDINGS):
             return
-        does = "is served for embeddings: POST /v1/embeddings" if embeds else "makes no embeddings"
-        more = "" if embeds else "; serve a model for them with `neo deploy MODEL --task embed`"
+        does = "only serves embeddings: use POST /v1/embeddings" if embeds else "does not serve embeddings"
+        more = "" if embeds else ". Deploy an embedding model with `neo deploy MODEL --task embed`"
         raise bad_request(
             f"The model {self.model!r} {does}{more}.", param="model", code="model_not_for_this_endpoint"
         )
@@ -82,7 +82,7 @@ class Asked:
         if self.input_bytes > context_length * LONGEST_TOKEN * self.prompts:
             raise bad_request(
                 f"This model's maximum context length is {context_length} tokens, and your input of"
-                f" {self.input_bytes} bytes is longer. Shorten it.",
+                f" {self.input_bytes} bytes exceeds it. Shorten the input.",
                 param=INPUT_FIELD[self.path],
                 code="context_length_exceeded",
             )
@@ -90,7 +90,7 @@ class Asked:
             name = next(name for name in OUTPUT_FIELDS[self.path] if self.body.get(name) is not None)
             raise bad_request(
                 f"{name} is too large: {self.max_output_tokens}. This model's maximum context length is"
-                f" {context_length} tokens, for input and output together.",
+                f" {context_length} tokens for input and output together.",
                 param=name,
                 code="invalid_value",
             )
@@ -130,7 +130,9 @@ def read(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset())
     fields.check(path, body)
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        raise bad_request("You must say a model: {'model': NAME}. GET /v1/models lists them.", param="model")
+        raise bad_request(
+            "You must provide a model parameter. GET /v1/models lists the available models.", param="model"
+        )
     is_stream = _boolean(body, "stream")
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
@@ -141,8 +143,10 @@ def read(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset())
     choices = max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body))
     prompts = _prompts(path, body)
     if path == COMPLETIONS and choices * prompts > MAX_SEQUENCES:
-        found = f"{prompts} prompts with {choices} choices each are more than {MAX_SEQUENCES} answers."
-        raise bad_request(f"{found} Send fewer at a time.", param="n", code="invalid_value")
+        found = (
+            f"{prompts} prompts with {choices} choices each exceed the limit of {MAX_SEQUENCES} completions."
+        )
+        raise bad_request(f"{found} Send fewer per request.", param="n", code="invalid_value")
     return Asked(
         path=path,
         body=body,
@@ -172,7 +176,9 @@ def _prompts(path: str, body: Mapping[str, Any]) -> int:
     count = sum(not isinstance(item, int) for item in value) or 1
     if count > most:
         name = INPUT_FIELD[path]
-        found = f"{name} has {count} entries; one request takes {most}. Send them in several requests."
+        found = (
+            f"{name} has {count} entries; the limit is {most} per request. Split it into several requests."
+        )
         raise bad_request(found, param=name, code="too_many_prompts")
     return count
 
@@ -194,7 +200,7 @@ def _whole(body: Mapping[str, Any], name: str, most: int | None) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong_type(name, "a whole number")
+        raise _wrong_type(name, "an integer")
     if value < 1 or (most is not None and value > most):
         allowed = "at least 1" if most is None else f"between 1 and {most}"
         raise bad_request(f"{name} must be {allowed}, not {value}.", param=name, code="invalid_value")
@@ -216,10 +222,10 @@ def _measure(path: str, body: Mapping[str, Any], media_domains: Set[str]) -> tup
     if isinstance(value, str) and path != CHAT:
         return _length(value), 0, value[:PREFIX_LENGTH]
     if not isinstance(value, list):
-        raise _wrong_type(name, "a list" if path == CHAT else "text or a list")
+        raise _wrong_type(name, "a list" if path == CHAT else "a string or a list")
     size, images = _measure_items(value, name, media_domains)
     if images > media.MAX_MEDIA:
-        found = f"{name} has {images} images, sounds and videos; one request takes {media.MAX_MEDIA}."
+        found = f"{name} has {images} images, sounds and videos; the limit is {media.MAX_MEDIA} per request."
         raise bad_request(found, param=name, code="too_many_media")
     extra = body.get("tools")
     if isinstance(extra, list):
@@ -258,7 +264,9 @@ def _measure_items(items: list[Any], name: str, media_domains: Set[str]) -> tupl
         elif isinstance(item, list):
             size += BYTES_PER_TOKEN * len(item)
         else:
-            raise bad_request(f"Item {place} of the input is neither text nor tokens.", code="invalid_type")
+            raise bad_request(
+                f"Item {place} of the input is neither a string nor a list of tokens.", code="invalid_type"
+            )
     return size, images
 
 

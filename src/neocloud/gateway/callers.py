@@ -33,12 +33,13 @@ class Caller:
         chosen = asked or self.home_project_id or (possible[0] if len(possible) == 1 else "")
         if not chosen and possible:
             raise bad_request(
-                f"You may work in several projects ({', '.join(sorted(possible))}). Say which one in the"
-                " header OpenAI-Project, or by `project=` of the OpenAI client.",
+                f"You have access to several projects ({', '.join(sorted(possible))}). Choose one with the"
+                " OpenAI-Project header, or with `project=` of the OpenAI client.",
                 param="OpenAI-Project",
             )
         if not chosen or chosen not in possible:
             raise forbidden(
-                f"You lack the permission {permission} in the project {chosen or 'of your account'}."
+                f"You do not have the permission {permission} in"
+                f" {f'the project {chosen}' if chosen else 'any project'}."
             )
         return chosen

@@ -43,11 +43,11 @@ class Capacity:
         subject = self._subjects.get(subject_id)
         if subject is not None and subject.requests >= settings.max_subject_requests:
             raise _refused(
-                f"You have {settings.max_subject_requests:,} requests under way, the most allowed."
+                f"You have {settings.max_subject_requests:,} requests in progress, which is the limit."
             )
         if self._requests >= settings.max_requests:
             raise _refused(
-                f"The gateway has {settings.max_requests:,} requests under way, the most it takes."
+                f"The gateway has {settings.max_requests:,} requests in progress, which is the limit."
             )
         if subject is None:
             subject = self._subjects[subject_id] = _Subject(subject_id)
@@ -59,9 +59,9 @@ class Capacity:
         """Raises OpenAiError 429, and counts nothing then."""
         settings = self._settings
         if subject.bytes + size > settings.max_subject_bytes:
-            raise _refused(f"Your requests under way hold more than {settings.max_subject_bytes:,} bytes.")
+            raise _refused(f"Your requests in progress exceed {settings.max_subject_bytes:,} bytes.")
         if self._bytes + size > settings.max_bytes:
-            raise _refused(f"The gateway's requests under way hold more than {settings.max_bytes:,} bytes.")
+            raise _refused(f"The gateway's requests in progress exceed {settings.max_bytes:,} bytes.")
         subject.bytes += size
         self._bytes += size
 
@@ -104,7 +104,7 @@ def _too_fast(per_second: float, wait: float) -> OpenAiError:
     seconds = math.ceil(wait)
     return OpenAiError(
         429,
-        f"You make more than {per_second:g} requests a second. Wait {seconds} s, then send fewer.",
+        f"You exceed the limit of {per_second:g} requests per second. Wait {seconds} s, then slow down.",
         type="requests",
         code="rate_limit_exceeded",
         headers={"Retry-After": str(seconds)},
@@ -114,7 +114,7 @@ def _too_fast(per_second: float, wait: float) -> OpenAiError:
 def _refused(message: str) -> OpenAiError:
     return OpenAiError(
         429,
-        f"{message} Wait for some of them to be answered, then try again.",
+        f"{message} Wait until some of them have finished, then try again.",
         type="requests",
         code="too_many_requests_under_way",
         headers={"Retry-After": str(RETRY_SECONDS)},

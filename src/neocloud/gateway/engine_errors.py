@@ -18,8 +18,8 @@ def from_engine(status: int, data: bytes, *, engine_name: str, name: str) -> Ope
     if status in (401, 403):
         return OpenAiError(
             502,
-            "The engine refused the gateway. This is the operator's to mend: the two disagree about the"
-            " engine's key.",
+            "The model server rejected the gateway's credentials. Report this to your administrator: the key"
+            " of the deployment does not match.",
             type="server_error",
             code="engine_refused",
         )
@@ -27,15 +27,17 @@ def from_engine(status: int, data: bytes, *, engine_name: str, name: str) -> Ope
     if engine_name != name:
         message = message.replace(engine_name, name)
     if status == 404:
-        return unavailable(
-            f"The model {name!r} is not loaded yet in the replica that was asked. Try again.", retry_after=2
-        )
+        return unavailable(f"The model {name!r} is still being loaded. Try again.", retry_after=2)
     if status >= 500:
         return OpenAiError(
-            status, message or "The engine failed.", type="server_error", code="engine_error", param=param
+            status,
+            message or "The model server failed.",
+            type="server_error",
+            code="engine_error",
+            param=param,
         )
     code = "context_length_exceeded" if _is_too_long(message) else None
-    return OpenAiError(status, message or "The engine refused the request.", param=param, code=code)
+    return OpenAiError(status, message or "The model server rejected the request.", param=param, code=code)
 
 
 def _is_too_long(message: str) -> bool:
@@ -61,8 +63,7 @@ def _words(data: bytes) -> tuple[str, str | None]:
 def silent() -> OpenAiError:
     return OpenAiError(
         504,
-        "The replica that worked on this request has said nothing for too long and was given up. Send it"
-        " again.",
+        "The model server stopped responding. Send the request again.",
         type="server_error",
         code="replica_silent",
     )
@@ -71,8 +72,8 @@ def silent() -> OpenAiError:
 def lost() -> OpenAiError:
     return OpenAiError(
         502,
-        "The replica that worked on this request is gone. What it had made so far is all there is; send the"
-        " request again.",
+        "The connection to the model server was lost before the response was complete. Send the request"
+        " again.",
         type="server_error",
         code="replica_lost",
     )
@@ -81,8 +82,8 @@ def lost() -> OpenAiError:
 def right_ended() -> OpenAiError:
     return OpenAiError(
         401,
-        "The right to this request ended while it was answered: the key was revoked or has expired, or the"
-        " permission was taken away. What was said so far is all there is.",
+        "Your access ended while the request was in progress: the API key was revoked or expired, or the"
+        " permission was removed. The response is incomplete.",
         type="authentication_error",
         code=RIGHT_ENDED,
     )
@@ -92,13 +93,13 @@ def cold(target: Target) -> OpenAiError:
     deployment = target.deployment
     if deployment.state in STOPPED_STATES:
         return unavailable(
-            f"The deployment of {target.name!r} is {deployment.state}. `neo inference deployment get"
-            f" {deployment.id}` says why.",
+            f"The deployment of {target.name!r} is {deployment.state}. See `neo inference deployment get"
+            f" {deployment.id}` for the reason.",
             retry_after=DEFAULT_START_SECONDS,
         )
     seconds = deployment.start_seconds or DEFAULT_START_SECONDS
     return unavailable(
-        f"No replica of {target.name!r} runs now; one is being started, which takes about {seconds} s. Try"
-        " again then, or send the header `x-neocloud-wait: SECONDS` to be held until it is ready.",
+        f"The model {target.name!r} has no running replica. One is being started, which takes about"
+        f" {seconds} s. Try again then, or send the header `x-neocloud-wait: SECONDS` to wait for it.",
         retry_after=seconds,
     )

@@ -37,7 +37,8 @@ def model_not_found(name: str) -> OpenAiError:
     """The same words whether there is none or it is another tenant's."""
     return OpenAiError(
         404,
-        f"The model {name!r} does not exist or you may not call it. GET /v1/models lists those that you may.",
+        f"The model {name!r} does not exist or you do not have access to it."
+        " GET /v1/models lists your models.",
         code="model_not_found",
         param="model",
     )

@@ -132,7 +132,7 @@ def _check_field(path: str, name: str, value: Any) -> None:
         for tool in value:
             if isinstance(tool, dict) and tool.get("type") not in ("function", "custom"):
                 kind = str(tool.get("type"))[:64]
-                found = f"The tool type {kind!r} is not served here; a tool may be a function."
+                found = f"The tool type {kind!r} is not supported. Use tools of type function or custom."
                 raise bad_request(found, param="tools", code="invalid_value")
 
 
@@ -148,8 +148,8 @@ def _check_template(value: Any) -> None:
             is_plain = False
         if not is_plain or name in _TEMPLATE_NAMES:
             raise bad_request(
-                f"chat_template_kwargs.{name[:64]} is not allowed: a value is true, false, a number or a"
-                " short text, and names of the template's own input are taken.",
+                f"chat_template_kwargs.{name[:64]} is not allowed: values must be booleans, numbers or short"
+                " strings, and names of the template's own input are reserved.",
                 param="chat_template_kwargs",
                 code="invalid_value",
             )
@@ -158,13 +158,13 @@ def _check_template(value: Any) -> None:
 def _refused(path: str, name: str) -> OpenAiError:
     if name in OPERATORS:
         return bad_request(
-            f"{name} is not a caller's to choose on this cloud. Leave it out.",
+            f"{name} cannot be set by callers. Remove it.",
             param=name,
             code="parameter_not_allowed",
         )
     if path == RESPONSES and name in NOT_STORED:
         return bad_request(
-            f"{name} is not served: this cloud keeps no answers. Send the whole conversation in input.",
+            f"{name} is not supported: responses are not stored. Send the whole conversation in input.",
             param=name,
             code="parameter_not_allowed",
         )
@@ -173,5 +173,5 @@ def _refused(path: str, name: str) -> OpenAiError:
 
 def _unknown(path: str, name: str) -> OpenAiError:
     return bad_request(
-        f"The parameter {name!r} is not known at {path}. Leave it out.", param=name, code="unknown_parameter"
+        f"Unknown parameter {name!r} at {path}. Remove it.", param=name, code="unknown_parameter"
     )

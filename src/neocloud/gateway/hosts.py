@@ -33,7 +33,7 @@ class Hosts:
         if not (_is_loopback(name) or name in self._names or name == bound):
             raise OpenAiError(
                 421,
-                f"This gateway is not known by the host name {name[:80]!r}. The operator adds a name with"
+                f"Unknown host name {name[:80]!r}. Your administrator can allow it with"
                 " `neo up --gateway-host NAME`.",
                 code="unknown_host",
             )
@@ -44,7 +44,7 @@ class Hosts:
 def require_loopback(scope: Scope) -> None:
     """Raises OpenAiError 403 where a request names any host but this machine's loopback."""
     if not all(_is_loopback(_name(value)) for key, value in scope["headers"] if key == b"host"):
-        raise forbidden("This is for this machine only. Read it from 127.0.0.1.")
+        raise forbidden("This is available on this machine only. Read it from 127.0.0.1.")
 
 
 def _name(header: bytes) -> str:

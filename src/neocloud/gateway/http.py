@@ -61,7 +61,7 @@ async def read_body(
 def too_large(most_bytes: int) -> OpenAiError:
     return OpenAiError(
         413,
-        f"The body is larger than {most_bytes} bytes, which is the most that is taken. Send less at a time.",
+        f"The request body is larger than the limit of {most_bytes} bytes. Send less data per request.",
         code="request_too_large",
     )
 

@@ -34,7 +34,7 @@ def loads(raw: bytes | bytearray) -> Any:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise InvalidJson(f"is no JSON: {error.msg}", error.lineno, error.colno) from None
+        raise InvalidJson(f"is not valid JSON: {error.msg}", error.lineno, error.colno) from None
     if opened > MAX_DEPTH:
         _require_flat(value)
     return value

@@ -45,7 +45,7 @@ def routes(
     async def read_metrics(request: Request) -> Response:
         """They tell what tenants do, so only this machine may read them."""
         if request.client is None or request.client.host not in _LOOPBACK:
-            raise forbidden("Metrics are for this machine only. Read them from 127.0.0.1.")
+            raise forbidden("Metrics are available on this machine only. Read them from 127.0.0.1.")
         require_loopback(request.scope)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 

@@ -36,7 +36,7 @@ def _urls(value: Any, param: str) -> Iterator[Any]:
     elif isinstance(value, dict):
         kind = value.get("type")
         if kind in _REFUSED_TYPES or not value.keys().isdisjoint(_REFUSED_TYPES):
-            raise bad_request("Embeddings of media are not taken; send the media.", param=param)
+            raise bad_request("Media embeddings are not accepted. Send the media itself.", param=param)
         for key, each in value.items():
             if key.endswith("_url"):
                 yield each.get("url") if isinstance(each, dict) else each
@@ -70,9 +70,9 @@ def _is_address(host: str) -> bool:
 
 
 def _refused(url: Any, param: str, allowed: Set[str]) -> OpenAiError:
-    hosts = f" or an https URL of {', '.join(sorted(allowed))}" if allowed else ""
+    hosts = f" or an https URL on {', '.join(sorted(allowed))}" if allowed else ""
     return bad_request(
-        f"The engines do not fetch {str(url)[:80]!r}. Send the media itself as a data: URL{hosts}.",
+        f"The URL {str(url)[:80]!r} is not allowed. Send the media as a data: URL{hosts}.",
         param=param,
         code="media_url_not_allowed",
     )

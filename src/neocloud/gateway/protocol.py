@@ -157,7 +157,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._refuse(
             OpenAiError(
                 408,
-                f"The {part} of the request did not come within {seconds:.0f} s. Send it without pauses.",
+                f"The {part} of the request did not arrive within {seconds:.0f} s. Send it without pauses.",
                 code="request_timeout",
             )
         )
@@ -209,21 +209,21 @@ def _encoded(error: OpenAiError) -> bytes:
 
 
 def _no_http() -> OpenAiError:
-    return bad_request("The request is not valid HTTP. Send it with an HTTP client.", code="invalid_http")
+    return bad_request("The request is not valid HTTP. Use an HTTP client.", code="invalid_http")
 
 
 def _head_too_large() -> OpenAiError:
     return OpenAiError(
         431,
-        f"The request line and headers, or the trailers, are larger than {MAX_HEAD_BYTES} bytes or more"
-        f" than {MAX_HEADERS}. Send fewer.",
+        f"The request headers or trailers exceed {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} fields."
+        " Send fewer headers.",
         code="headers_too_large",
     )
 
 
 def _too_many() -> OpenAiError:
     return unavailable(
-        "Too many connections are open. Close those that are not used, then try again.",
+        "Too many open connections. Close unused ones, then try again.",
         retry_after=BUSY_RETRY_SECONDS,
         code="too_many_connections",
     )

@@ -122,7 +122,7 @@ class Proxy:
         if target is None or not caller.may(INVOKE, target.project_id):
             if not self._table.is_known:
                 raise unavailable(
-                    "The gateway knows no models yet: the control plane has not answered. Try again.",
+                    "The list of models is not available yet: the control plane is not reachable. Try again.",
                     retry_after=2,
                     code="control_plane_unavailable",
                 )
@@ -217,7 +217,7 @@ class Proxy:
             replica = self._balancer.choose(target, exchange.asked.prefix, tried)
             if replica is None:
                 raise unavailable(
-                    f"None of the replicas of {target.name!r} took the request. Try again.",
+                    f"No replica of {target.name!r} accepted the request. Try again.",
                     retry_after=2,
                     code="no_replica",
                 )

@@ -49,7 +49,7 @@ class BatchSender:
             retry_after = error.headers.get("Retry-After")
             return Answer(error.status, error.body(), float(retry_after) if retry_after else None)
         except Stopped as stopped:
-            error = OpenAiError(502, f"The request was ended: {stopped}.", type="server_error")
+            error = OpenAiError(502, f"The request was stopped: {stopped}.", type="server_error")
             return Answer(error.status, error.body())
         return Answer(sink.status, orjson.loads(sink.data))
 

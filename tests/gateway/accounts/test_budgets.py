@@ -61,7 +61,7 @@ async def test_the_worst_is_reserved_and_what_it_was_is_settled(desk: Desk) -> N
         await desk.book.open(opening("b", 1, 0))
     error = caught.value
     assert (error.status, error.code, error.type) == (429, "insufficient_quota", "insufficient_quota")
-    assert "$0.001 this month (UTC), $0.00 are left" in error.message
+    assert "$0.001 this month (UTC), of which $0.00 is left" in error.message
     assert error.headers["x-should-retry"] == "false" and "Retry-After" not in error.headers
     account.close(TokenUsage(100, 0, 100), "ok")
     (await desk.book.open(opening("c", 600, 0))).close(TokenUsage(600, 0, 0), "ok")
@@ -75,7 +75,7 @@ async def test_the_worst_is_reserved_and_what_it_was_is_settled(desk: Desk) -> N
 async def test_what_is_refused_for_money_takes_no_tokens_of_the_limit(desk: Desk) -> None:
     desk.book.follow(routes(price=("1", "", "3"), tokens=1_000, budgets=((PROJECT, "0.0001"),)))
     for number in range(3):
-        with pytest.raises(OpenAiError, match="may spend"):
+        with pytest.raises(OpenAiError, match="has a budget of"):
             await desk.book.open(opening(f"{number}", 900, 0))
 
 
@@ -103,7 +103,7 @@ async def test_what_has_no_price_is_refused_under_a_budget_only(desk: Desk) -> N
     desk.book.follow(routes(price=("", "", "")))
     await desk.book.open(opening("a"))
     desk.book.follow(routes(price=("", "", ""), budgets=((PROJECT, "100"),)))
-    with pytest.raises(OpenAiError, match='has no price.*"0" where it is free') as caught:
+    with pytest.raises(OpenAiError, match='has no price.*"0" if it is free') as caught:
         await desk.book.open(opening("b"))
     assert caught.value.code == "insufficient_quota"
 

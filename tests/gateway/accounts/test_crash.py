@@ -85,7 +85,7 @@ async def test_after_a_kill_the_budget_knows_what_was_spent(tmp_path: Path) -> N
         assert sum(LedgerReader(path).spent(month)[PROJECT] for month in months) == Decimal(cost).scaleb(-14)
         book = AccountBook(ledger, clock)
         book.follow(routes(budgets=((PROJECT, f"{Decimal(cost).scaleb(-14):.6f}"),)))
-        with pytest.raises(OpenAiError, match="may spend"):
+        with pytest.raises(OpenAiError, match="has a budget of"):
             await book.open(opening("new", 1_000, 0))
     finally:
         ledger.close()

@@ -237,7 +237,7 @@ def _fill_up(ledger, *, pages: int) -> None:
 
 def test_a_second_gateway_on_one_ledger_is_refused(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "ledger.db"
-    with ledger_at(path, clock), pytest.raises(LedgerError, match="Another gateway writes"):
+    with ledger_at(path, clock), pytest.raises(LedgerError, match="Another gateway uses"):
         open_ledger(path, clock)
     open_ledger(path, clock).close()
 
@@ -245,7 +245,7 @@ def test_a_second_gateway_on_one_ledger_is_refused(tmp_path: Path, clock: FakeCl
 def test_what_is_no_ledger_is_refused_with_what_to_do(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(b"this is a text, and no database at all" * 100)
-    with pytest.raises(LedgerError, match=r"ledger\.db is no ledger.*Move it away"):
+    with pytest.raises(LedgerError, match=r"ledger\.db is not a ledger.*Move it away"):
         open_ledger(path, clock)
 
 
@@ -260,7 +260,7 @@ def test_a_newer_ledger_is_left_alone(tmp_path: Path, clock: FakeClock) -> None:
     open_ledger(path, clock).close()
     with database(path) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(LedgerError, match="newer Neocloud.*version is 99"):
+    with pytest.raises(LedgerError, match="newer release.*version 99"):
         open_ledger(path, clock)
 
 

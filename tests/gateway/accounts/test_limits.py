@@ -91,7 +91,8 @@ async def test_a_refusal_says_which_limit_and_how_long(desk: Desk) -> None:
     account = await desk.book.open(opening("a", 30_000, 29_000))
     error = await refused(desk, opening("b", 2_000, 1_000))
     assert (
-        "60,000 tokens a minute" in error.message and "Try again in 2 s, or lower max_tokens" in error.message
+        "60,000 tokens per minute" in error.message
+        and "Try again in 2 s, or lower max_tokens" in error.message
     )
     assert (error.headers["Retry-After"], error.type) == ("2", "tokens")
     await desk.clock.advance(int(error.headers["Retry-After"]))
@@ -101,14 +102,14 @@ async def test_a_refusal_says_which_limit_and_how_long(desk: Desk) -> None:
         (await desk.book.open(opening(f"r{number}", 1, 0))).close(TokenUsage(1, 0, 0), "ok")
         if number == 59:
             error = await refused(desk, opening("e", 1, 0))
-    assert error.type == "requests" and "60 requests a minute" in error.message
+    assert error.type == "requests" and "60 requests per minute" in error.message
     assert re.fullmatch(r"\d+", error.headers["Retry-After"])
 
 
 async def test_input_beyond_a_minute_never_fits_and_the_client_shall_not_try(desk: Desk) -> None:
     desk.book.follow(routes(tokens=1_000))
     error = await refused(desk, opening("a", 1_001, 0))
-    assert "never fits" in error.message and error.headers["x-should-retry"] == "false"
+    assert "exceeds your limit" in error.message and error.headers["x-should-retry"] == "false"
 
 
 async def test_output_beyond_a_minute_waits_for_a_full_bucket(desk: Desk) -> None:

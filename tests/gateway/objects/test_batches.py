@@ -135,10 +135,7 @@ async def test_a_large_file_is_checked_in_another_process(running: Objects, alic
     failed = await in_state(alice, await make(alice, jsonl(*lines, *lines[-200:]) + b"{broken"), "failed")
     errors = failed["errors"]["data"]
     assert len(errors) == 100  # the first ones
-    assert (
-        errors[0]["message"]
-        == "Line 401: custom_id 'line-200' is that of line 201 too; each must be another."
-    )
+    assert errors[0]["message"] == "Line 401: custom_id 'line-200' is not unique; line 201 has it too."
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,13 @@ PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        (PURPOSE + HEAD + b"half of it", 400, "broke off"),
-        (b"no form at all", 400, "no proper multipart"),
+        (PURPOSE + HEAD + b"half of it", 400, "was interrupted"),
+        (b"no form at all", 400, "not valid multipart"),
         (PURPOSE + b"--b--\r\n", 400, "no field `file`"),
-        (HEAD + b"{}\r\n--b--\r\n", 400, "purpose is ''"),
-        (PURPOSE + HEAD + b"x" * 3_000_001 + b"\r\n--b--\r\n", 413, "larger than 3000000"),
+        (HEAD + b"{}\r\n--b--\r\n", 400, "Invalid purpose ''"),
+        (PURPOSE + HEAD + b"x" * 3_000_001 + b"\r\n--b--\r\n", 413, "limit of 3000000"),
         (PURPOSE + HEAD + b"1\r\n" + HEAD + b"2\r\n--b--\r\n", 400, "several"),
-        (PURPOSE.replace(b"batch", b"x" * 70_000) + b"--b--\r\n", 400, "fields beside"),
+        (PURPOSE.replace(b"batch", b"x" * 70_000) + b"--b--\r\n", 400, "fields besides"),
     ],
 )
 async def test_bad_uploads_leave_nothing(

@@ -22,20 +22,23 @@ def talk(*turns: Any) -> str:
 
 GOOD = talk(turn("system", "Be kind."), turn("user", "Hi"), turn("assistant", "Hello"))
 BAD = [
-    ('{"messages": [}', "no JSON"),
+    ('{"messages": [}', "not valid JSON"),
     ("[]", "must be a JSON object"),
     (talk(), "at least one message"),
     (talk("Hi"), "message 1 is not an object"),
     (talk(turn("user", "Hi"), turn("tool", "x")), "message 2 has role 'tool'"),
     (talk(turn("user", ""), turn("assistant", "x")), "message 1 (user) has no content"),
     (talk(turn("user", "Hi"), turn("assistant", ["x"])), "message 2 (assistant) has no content"),
-    (talk(turn("assistant", "x"), turn("user", "Hi")), "in turn; found assistant, user"),
+    (
+        talk(turn("assistant", "x"), turn("user", "Hi")),
+        "alternating user and assistant; found assistant, user",
+    ),
     (
         talk(turn("user", "a"), turn("user", "b"), turn("assistant", "x")),
-        "in turn; found user, user, assistant",
+        "alternating user and assistant; found user, user, assistant",
     ),
-    (talk(turn("system", "a")), "the last message must be"),
-    (b"\xff\xfe".decode("latin-1"), "no JSON"),
+    (talk(turn("system", "a")), "the last message must have"),
+    (b"\xff\xfe".decode("latin-1"), "not valid JSON"),
 ]
 
 
@@ -83,9 +86,9 @@ def test_here_the_last_turn_must_be_the_assistants(tmp_path: Path, recipes_reade
 @pytest.mark.parametrize(
     ("lines", "line", "says"),
     [
-        (['{"prompt": "a", "completion": ""}'], 1, "`completion` must be text"),
-        (['{"text": 1}'], 1, "`text` must be text"),
-        (['{"text": "a"}', GOOD], 2, "a file has one kind"),
+        (['{"prompt": "a", "completion": ""}'], 1, "`completion` must be a non-empty string"),
+        (['{"text": 1}'], 1, "`text` must be a non-empty string"),
+        (['{"text": "a"}', GOOD], 2, "all lines must have one format"),
         (['{"question": "a"}'], 1, "has none of"),
         ([], 1, "no lines"),
     ],

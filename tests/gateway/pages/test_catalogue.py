@@ -11,9 +11,9 @@ def test_a_card_says_what_a_model_is_and_leads_to_the_playground(site: Site, ope
     page.get_by_role("link", name="Models").click()
     cards = {card.get_by_role("heading").inner_text(): card for card in page.get_by_role("article").all()}
     assert set(cards) == {"llama-3.1-8b", "bank-support", "local-experiment", "mistral-nemo"}
-    for words in ("Ready", "Whole model", "8,192 tokens", "llama3.1", "$0.02", "$0.005", "$0.06"):
+    for words in ("Ready", "Base model", "8,192 tokens", "llama3.1", "$0.02", "$0.005", "$0.06"):
         expect(cards["llama-3.1-8b"]).to_contain_text(words)
-    expect(cards["bank-support"]).to_contain_text("Fine-tuned, on llama-3.1-8b")
+    expect(cards["bank-support"]).to_contain_text("Fine-tuned from llama-3.1-8b")
     for words in ("unpriced", "not stated"):
         expect(cards["local-experiment"]).to_contain_text(words)
     for words in ("Asleep", "131,072 tokens", "by the hour"):
@@ -36,7 +36,7 @@ def test_where_nothing_is_served_it_says_how_to_begin(site: Site, open_page: Ope
     page = open_page(site.link())
     expect(page.get_by_role("button", name="Send")).to_be_disabled()
     page.get_by_role("link", name="Models").click()
-    expect(page.get_by_text("There is no model to call yet.")).to_contain_text("neo deploy")
+    expect(page.get_by_text("No models are available yet.")).to_contain_text("neo deploy")
 
 
 def test_a_link_says_which_models_stand_side_by_side(site: Site, open_page: Open) -> None:

@@ -79,7 +79,7 @@ def test_a_conversation_goes_on_can_be_retried_and_edited(site: Site, open_page:
     expect(figure(place, "Tokens out")).to_have_text("3")
     assert site.asked()["messages"] == [first, said, second]
 
-    place.get_by_role("button", name="Edit this question").first.click()
+    place.get_by_role("button", name="Edit this message").first.click()
     expect(page.get_by_label("Your message")).to_have_value("First question")
     expect(page.get_by_label("Your message")).to_be_focused()
     ask(page, "Another question")
@@ -97,8 +97,8 @@ def test_each_column_has_parameters_of_its_own(site: Site, open_page: Open) -> N
     right.get_by_label("Model", exact=True).select_option("local-experiment")
     right.get_by_text("Parameters").click()
     for name, value in (
-        ("System prompt", "Be brief."), ("Temperature", "1.2"), ("Most tokens", "5"), ("Top p", "0.9"),
-        ("Seed", "7"), ("Stop at", "END\nSTOP"),
+        ("System prompt", "Be brief."), ("Temperature", "1.2"), ("Max tokens", "5"), ("Top p", "0.9"),
+        ("Seed", "7"), ("Stop sequences", "END\nSTOP"),
     ):  # fmt: skip
         right.get_by_label(name).fill(value)
     picture(page, "parameters")
@@ -133,8 +133,8 @@ def test_a_limit_says_when_to_try_again(site: Site, open_page: Open) -> None:
     ask(page, "How do I block my card?")  # each column sets aside 512 tokens and its question
     expect(page.locator(".answer .text p")).to_have_text([WORDS])
     [problem] = page.get_by_role("alert").all()
-    expect(problem).to_have_text(re.compile(r"Too much at once: try again in \d+ s\."))
-    expect(problem).to_contain_text("Your limit of llama-3.1-8b is 600 tokens a minute")
+    expect(problem).to_have_text(re.compile(r"Rate limit reached\. Try again in \d+ s\."))
+    expect(problem).to_contain_text("Rate limit reached for llama-3.1-8b: 600 tokens per minute")
     picture(page, "error")
 
 
@@ -142,7 +142,7 @@ def test_a_model_that_sleeps_is_woken_and_answers_by_itself(site: Site, open_pag
     page = open_page(site.link(model="mistral-nemo"))
     place = column(page, "mistral-nemo")
     ask(page, "Good morning")
-    expect(answer(place)).to_contain_text("The model is asleep and is being woken")
+    expect(answer(place)).to_contain_text("The model is starting")
     picture(page, "asleep")
     site.gateway.set_routes(route("mistral-nemo", replicas=[site.engine.address], charge="BY_HOUR"))
     expect(text(place)).to_have_text(WORDS)
@@ -158,7 +158,7 @@ def test_what_came_of_a_lost_answer_stays_and_it_can_be_asked_anew(
     page = open_page(site.link(model="local-experiment"))
     place = column(page, "local-experiment")
     ask(page, "Hello")
-    expect(answer(place).get_by_role("alert")).to_contain_text("The answer broke off.")
+    expect(answer(place).get_by_role("alert")).to_contain_text("The response was interrupted.")
     expect(text(place)).to_have_text("word word word")
     site.engine.tell(fault="")
     answer(place).get_by_role("button", name="Retry").click()

@@ -59,7 +59,7 @@ def test_all_three_run_as_copied(site: Site, open_page: Open, openai_js: Path, t
     page.get_by_label("System prompt").fill('Say "yes" \\ or no')
     page.get_by_label("Top p").fill("0.95")
     page.get_by_label("Seed").fill("42")
-    page.get_by_label("Stop at").fill("<end>\nit's")
+    page.get_by_label("Stop sequences").fill("<end>\nit's")
     ask(page, PROMPT)
     expect(page.locator(".figures:visible")).to_have_count(1)
     asked = without_stream(site.asked())

@@ -57,7 +57,9 @@ class AccountBook:
             raise _not_written()
         terms = self._terms.get(opening.deployment_id)
         if terms is None:
-            raise unavailable(f"{opening.model_name} is just being taken away or moved.", retry_after=1)
+            raise unavailable(
+                f"The deployment of {opening.model_name} is being removed or moved. Try again.", retry_after=1
+            )
         now = int(self._clock.now().timestamp() * 1000)
         account = _Account(self, opening.request_id, terms.price or FREE)
         purse = account.purse = self._budgets.purse(opening.project_id)
@@ -189,8 +191,8 @@ def _believed(usage: TokenUsage) -> TokenUsage:
 def _not_written() -> OpenAiError:
     """Why, the operator finds in the log."""
     return unavailable(
-        "The gateway cannot write down usage now: its disk is full or fails. Nothing is answered until"
-        " it can; ask the operator if this lasts.",
+        "The gateway cannot record usage: its disk is full or failing. Requests are rejected until it"
+        " can. Try again, and contact your administrator if this persists.",
         retry_after=5,
         code="ledger_unavailable",
     )

@@ -94,18 +94,17 @@ def _start(year: int, month: int) -> int:
 
 def _unpriced(opening: Opening) -> OpenAiError:
     return _refusal(
-        f"{opening.model_name} has no price, and the project {opening.project_id} has a budget, which"
-        ' cannot be kept for it. Set the price in its deployment\'s spec ("0" where it is free), or remove'
-        " its budget."
+        f"{opening.model_name} has no price, so the budget of the project {opening.project_id} cannot be"
+        ' enforced. Set a price in the spec of the deployment ("0" if it is free), or remove the budget.'
     )
 
 
 def _exhausted(purse: Purse, opening: Opening, cost: int, left: int) -> OpenAiError:
     limit, rest = to_dollars(purse.limit or 0), to_dollars(max(0, left))
     return _refusal(
-        f"The project {opening.project_id} may spend ${limit} this month (UTC), ${rest} are left, and this"
-        f" request may cost ${to_dollars(cost)}. Lower max_tokens, wait for requests that are under way, or"
-        " raise the budget."
+        f"The project {opening.project_id} has a budget of ${limit} this month (UTC), of which ${rest} is"
+        f" left. This request may cost up to ${to_dollars(cost)}. Lower max_tokens, wait for requests in"
+        " progress to finish, or raise the budget."
     )
 
 

@@ -205,7 +205,7 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise LedgerError(
-            f"Another gateway writes {path.with_suffix('')}; wait until it has ended, or end it."
+            f"Another gateway uses {path.with_suffix('')}. Wait until it has exited, or stop it."
         ) from None
     return descriptor
 

@@ -120,7 +120,7 @@ def _refusal(opening: Opening, bucket: Bucket, kind: str, needed: int) -> OpenAi
     seconds = max(1, math.ceil((needed - level) * MINUTE / limit))
     hint = "" if is_requests else ", or lower max_tokens"
     return _rate_limited(
-        f"Your limit of {opening.model_name} is {limit:,} {kind} a minute. This request sets aside"
+        f"Rate limit reached for {opening.model_name}: {limit:,} {kind} per minute. This request needs"
         f" {needed:,}, and {max(0, int(level)):,} are left. Try again in {seconds} s{hint}.",
         kind,
         {"Retry-After": str(seconds), **_text(bucket.headers())},
@@ -129,8 +129,9 @@ def _refusal(opening: Opening, bucket: Bucket, kind: str, needed: int) -> OpenAi
 
 def _too_large(opening: Opening, bucket: Bucket) -> OpenAiError:
     return _rate_limited(
-        f"The input has about {opening.input_tokens:,} tokens, and your limit of {opening.model_name} is"
-        f" {bucket.tokens_limit:,} tokens a minute: it never fits. Send less, or ask for a higher limit.",
+        f"The input has about {opening.input_tokens:,} tokens, which exceeds your limit for"
+        f" {opening.model_name} of {bucket.tokens_limit:,} tokens per minute. Send a shorter input, or"
+        " request a higher limit.",
         "tokens",
         {"x-should-retry": "false", **_text(bucket.headers())},
     )

@@ -97,8 +97,8 @@ def upgrade(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         raise LedgerError(
-            f"{path} was written by a newer Neocloud (its version is {version}, this one knows up to"
-            f" {len(MIGRATIONS)}). Start that one, or restore a backup."
+            f"{path} was written by a newer release (schema version {version}; this release supports up to"
+            f" {len(MIGRATIONS)}). Start that release, or restore a backup."
         )
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
         connection.executescript(f"BEGIN IMMEDIATE;{script};PRAGMA user_version = {number};COMMIT;")
@@ -111,6 +111,6 @@ def check(path: Path) -> None:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
         raise LedgerError(
-            f"{path} is no ledger, or damaged: {error}. Move it away to start a new one; the old one's usage"
-            " is then on no bill."
+            f"{path} is not a ledger or is damaged: {error}. Move it away to start with a new ledger; usage"
+            " recorded in the old file is then not billed."
         ) from error

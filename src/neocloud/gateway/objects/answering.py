@@ -52,7 +52,9 @@ class Asked:
         async for chunk in self.request.stream():
             raw += chunk
             if len(raw) > MAX_BODY_BYTES:
-                raise OpenAiError(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+                raise OpenAiError(
+                    413, f"The request body is larger than the limit of {MAX_BODY_BYTES} bytes."
+                )
         try:
             value = json_input.loads(raw) if raw else {}
         except json_input.InvalidJson as error:
@@ -75,7 +77,9 @@ def route(method: str, path: str, handler: Handler, callers: Callers) -> Route:
             return Response(status_code=499)  # nobody reads it
         except sqlite3.OperationalError as error:
             log.error("files.db cannot be written or read: %s", error)
-            message = "The gateway's own database cannot be used now. Try again; the operator's log says why."
+            message = (
+                "The database of the gateway is not available. Try again, or contact your administrator."
+            )
             return refusal(OpenAiError(503, message, type="server_error", headers={"Retry-After": "5"}))
 
     return Route(path, endpoint, methods=[method])
@@ -85,7 +89,7 @@ async def _answer(request: Request, handler: Handler, callers: Callers) -> Respo
     authorization = request.headers.get("authorization", "")
     if not authorization:
         raise not_authenticated(
-            "You did not say who you are. Send your API key as the header `Authorization: Bearer <key>`."
+            "You did not provide an API key. Send it in the header `Authorization: Bearer KEY`."
         )
     answer = await handler(Asked(request, await callers.caller(authorization)))
     return answer if isinstance(answer, Response) else JSONResponse(answer)
@@ -99,7 +103,7 @@ def only_known(body: dict[str, Any], known: set[str]) -> None:
     for name in body:
         if name not in known:
             raise bad_request(
-                f"The parameter {name!r} is not known here. Known are: {', '.join(sorted(known))}.",
+                f"Unknown parameter {name!r}. Supported parameters: {', '.join(sorted(known))}.",
                 param=name,
                 code="unknown_parameter",
             )
@@ -111,7 +115,7 @@ def text(body: dict[str, Any], name: str, *, required: bool = False) -> str:
     if value is None and not required:
         return ""
     if not isinstance(value, str) or (required and not value):
-        raise bad_request(f"{name} must be a string that is not empty.", param=name)
+        raise bad_request(f"{name} must be a non-empty string.", param=name)
     return value
 
 
@@ -123,7 +127,7 @@ def metadata(body: dict[str, Any]) -> dict[str, str]:
     for key, value in given.items():
         if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
             raise bad_request(
-                f"metadata.{key[:64]}: keys have at most 64 characters, values are strings of at most 512.",
+                f"metadata.{key[:64]}: keys are limited to 64 characters, values to strings of 512.",
                 param="metadata",
             )
     return given

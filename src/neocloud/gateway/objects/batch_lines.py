@@ -15,7 +15,7 @@ def check_batch(path: Path, endpoint: str, *, max_lines: int, max_line_bytes: in
     first_lines: dict[bytes, int] = {}
     for number, line in json_objects(path, findings, max_line_bytes):
         if findings.lines > max_lines:
-            found = f"The file has more than {max_lines} requests, which is the most of one batch. Split it."
+            found = f"The file has more than {max_lines} requests, which is the limit of a batch. Split it."
             findings.add(number, "too_many_requests", found)
             break
         _check_id(line.get("custom_id"), number, first_lines, findings)
@@ -37,9 +37,7 @@ def _check_id(custom_id: Any, number: int, first_lines: dict[bytes, int], findin
     digest = blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=12).digest()
     first = first_lines.setdefault(digest, number)
     if first != number:
-        found = (
-            f"Line {number}: custom_id {custom_id[:80]!r} is that of line {first} too; each must be another."
-        )
+        found = f"Line {number}: custom_id {custom_id[:80]!r} is not unique; line {first} has it too."
         findings.add(number, "duplicate_custom_id", found, "custom_id")
 
 
@@ -55,12 +53,14 @@ def _check_request(line: dict[str, Any], number: int, endpoint: str, findings: F
         return
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        findings.add(number, "missing_model", f"Line {number}: body.model must name a model.", "body.model")
+        findings.add(
+            number, "missing_model", f"Line {number}: body.model must be a model name.", "body.model"
+        )
     elif findings.facts.setdefault("model", model) != model:
         before = findings.facts["model"]
-        found = (
-            f"Line {number} names the model {model[:80]!r}, a line before {before[:80]!r}; a batch has one."
-        )
+        found = f"Line {number} uses the model {model[:80]!r}, earlier lines {before[:80]!r}; use one model."
         findings.add(number, "mismatched_model", found, "body.model")
     if body.get("stream"):
-        findings.add(number, "stream_in_batch", f"Line {number}: a batch cannot stream.", "body.stream")
+        findings.add(
+            number, "stream_in_batch", f"Line {number}: streaming is not supported in batches.", "body.stream"
+        )

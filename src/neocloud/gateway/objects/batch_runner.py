@@ -95,7 +95,7 @@ class BatchRunner:
                 checks += isinstance(error, CheckFailed)
                 if checks == MOST_CHECKS:
                     log.error("batch %s: %s", batch_id, error)
-                    await asyncio.to_thread(self._fail, batch_id, "its input file cannot be checked")
+                    await asyncio.to_thread(self._fail, batch_id, "its input file could not be validated")
                     return
                 log.error("batch %s: %s; trying again in %.0f s", batch_id, error, TRY_AGAIN_SECONDS)
             except Exception as error:
@@ -194,8 +194,8 @@ class BatchRunner:
     def _end_right(self, batch: Batch) -> None:
         """It ends as if it had been cancelled, with what was answered."""
         message = (
-            "The right to this batch ended while it ran: the key or session that it was made with was"
-            " revoked, or the permission was taken away. What was answered by then is in the output file."
+            "Your access ended while the batch was running: the API key or session that created it was"
+            " revoked, or the permission was removed. The output file has the results up to then."
         )
         batch.errors = [{"line": None, "code": "right_ended", "message": message, "param": None}]
         if batch.state == "in_progress":
@@ -216,7 +216,7 @@ class BatchRunner:
         try:
             lines = Lines(folder / "input.jsonl", results)
             was_expired = "finalizing" in batch.times and batch.times["finalizing"] >= batch.expires_at
-            message = "This request was not answered before the batch's window was over."
+            message = "This request was not processed before the batch expired."
             while block := lines.read_block():
                 was_expired = True
                 results.append(unanswered(line, "batch_expired", message) for line in block)
@@ -227,7 +227,8 @@ class BatchRunner:
     def _fail(self, batch_id: str, reason: str) -> None:
         def change(batch: Batch) -> None:
             message = (
-                f"The gateway could not go on ({reason}); the operator's log says more. Make the batch again."
+                f"The batch failed with an internal error ({reason}). Create it again, or contact your"
+                " administrator."
             )
             batch.errors = [{"line": None, "code": "internal_error", "message": message, "param": None}]
             batch.enter("failed", self._now())

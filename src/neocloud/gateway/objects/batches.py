@@ -85,8 +85,8 @@ class BatchRows:
             if rows.execute(count, (batch.project_id,)).fetchone()[0] >= most_open:
                 raise OpenAiError(
                     429,
-                    f"The project has {most_open} unfinished batches, which is the most. Wait for one,"
-                    " or cancel one.",
+                    f"The project has {most_open} unfinished batches, which is the limit. Wait until one has"
+                    " finished, or cancel one.",
                     type="insufficient_quota",
                     code="too_many_batches",
                 )

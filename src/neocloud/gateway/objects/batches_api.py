@@ -58,7 +58,7 @@ class BatchesApi:
         body = await asked.body()
         project_id = asked.project(f"{PERMISSION}.create")
         if not asked.caller.may(INVOKE, project_id):
-            raise forbidden(f"You lack the permission {INVOKE} in the project {project_id}.")
+            raise forbidden(f"You do not have the permission {INVOKE} in the project {project_id}.")
         only_known(body, KNOWN)
         batch = self._new(asked, body, project_id)
         file = await asyncio.to_thread(self._files.find, batch.input_file_id)
@@ -66,7 +66,7 @@ class BatchesApi:
             message = f"There is no file {batch.input_file_id!r} in the project {project_id}."
             raise bad_request(message, param="input_file_id")
         if file.purpose != "batch":
-            message = f'The file was uploaded for {file.purpose!r}; upload it with the purpose "batch".'
+            message = f'The file has the purpose {file.purpose!r}; upload it with the purpose "batch".'
             raise bad_request(message, param="input_file_id")
         await asyncio.to_thread(self._room.require, project_id)
         batch.input_bytes = file.bytes
@@ -95,7 +95,7 @@ class BatchesApi:
             if batch.state in ("validating", "in_progress"):
                 batch.enter("cancelling", self._now())
             elif batch.state not in ("cancelling", "cancelled"):
-                message = f"The batch is {batch.state}; only one that is not finished can be cancelled."
+                message = f"The batch is {batch.state}; only unfinished batches can be cancelled."
                 raise OpenAiError(409, message, code="batch_not_cancellable")
 
         batch = await asyncio.to_thread(self._rows.change, batch.id, change)
@@ -106,17 +106,17 @@ class BatchesApi:
         batch_id = asked.request.path_params["batch_id"]
         batch = await asyncio.to_thread(self._rows.find, batch_id)
         if batch is None or not asked.sees(f"{PERMISSION}.{verb}", batch.project_id):
-            message = f"There is no batch {batch_id!r} that you may use."
+            message = f"The batch {batch_id!r} does not exist or you do not have access to it."
             raise OpenAiError(404, message, code="batch_not_found", param="batch_id")
         return batch
 
     def _new(self, asked: Asked, body: dict[str, Any], project_id: str) -> Batch:
         endpoint = text(body, "endpoint", required=True)
         if endpoint not in ENDPOINTS:
-            message = f"endpoint is {endpoint!r}; it may be {', '.join(ENDPOINTS)}."
+            message = f"Invalid endpoint {endpoint!r}. Supported endpoints: {', '.join(ENDPOINTS)}."
             raise bad_request(message, param="endpoint")
         if text(body, "completion_window", required=True) != "24h":
-            raise bad_request('completion_window may be "24h" only.', param="completion_window")
+            raise bad_request('completion_window must be "24h".', param="completion_window")
         now = self._now()
         return Batch(
             id=new_batch_id(),

@@ -56,7 +56,7 @@ def require_turn() -> None:
     if _TURNS.waiting >= MAX_WAITING:
         raise OpenAiError(
             429,
-            "Too many files are being checked just now. Try again later.",
+            "Too many files are being validated at the moment. Try again later.",
             type="requests",
             code="rate_limit_exceeded",
             headers={"Retry-After": str(AGAIN_SECONDS)},

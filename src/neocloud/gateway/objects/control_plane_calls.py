@@ -68,7 +68,10 @@ class GrpcCalls:
 
 
 def as_openai(error: grpc.aio.AioRpcError) -> OpenAiError:
-    code, message = error.code(), error.details() or "The control plane refused without saying why."
+    code, message = (
+        error.code(),
+        error.details() or "The control plane rejected the request without a reason.",
+    )
     param = None
     trailers: Any = error.trailing_metadata() or ()
     details = next((value for key, value in trailers if key == DETAILS), None)
@@ -82,7 +85,7 @@ def as_openai(error: grpc.aio.AioRpcError) -> OpenAiError:
     if code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
         return OpenAiError(
             503,
-            "The control plane does not answer now. Models that are served go on; try this again.",
+            "The control plane is not reachable at the moment. Running models are not affected. Try again.",
             type="service_unavailable_error",
             code="control_plane_unavailable",
             headers={"Retry-After": "5"},

@@ -78,8 +78,8 @@ class Database:
         found = rows.execute("PRAGMA user_version").fetchone()[0]
         if found > VERSION:
             raise DatabaseTooNew(
-                f"{self._path} was written by a newer release (schema {found}, this one knows {VERSION})."
-                " Start that release again, or put the copy of the state folder from before it back."
+                f"{self._path} was written by a newer release (schema version {found}; this release supports"
+                f" up to {VERSION}). Start that release, or restore a backup."
             )
         if found == 0:
             for statement in SCHEMA.split(";"):

@@ -126,7 +126,7 @@ class FileStore:
 
     def _folder(self, project_id: str) -> Path:
         if not project_id or "/" in project_id or project_id.startswith("."):
-            raise FileMissing(f"{project_id!r} is no project.")
+            raise FileMissing(f"{project_id!r} is not a project id.")
         folder = self._root / project_id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder

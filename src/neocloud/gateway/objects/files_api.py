@@ -66,7 +66,9 @@ class FilesApi:
         query = asked.request.query_params
         purpose = query.get("purpose", "")
         if purpose and purpose not in PURPOSES:
-            raise bad_request(f"purpose is {purpose!r}; known are {', '.join(PURPOSES)}.", param="purpose")
+            raise bad_request(
+                f"Unknown purpose {purpose!r}. Purposes are {', '.join(PURPOSES)}.", param="purpose"
+            )
         wanted = page(query, limit=10_000, most=10_000)
         files, has_more = await asyncio.to_thread(self._store.page, project_id, wanted, purpose)
         return listed([as_openai(file) for file in files], has_more=has_more)
@@ -98,18 +100,19 @@ class FilesApi:
 def _purpose(fields: dict[str, str]) -> str:
     purpose = fields.get("purpose", "")
     if purpose not in UPLOADED:
-        raise bad_request(f"purpose is {purpose!r}; it may be {', '.join(UPLOADED)}.", param="purpose")
+        raise bad_request(f"Invalid purpose {purpose!r}. Use one of {', '.join(UPLOADED)}.", param="purpose")
     unknown = next((name for name in fields if name != "purpose"), None)
     if unknown is not None:
-        raise bad_request(
-            f"The field {unknown!r} is not known here.", param=unknown, code="unknown_parameter"
-        )
+        raise bad_request(f"Unknown field {unknown!r}. Remove it.", param=unknown, code="unknown_parameter")
     return purpose
 
 
 def _missing(file_id: str) -> OpenAiError:
     return OpenAiError(
-        404, f"There is no file {file_id!r} that you may use.", code="file_not_found", param="id"
+        404,
+        f"The file {file_id!r} does not exist or you do not have access to it.",
+        code="file_not_found",
+        param="id",
     )
 
 

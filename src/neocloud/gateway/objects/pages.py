@@ -20,10 +20,10 @@ def page(query: Mapping[str, str], *, limit: int, most: int) -> Page:
     """From the query of a request."""
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
-        raise bad_request(f"order is {order!r}; it may be asc or desc.", param="order")
+        raise bad_request(f"Invalid order {order!r}. Use asc or desc.", param="order")
     asked = query.get("limit", str(limit))
     if not asked.isdecimal() or not 1 <= int(asked) <= most:
-        raise bad_request(f"limit is {asked!r}; it may be a number from 1 to {most}.", param="limit")
+        raise bad_request(f"Invalid limit {asked!r}. Use a number from 1 to {most}.", param="limit")
     return Page(query.get("after", ""), int(asked), order == "desc")
 
 
@@ -48,4 +48,4 @@ def cut(items: Sequence[T], asked: Page, id_of: Callable[[T], str]) -> tuple[Seq
 
 
 def unknown_after(asked: str) -> OpenAiError:
-    return bad_request(f"after is {asked!r}, and there is no such entry in this list.", param="after")
+    return bad_request(f"Invalid after {asked!r}: this list has no such entry.", param="after")

@@ -101,8 +101,8 @@ def _row(rows: sqlite3.Connection, query: str, project_id: str) -> sqlite3.Row:
 def _full(most: str, project_id: str) -> OpenAiError:
     return OpenAiError(
         429,
-        f"The project {project_id} keeps {most}, which is the most. Delete files, or ask the operator to"
-        " raise the limit.",
+        f"The project {project_id} has reached its limit of {most}. Delete files, or ask your administrator"
+        " to raise the limit.",
         type="insufficient_quota",
         code="insufficient_quota",
         headers={"x-should-retry": "false"},
@@ -113,8 +113,8 @@ def disk_full() -> OpenAiError:
     """Clients must not send gigabytes again on their own."""
     return OpenAiError(
         507,
-        "The disk that files are kept on is full; nothing was kept. Delete files, or ask the operator for"
-        " room.",
+        "The disk for files is full; nothing was stored. Delete files, or ask your administrator to free"
+        " space.",
         type="server_error",
         code="disk_full",
         headers={"x-should-retry": "false"},

@@ -47,13 +47,13 @@ def _content(line: dict[str, Any], findings: Findings) -> list[str]:
     findings.facts["kind"] = findings.facts["kind"] or kind
     if findings.facts["kind"] != kind:
         raise ValueError(
-            f"has `{kind}`, but lines before have `{findings.facts['kind']}`; a file has one kind"
+            f"has `{kind}`, but earlier lines have `{findings.facts['kind']}`; all lines must have one format"
         )
     if kind == "messages":
         return conversation(line["messages"])
     for name in KINDS[kind]:
         if not isinstance(line.get(name), str) or not line[name].strip():
-            raise ValueError(f"`{name}` must be text that is not empty")
+            raise ValueError(f"`{name}` must be a non-empty string")
     return [line[name] for name in KINDS[kind]]
 
 
@@ -73,9 +73,11 @@ def conversation(messages: Any) -> list[str]:
     turns = roles[1:] if roles[0] == "system" else roles
     if turns != [("user", "assistant")[number % 2] for number in range(len(turns))]:
         found = ", ".join(roles[:20])
-        raise ValueError(f"roles must be an optional system, then user and assistant in turn; found {found}")
+        raise ValueError(
+            f"roles must be an optional system, then alternating user and assistant; found {found}"
+        )
     if not turns or turns[-1] != "assistant":
-        raise ValueError("the last message must be the assistant's: it is what is learned")
+        raise ValueError("the last message must have the role assistant: it is what the model learns")
     return [message["content"] for message in messages]
 
 

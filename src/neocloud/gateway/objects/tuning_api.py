@@ -137,7 +137,7 @@ class TuningApi:
             raise bad_request(f"There is no file {file_id!r} in the project {project_id}.", param=param)
         if file.purpose != "fine-tune":
             raise bad_request(
-                f'The file was uploaded for {file.purpose!r}; upload it with the purpose "fine-tune".',
+                f'The file has the purpose {file.purpose!r}; upload it with the purpose "fine-tune".',
                 param=param,
             )
         require_turn()
@@ -145,11 +145,13 @@ class TuningApi:
             findings = await check("training", self._files.location(file))
         except CheckFailed as error:
             log.error("file %s: %s", file.id, error)
-            message = f"The file {file.name!r} cannot be checked: it takes too much memory or time. Split it."
+            message = (
+                f"The file {file.name!r} cannot be validated: it needs too much memory or time. Split it."
+            )
             raise bad_request(message, param=param, code="invalid_training_file") from error
         if findings.errors:
             shown = " ".join(error.message for error in findings.errors[:3])
-            more = f" ({findings.total_errors} lines are wrong in all.)" if findings.total_errors > 3 else ""
+            more = f" ({findings.total_errors} errors in total.)" if findings.total_errors > 3 else ""
             raise bad_request(
                 f"The file {file.name!r}: {shown}{more}", param=param, code="invalid_training_file"
             )
@@ -172,5 +174,5 @@ VERBS = {"cancel": "Cancel", "pause": "Pause", "resume": "Resume"}
 
 
 def _no_job(job_id: str) -> OpenAiError:
-    message = f"There is no fine-tuning job {job_id!r} that you may use."
+    message = f"The fine-tuning job {job_id!r} does not exist or you do not have access to it."
     return OpenAiError(404, message, code="job_not_found", param="fine_tuning_job_id")

@@ -48,7 +48,7 @@ def _no_integrations(given: Any) -> None:
     first = given[0] if isinstance(given, list) else given
     kind = first.get("type") if isinstance(first, dict) else first
     raise bad_request(
-        f"The integration {kind!r} is not served here. Metrics are in the job's events and result files.",
+        f"The integration {kind!r} is not supported. Metrics are in the events and result files of the job.",
         param="integrations",
     )
 
@@ -60,12 +60,12 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
         given = plain or {}
     elif not isinstance(method, dict) or method.get("type") != "supervised":
         kind = method.get("type") if isinstance(method, dict) else method
-        raise bad_request(f"The method {kind!r} is not served here; it may be supervised.", param="method")
+        raise bad_request(f"The method {kind!r} is not supported. Use supervised.", param="method")
     else:
         supervised = method.get("supervised") or {}
         given = (supervised.get("hyperparameters") if isinstance(supervised, dict) else None) or {}
         if plain:
-            raise bad_request("Say hyperparameters once: in method.", param="hyperparameters")
+            raise bad_request("Set hyperparameters only once, in method.", param="hyperparameters")
     if not isinstance(given, dict):
         raise bad_request("hyperparameters must be an object.", param="hyperparameters")
     return given
@@ -81,10 +81,10 @@ def _hyperparameters(given: dict[str, Any]) -> dict[str, Any]:
             found[name] = _whole(value, name)
         elif name in SWITCHES:
             if not isinstance(value, bool):
-                raise bad_request(f'{name} is {value!r}; it may be true, false or "auto".', param=name)
+                raise bad_request(f'{name} is {value!r}; it must be true, false or "auto".', param=name)
             found[name] = value
         elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise bad_request(f'{name} is {value!r}; it may be a number or "auto".', param=name)
+            raise bad_request(f'{name} is {value!r}; it must be a number or "auto".', param=name)
         else:
             found[name] = value
     return found
@@ -92,7 +92,7 @@ def _hyperparameters(given: dict[str, Any]) -> dict[str, Any]:
 
 def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise bad_request(f'{name} is {value!r}; it may be a whole number or "auto".', param=name)
+        raise bad_request(f'{name} is {value!r}; it must be an integer or "auto".', param=name)
     return value
 
 

@@ -36,8 +36,8 @@ def boundary_of(content_type: str) -> bytes:
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:
         raise bad_request(
-            "A file is uploaded as multipart/form-data with the fields `file` and `purpose`, as"
-            " `curl -F purpose=batch -F file=@requests.jsonl` sends it."
+            "Upload the file as multipart/form-data with the fields `file` and `purpose`, for example with"
+            " `curl -F purpose=batch -F file=@requests.jsonl`."
         )
     return boundary
 
@@ -59,7 +59,7 @@ class _Parts:
     def on_part_begin(self) -> None:
         self._count += 1
         if self._count > MAX_FIELDS + 1:
-            raise bad_request(f"The upload has more than {MAX_FIELDS} fields beside the file.")
+            raise bad_request(f"The upload has more than {MAX_FIELDS} fields besides the file.")
         self._disposition, self._field, self._in_file = {}, bytearray(), False
 
     def on_header_begin(self) -> None:
@@ -81,7 +81,7 @@ class _Parts:
         if not self._in_file:
             return
         if self.form.file_name is not None:
-            raise bad_request("One upload carries one file; this has several.", param="file")
+            raise bad_request("The upload has several files. Upload one file per request.", param="file")
         raw = self._disposition.get(b"filename", b"").decode("utf-8", "replace")
         self.form.file_name = raw.replace("\\", "/").rsplit("/", 1)[-1][:255] or "file"
 
@@ -91,7 +91,7 @@ class _Parts:
             return
         self._field_room -= end - start
         if self._field_room < 0:
-            raise bad_request(f"The fields beside the file are larger than {FIELD_BYTES} bytes in all.")
+            raise bad_request(f"The fields besides the file exceed {FIELD_BYTES} bytes in total.")
         self._field += data[start:end]
 
     def on_part_end(self) -> None:
@@ -119,18 +119,18 @@ async def receive(chunks: AsyncIterator[bytes], boundary: bytes, draft: Draft, m
         try:
             parser.write(chunk)
         except MultipartParseError as error:
-            raise bad_request(f"The upload is no proper multipart/form-data: {error}") from error
+            raise bad_request(f"The upload is not valid multipart/form-data: {error}") from error
         if draft.bytes + len(parts.file_bytes) > max_bytes:
             raise too_large(max_bytes)
         if received - draft.bytes - len(parts.file_bytes) > MAX_OVERHEAD_BYTES:
             raise bad_request(
-                f"The upload has more than {MAX_OVERHEAD_BYTES} bytes beside those of its file. Send the file"
-                " as the field `file`, and `purpose`."
+                f"The upload has more than {MAX_OVERHEAD_BYTES} bytes besides the file. Send only the fields"
+                " `file` and `purpose`."
             )
         if len(parts.file_bytes) >= WRITTEN_BYTES:
             await _write(draft, parts)
     if not parts.is_complete:
-        raise bad_request("The upload broke off before its end; nothing was kept. Send it again.")
+        raise bad_request("The upload was interrupted; nothing was stored. Send it again.")
     await _write(draft, parts)
     if parts.form.file_name is None:
         raise bad_request("The upload has no field `file`.", param="file")
@@ -148,8 +148,8 @@ async def _write(draft: Draft, parts: _Parts) -> None:
 def too_large(max_bytes: int) -> OpenAiError:
     return OpenAiError(
         413,
-        f"The file is larger than {max_bytes} bytes, the most that this cloud takes. Split it, or ask the"
-        " operator to raise the limit.",
+        f"The file is larger than the limit of {max_bytes} bytes. Split it, or ask your administrator to"
+        " raise the limit.",
         code="file_too_large",
         param="file",
     )

@@ -73,9 +73,11 @@ class Objects:
 
 
 async def _no_path(request: Request, error: Exception) -> Response:
-    message = f"There is no {request.url.path} here. The paths are those of OpenAI's API, below /v1."
+    message = f"Unknown URL: {request.url.path}. The paths are those of the OpenAI API, below /v1."
     return refusal(OpenAiError(404, message, code="unknown_url"))
 
 
 async def _no_method(request: Request, error: Exception) -> Response:
-    return refusal(OpenAiError(405, f"{request.method} is not for {request.url.path}.", code="unknown_url"))
+    return refusal(
+        OpenAiError(405, f"{request.url.path} does not accept {request.method}.", code="unknown_url")
+    )

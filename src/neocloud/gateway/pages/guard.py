@@ -24,7 +24,7 @@ def check_place(request: Request) -> None:
     except ValueError:
         is_near = False
     if not is_near:
-        raise forbidden("The chat page is for this machine only. Reach it through `ssh -L`.")
+        raise forbidden("The chat page is available on this machine only. Reach it through `ssh -L`.")
 
 
 def check_origin(request: Request) -> None:
@@ -33,7 +33,7 @@ def check_origin(request: Request) -> None:
     if not host or _split(origin).netloc != host:
         raise OpenAiError(
             403,
-            "This was not asked by the chat page itself. Reload the page and try again.",
+            "This request does not come from the chat page. Reload the page and try again.",
             type="permission_error",
             code="wrong_origin",
         )
@@ -47,7 +47,9 @@ def token_of(request: Request, sessions: Sessions) -> str:
     """Raises OpenAiError 401."""
     token = sessions.token(session_id(request))
     if token is None:
-        raise not_authenticated("You are not signed in, or no longer. `neo chat` gives you a new link.")
+        raise not_authenticated(
+            "You are not signed in, or your session has expired. Run `neo chat` for a new link."
+        )
     return token
 
 

@@ -41,9 +41,9 @@ def routes(admission: Admission, sessions: Sessions) -> list[Route]:
         token = sessions.take_code(asked["code"]) if asked.get("code") else asked.get("key", "").strip()
         if not token:
             raise not_authenticated(
-                "This link was used already or is too old. Run `neo chat` again for a new one."
+                "This link was already used or has expired. Run `neo chat` again for a new one."
                 if asked.get("code")
-                else "There is no key. Paste an API key, or run `neo chat`."
+                else "The API key is missing. Paste an API key, or run `neo chat`."
             )
         caller = await admission.caller(f"Bearer {token}")
         response = JSONResponse(_words(caller), 201, NO_STORE)
@@ -86,11 +86,11 @@ async def _fields(request: Request) -> dict[str, str]:
     async for piece in request.stream():
         body += piece
         if len(body) > MOST_BYTES:
-            raise OpenAiError(413, f"This is more than {MOST_BYTES} bytes, and no key is so long.")
+            raise OpenAiError(413, f"The request body is larger than the limit of {MOST_BYTES} bytes.")
     try:
         fields = json_input.loads(body)
     except json_input.InvalidJson:
         fields = None
     if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-        raise bad_request("The body must be a JSON object of texts: code or key.", code="invalid_json")
+        raise bad_request("The body must be a JSON object with the string code or key.", code="invalid_json")
     return fields

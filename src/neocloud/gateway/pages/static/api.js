@@ -18,7 +18,7 @@ async function send(path, { method = "GET", fields, project, signal } = {}) {
     response = await fetch(`/chat${path}`, { method, headers, body, signal, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refused(0, "The gateway does not answer. `neo status` says whether the cloud runs.");
+    throw new Refused(0, "The gateway is not reachable. Check the cloud with `neo status`.");
   }
   if (!response.ok) throw await refusal(response);
   return response;
@@ -32,7 +32,7 @@ async function refusal(response) {
   } catch {
     // A refusal that is no JSON: its status says enough.
   }
-  return new Refused(response.status, error.message ?? `The gateway answered ${response.status}.`, error.code, retryAfter);
+  return new Refused(response.status, error.message ?? `The gateway returned status ${response.status}.`, error.code, retryAfter);
 }
 
 export const signIn = async (fields) => (await send("/session", { method: "POST", fields })).json();
@@ -53,7 +53,7 @@ export async function* chat(body, { project, signal }) {
     }
   } catch (error) {
     if (signal?.aborted || error instanceof Refused) throw error;
-    throw new Refused(502, "The connection to the gateway broke off.", "connection_lost");
+    throw new Refused(502, "The connection to the gateway was lost.", "connection_lost");
   }
-  throw new Refused(502, "The answer broke off before its end.", "connection_lost");
+  throw new Refused(502, "The response ended early.", "connection_lost");
 }

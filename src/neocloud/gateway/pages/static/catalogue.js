@@ -26,7 +26,7 @@ export function showCards(place, models, { play, compare }) {
   place.replaceChildren(...models.map((model) => card(model, models, { play, compare })));
   if (!models.length) {
     place.append(
-      make("p", { class: "nothing" }, "There is no model to call yet. ", make("code", { textContent: "neo deploy MODEL" }), " serves one."),
+      make("p", { class: "nothing" }, "No models are available yet. Deploy one with ", make("code", { textContent: "neo deploy MODEL" }), "."),
     );
   }
 }
@@ -36,7 +36,7 @@ function card(model, models, { play, compare }) {
   return make(
     "article", { class: "card model" },
     make("header", {}, make("h2", { textContent: model.id }), chip(model.status)),
-    make("p", { class: "kind", textContent: model.parent ? `Fine-tuned, on ${model.parent}` : "Whole model" }),
+    make("p", { class: "kind", textContent: model.parent ? `Fine-tuned from ${model.parent}` : "Base model" }),
     make("dl", { class: "facts" }, ...facts(model)),
     make(
       "footer", {},

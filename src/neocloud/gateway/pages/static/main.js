@@ -15,7 +15,7 @@ let account = null; // {name, projects, home_project}
 const playground = new Playground({
   project: () => (byId("project-choice").hidden ? "" : byId("project").value),
   refresh,
-  signedOut: () => showSignIn("Your session has ended. Sign in again; the conversation stays here."),
+  signedOut: () => showSignIn("Your session has expired. Sign in again; the conversation is kept."),
 });
 
 byId("key-form").addEventListener("submit", async (event) => {

@@ -3,7 +3,7 @@ import { make } from "./dom.js";
 
 const FIELDS = [
   { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, value: 0.6 },
-  { name: "max_tokens", label: "Most tokens", min: 1, step: 1, value: 512 },
+  { name: "max_tokens", label: "Max tokens", min: 1, step: 1, value: 512 },
   { name: "top_p", label: "Top p", min: 0.01, max: 1, step: 0.01, value: "" },
   { name: "seed", label: "Seed", step: 1, value: "" },
 ];
@@ -24,7 +24,7 @@ export class Parameters {
         "div", { class: "fields" },
         labelled("System prompt", this.system, "wide"),
         ...FIELDS.map((field) => labelled(field.label, this.inputs[field.name])),
-        labelled("Stop at, one a line", this.stop, "wide"),
+        labelled("Stop sequences, one per line", this.stop, "wide"),
       ),
     );
     this.element.addEventListener("input", () => { this.#summarize(); changed(); });
@@ -65,7 +65,7 @@ export class Parameters {
 }
 
 function numberInput({ name, min = "", max = "", step, value }, id) {
-  return make("input", { id: `${id}-${name}`, type: "number", min, max, step, value, placeholder: "Model's own" });
+  return make("input", { id: `${id}-${name}`, type: "number", min, max, step, value, placeholder: "Model default" });
 }
 
 const labelled = (words, input, kind = "") =>

@@ -134,7 +134,7 @@ export class Playground {
     if (hadFocus === byId("stop") && !isRunning) this.focus();
     byId("compare").setAttribute("aria-pressed", String(this.#columns.length > 1));
     byId("columns").dataset.count = this.#columns.length;
-    if (this.#wasRunning && !isRunning) say("The answer is there.");
+    if (this.#wasRunning && !isRunning) say("The response is complete.");
     this.#wasRunning = isRunning;
   }
 

@@ -23,7 +23,7 @@ export class TurnView {
       make(
         "div", { class: "question" },
         make("p", { class: "text", textContent: turn.prompt }),
-        button("Edit", acts.edit, { class: "quiet", "aria-label": "Edit this question and ask again" }),
+        button("Edit", acts.edit, { class: "quiet", "aria-label": "Edit this message and ask again" }),
       ),
       this.answer,
     );
@@ -59,14 +59,14 @@ export class TurnView {
 function notices(answer) {
   if (answer.state === "asking") return [make("p", { class: "waiting" }, make("span", { class: "dots", "aria-hidden": "true" }), "Waiting for the first token")];
   if (answer.state === "waking") {
-    const words = `The model is asleep and is being woken: about ${answer.wakesInSeconds} s. This goes on by itself.`;
+    const words = `The model is starting, which takes about ${answer.wakesInSeconds} s. The response follows automatically.`;
     return [make("p", { class: "notice waking", textContent: words })];
   }
   if (answer.state === "stopped") return [make("p", { class: "small", textContent: "Stopped." })];
   if (answer.state === "failed") {
     return [make("div", { class: "notice problem", role: "alert" }, make("strong", { textContent: headline(answer.error) }), make("span", { textContent: answer.error.message }))];
   }
-  if (answer.cutShort) return [make("p", { class: "small", textContent: "Cut at the most tokens that were asked for." })];
+  if (answer.cutShort) return [make("p", { class: "small", textContent: "Stopped at the max tokens limit." })];
   return [];
 }
 
