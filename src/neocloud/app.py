@@ -88,7 +88,7 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
         ),
         watch=watched_by(ledger.watch, routes.watch),
         forgotten=ledger.forgotten,
-        after_pass=routes.after_pass,
+        after_run=routes.after_run,
     )
 
 

@@ -84,7 +84,7 @@ class Parts:
     """Stands around every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
     """The process beside this one, by the address where this one listens; None: there is none."""
-    after_pass: Callable[[str], None] = lambda kind: None
+    after_run: Callable[[str], None] = lambda kind: None
     """Told the kind of each resource that a reconciler has looked at."""
 
 
@@ -123,7 +123,7 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             ],
             kinds=[kind for service in parts.services for kind in service.kinds],
             new_id=contract.new_id,
-            after_pass=parts.after_pass,
+            after_run=parts.after_run,
         )
         authorizer = parts.authorizer(store)
         server = ApiServer(

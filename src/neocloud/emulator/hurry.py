@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Outcome, Reconciler, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Reconciler, ReconcileResult, RetryLater, Step
 from neocloud.services.emulator import FaultBook
 
 SHORTEST_SECONDS = 0.05
@@ -65,12 +65,12 @@ class HurriedReconciler:
     def delete_steps(self, scope: Hurried) -> Sequence[Step]:
         return self._hurried(scope, self._inner.delete_steps(scope.inner))
 
-    def status(self, scope: Hurried, outcome: Outcome) -> Settled:
-        settled = self._inner.status(scope.inner, outcome)
-        if not outcome.is_done:
-            return settled
+    def status(self, scope: Hurried, result: ReconcileResult) -> ReconcileResult:
+        ended = self._inner.status(scope.inner, result)
+        if not result.is_done:
+            return ended
         self._hurry.ended(scope.resource_id)
-        return settled if settled.resync_seconds is None else replace(settled, resync_seconds=RESYNC_SECONDS)
+        return ended if ended.requeue_after is None else replace(ended, requeue_after=RESYNC_SECONDS)
 
     def _hurried(self, scope: Hurried, steps: Sequence[Step]) -> Sequence[Step]:
         planned = [replace(step, run=self._quick(step.run)) for step in steps]

@@ -7,7 +7,7 @@ import pytest
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.contract import Code
-from neocloud.core.operations import ProgressStep
+from neocloud.core.operations import ProgressStep, StepOutcome
 from neocloud.core.store import Store, Transaction, open_store
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.store_conformance.samples import NOW, operation
@@ -115,9 +115,13 @@ async def test_operations_of_others_are_left_alone(store: Store) -> None:
 async def test_progress_keeps_the_first_times_of_each_step(store: Store) -> None:
     await keep(store, verb("Create", "o1"))
     passes = [
-        (NOW, [ProgressStep("a", True), ProgressStep("b")], "a: starting"),
-        (LATER, [ProgressStep("a", True, True), ProgressStep("b", True)], "b: starting"),
-        (LATER + timedelta(1), [ProgressStep("a", True, True), ProgressStep("b", True)], "b: starting"),
+        (NOW, [ProgressStep("a", StepOutcome.RUNNING), ProgressStep("b")], "a: starting"),
+        (LATER, [ProgressStep("a", StepOutcome.OK), ProgressStep("b", StepOutcome.RUNNING)], "b: starting"),
+        (
+            LATER + timedelta(1),
+            [ProgressStep("a", StepOutcome.OK), ProgressStep("b", StepOutcome.RUNNING)],
+            "b: starting",
+        ),
     ]
     for at, steps, text in passes:
         await store.write(lambda tx, p=(steps, text, at): operations.report_progress(tx, ID, *p))
@@ -135,14 +139,14 @@ async def test_progress_keeps_the_first_times_of_each_step(store: Store) -> None
 
 async def test_progress_that_did_not_change_writes_nothing(store: Store) -> None:
     await keep(store, verb("Create", "o1"))
-    steps = [ProgressStep("a", True)]
+    steps = [ProgressStep("a", StepOutcome.RUNNING)]
     report = lambda tx: operations.report_progress(tx, ID, steps, "", NOW)  # noqa: E731
     assert [await store.write(report), await store.write(report)] == [1, 0]
 
 
 async def test_a_finished_operation_shows_all_its_steps_done(store: Store) -> None:
     await keep(store, verb("Create", "o1"))
-    steps = [ProgressStep("a", True, True), ProgressStep("b", True)]
+    steps = [ProgressStep("a", StepOutcome.OK), ProgressStep("b", StepOutcome.RUNNING)]
     await store.write(lambda tx: operations.report_progress(tx, ID, steps, "b: starting", NOW))
     await store.write(lambda tx: operations.finish_for(tx, ID, LATER, observed_version=1))
     row = await store.read(lambda tx: tx.get_operation("o1"))

@@ -13,7 +13,7 @@ from typing import Any
 from neocloud.core import contract, operations, wire
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.reconciler import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Kind
 from neocloud.core.store import OperationRow, Resource, Store
 
@@ -116,13 +116,13 @@ class ClusterReconciler:
     def delete_steps(self, scope: ClusterScope) -> Sequence[Step]:
         return (Step("Give all machines back", self._give_all_back),)
 
-    def status(self, scope: ClusterScope, outcome: Outcome) -> Settled:
-        state = "READY" if outcome.is_done else "ERROR" if outcome.failed else "UPDATING"
+    def status(self, scope: ClusterScope, result: ReconcileResult) -> ReconcileResult:
+        state = "READY" if result.is_done else "ERROR" if result.error else "UPDATING"
         if scope.context.resource.deleted_at is not None:
             state = "DELETING"
         status = scope.cluster.status
         status.state = contract.enum("neocloud.slurm.v1.ClusterStatus.State").Value(state)
-        return Settled(status, state, resync_seconds=600)
+        return result.with_status(status, state, resync_seconds=600)
 
     async def _make_filesystem(self, scope: ClusterScope) -> None:
         row = scope.context.resource
@@ -162,11 +162,11 @@ class FilesystemReconciler:
     def delete_steps(self, scope: Context) -> Sequence[Step]:
         return (Step("Remove the volume", self._remove),)
 
-    def status(self, scope: Context, outcome: Outcome) -> Settled:
+    def status(self, scope: Context, result: ReconcileResult) -> ReconcileResult:
         status = wire.resource_message(scope.resource).status
-        state = "READY" if outcome.is_done else "CREATING"
+        state = "READY" if result.is_done else "CREATING"
         status.state = contract.enum("nebius.compute.v1.FilesystemStatus.State").Value(state)
-        return Settled(status, state)
+        return result.with_status(status, state)
 
     async def _make(self, scope: Context) -> None:
         await self._office.make_volume(scope.resource.id)

@@ -11,7 +11,7 @@ import pytest
 from neocloud.core import contract, wire
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.dependents import enqueue_dependents
-from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.service import Kind, Rules
 from neocloud.core.store import Resource, Transaction
 from tests.core.reconcile.office import CLUSTER, FILESYSTEM, KINDS, PROJECT, Cloud, FilesystemReconciler
@@ -58,8 +58,8 @@ class Clusters:
     def delete_steps(self, scope: Context) -> Sequence[Step]:
         return ()
 
-    def status(self, scope: Context, outcome: Outcome) -> Settled:
-        return Settled(wire.resource_message(scope.resource).status, "READY")
+    def status(self, scope: Context, result: ReconcileResult) -> ReconcileResult:
+        return result.with_status(wire.resource_message(scope.resource).status, "READY")
 
     async def _make(self, scope: Context) -> None:
         size = int(scope.resource.labels["size"])

@@ -29,7 +29,8 @@ async def test_a_wish_becomes_a_fact_and_its_operation_ends(cloud: Cloud, worker
     row = await cloud.row()
     assert row is not None
     assert row.observed_version == 1
-    assert wire.resource_message(row).status.state == 2
+    states = contract.enum("neocloud.slurm.v1.ClusterStatus.State")
+    assert states.Name(wire.resource_message(row).status.state) == "READY"
     assert took == pytest.approx(0.6)  # look, volume (meanwhile waiting), look, 3 x rent; no waiting between
 
 

@@ -10,7 +10,7 @@ import pytest
 from neocloud.core import wire
 from neocloud.core.clock import SystemClock
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.reconciler import FINALIZER, Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import FINALIZER, Context, ReconcileResult, Step
 from neocloud.core.store import Resource
 from neocloud.engines.base import EngineError
 from neocloud.services.vpc import SERVICE as VPC
@@ -209,8 +209,10 @@ class Holder:
     def delete_steps(self, scope: Context) -> Sequence[Step]:
         return ()
 
-    def status(self, scope: Context, outcome: Outcome) -> Settled:
-        return Settled(wire.resource_message(scope.resource).status, "READY" if outcome.is_done else "ERROR")
+    def status(self, scope: Context, result: ReconcileResult) -> ReconcileResult:
+        return result.with_status(
+            wire.resource_message(scope.resource).status, "READY" if result.is_done else "ERROR"
+        )
 
     async def _take(self, scope: Context) -> None:
         row = scope.resource

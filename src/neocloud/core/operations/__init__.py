@@ -11,10 +11,11 @@ from neocloud.core.operations.endings import (
     finish_removed,
     is_delete,
 )
-from neocloud.core.operations.progress import ProgressStep, report_progress
+from neocloud.core.operations.progress import ProgressStep, StepOutcome, report_progress
 
 __all__ = [
     "ProgressStep",
+    "StepOutcome",
     "abort_unfinished",
     "finish",
     "finish_for",

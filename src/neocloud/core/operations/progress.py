@@ -1,12 +1,13 @@
 """How far an operation is, step by step, for people who wait.
 
-Kept as the contract's ProgressTracker in JSON. A step's times are those of the first pass that began it and
-of the pass that saw it done, so that the whole reads as one story although passes repeat every step.
+Kept as the contract's ProgressTracker in JSON. A step's times are those of the first run that began it and of
+the run that saw it done, so that the whole reads as one sequence although runs repeat every step.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from neocloud.core import contract
@@ -14,17 +15,35 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.core.wire import ProgressTracker
 
 
+class StepOutcome(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    OK = "ok"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True)
 class ProgressStep:
+    """One step of a reconcile run and how far it is."""
+
     name: str
-    has_begun: bool = False
-    is_done: bool = False
+    outcome: StepOutcome = StepOutcome.PENDING
+    message: str = ""
+
+    @property
+    def has_begun(self) -> bool:
+        return self.outcome is not StepOutcome.PENDING
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome is StepOutcome.OK
 
 
 def report_progress(
     tx: Transaction, resource_id: str, steps: Sequence[ProgressStep], message: str, now: datetime
 ) -> int:
-    """Show these steps on all unfinished operations of the resource; says how many were changed."""
+    """Show these steps on all unfinished operations of the resource; return how many were changed."""
     changed = 0
     for operation in tx.list_operations(resource_id=resource_id, unfinished=True)[0]:
         progress = _merged(operation.progress, steps, message, now)
@@ -35,7 +54,7 @@ def report_progress(
 
 
 def completed(progress: str, now: datetime) -> str:
-    """The same story with everything done."""
+    """Return the same progress with every step done."""
     if not progress:
         return ""
     tracker = contract.from_json(ProgressTracker, progress)

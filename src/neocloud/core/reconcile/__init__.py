@@ -1,4 +1,4 @@
-"""From wish to fact: bricks say it in steps (`steps`), the `Worker` runs them until it is true."""
+"""From desired to observed state: services declare steps (`reconciler`), the `Worker` runs them."""
 
 from neocloud.core.reconcile.worker import Worker
 

@@ -1,11 +1,11 @@
-"""What the worker gives to a pass: the `Context` of one resource under one lease.
+"""The `Context` of a run: what it may read and write besides its engine.
 
-Each call is one transaction. Those that write check the lease first: a worker that was taken for dead must
-not make children beside its successor.
+Each call is one transaction. A writing one checks the lease first: a worker that lost its lease must not
+create children beside its successor.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import tee
 from typing import Any, Protocol, TypeVar
@@ -24,14 +24,14 @@ from neocloud.core.world import StoreWorld
 Result = TypeVar("Result")
 
 REFUSED = "Refused"
-"""The reason of a resource whose parts the cloud does not allow; stable, for programs."""
+"""The reason of a resource whose children are refused, e.g. by a quota; stable, for programs."""
 
-_BLIND_TRIES = 32
-"""How many candidates to claim without looking, before all that others hold in the namespace is read once."""
+_SINGLE_TRIES = 32
+"""How many candidates to try one by one before all reservations of the namespace are read once."""
 
 
 class ChildKind(Protocol):
-    """What has to be known of a kind to make or delete a resource of it. `core.service.Kind` fits."""
+    """What a run needs of a kind to create or delete a resource of it. `core.service.Kind` fits."""
 
     @property
     def message(self) -> str: ...
@@ -55,36 +55,39 @@ class ChildKind(Protocol):
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all passes of a worker share."""
+    """What all runs of a worker share."""
 
     store: Store
     clock: Clock
     kinds: Mapping[str, ChildKind]
     new_id: Callable[[str], str]
     notify: Callable[[], None]
-    """To be called after a transaction that made other resources due."""
+    """Call it after a transaction that made other resources due."""
+    lease_seconds: float = 10.0
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why resources wait or have failed, as last logged, by id."""
 
 
 class RunContext:
-    """The `Context` of one pass."""
+    """The `Context` of one resource under one lease."""
 
-    def __init__(self, surroundings: WorkerContext, resource: Resource, lease: Lease) -> None:
+    def __init__(self, worker: WorkerContext, resource: Resource, lease: Lease) -> None:
         self.resource = resource
-        self.now: datetime = surroundings.clock.now()
+        self.now: datetime = worker.clock.now()
         self._lease = lease
-        self._around = surroundings
+        self._worker = worker
 
     async def get(self, resource_id: str) -> Resource | None:
-        return await self._around.store.read(lambda tx: tx.get(resource_id))
+        return await self._worker.store.read(lambda tx: tx.get(resource_id))
 
     async def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
-        return await self._around.store.read(lambda tx: tx.find(kind, parent_id, name))
+        return await self._worker.store.read(lambda tx: tx.find(kind, parent_id, name))
 
     async def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
-        return await self._around.store.read(lambda tx: tx.list(kind, parent_id=parent_id)[0])
+        return await self._worker.store.read(lambda tx: tx.list(kind, parent_id=parent_id)[0])
 
     async def children(self, resource_id: str) -> Sequence[Resource]:
-        return await self._around.store.read(lambda tx: tx.children(resource_id))
+        return await self._worker.store.read(lambda tx: tx.children(resource_id))
 
     async def reserve(self, namespace: str, candidates: Iterable[str]) -> str | None:
         source = iter(candidates)
@@ -97,78 +100,77 @@ class RunContext:
             mine = next((value for in_space, value in held if in_space == namespace), None)
             return mine if mine is not None else self._first_free(tx, namespace, tried)
 
-        return await self._around.store.write(take)
+        return await self._worker.store.write(take)
 
     def _first_free(self, tx: Transaction, namespace: str, candidates: Iterable[str]) -> str | None:
-        """The key of the claims decides, not what was read before: no two get one value."""
+        """The key of the reservations decides, not what was read before: no two get one value."""
         taken: Container[str] = ()
         for number, value in enumerate(candidates):
-            if number == _BLIND_TRIES:
+            if number == _SINGLE_TRIES:
                 taken = tx.reservations(namespace)
             if value not in taken and tx.reserve(namespace, value, self.resource.id):
                 return value
         return None
 
     async def reservations(self, namespace: str) -> Mapping[str, str]:
-        return await self._around.store.read(lambda tx: tx.reservations(namespace))
+        return await self._worker.store.read(lambda tx: tx.reservations(namespace))
 
     async def release(self, namespace: str, value: str) -> None:
-        def give_back(tx: Transaction) -> None:
+        def release(tx: Transaction) -> None:
             self._check_lease(tx)
             if (namespace, value) in tx.held_by(self.resource.id):
                 tx.release(namespace, value)
 
-        await self._around.store.write(give_back)
+        await self._worker.store.write(release)
 
     async def ensure_child(
         self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]
     ) -> Resource:
-        child = await self.find(kind, parent_id, name)
-        if child is not None and self._is_as_wished(child, spec, labels):
-            return child
+        known = await self.find(kind, parent_id, name)
+        if known is not None and self._is_up_to_date(known, spec, labels):
+            return known
 
         def ensure(tx: Transaction) -> Resource:
             self._check_lease(tx)
-            found = tx.find(kind, parent_id, name)
-            if found is None:
-                child = self._new_child(kind, name, parent_id, spec, labels)
-                born = self._completed(tx, child, None)
-                tx.insert(born)
-                self._enqueue_dependents(tx, born)
-                return born
-            if self._is_as_wished(found, spec, labels):
-                return found
-            changed = self._completed(tx, self._changed(found, spec, labels), found)
+            old = tx.find(kind, parent_id, name)
+            if old is None:
+                child = self._completed(tx, self._new_child(kind, name, parent_id, spec, labels), None)
+                tx.insert(child)
+                self._enqueue_dependents(tx, child)
+                return child
+            if self._is_up_to_date(old, spec, labels):
+                return old
+            changed = self._completed(tx, self._changed(old, spec, labels), old)
             tx.update(changed)
-            self._enqueue_dependents(tx, found, changed)
+            self._enqueue_dependents(tx, old, changed)
             return changed
 
         return await self._change_others(ensure)
 
     async def delete_child(self, resource_id: str) -> None:
-        def ask(tx: Transaction) -> None:
+        def mark(tx: Transaction) -> None:
             self._check_lease(tx)
             child = tx.get(resource_id)
             if child is not None and child.owner_id == self.resource.id:
-                deletion.mark_for_deletion(tx, self._around.kinds, child, self._around.clock.now())
+                deletion.mark_for_deletion(tx, self._worker.kinds, child, self._worker.clock.now())
 
-        await self._change_others(ask)
+        await self._change_others(mark)
 
     async def delete_owned(self) -> bool:
-        owned = await self._around.store.read(lambda tx: tx.owned(self.resource.id))
+        owned = await self._worker.store.read(lambda tx: tx.owned(self.resource.id))
         if all(child.deleted_at is not None for child in owned):
             return not owned
 
-        def ask(tx: Transaction) -> bool:
+        def mark(tx: Transaction) -> bool:
             self._check_lease(tx)
             for child in tx.owned(self.resource.id):
-                deletion.mark_for_deletion(tx, self._around.kinds, child, self._around.clock.now())
+                deletion.mark_for_deletion(tx, self._worker.kinds, child, self._worker.clock.now())
             return not tx.owned(self.resource.id)
 
-        return await self._change_others(ask)
+        return await self._change_others(mark)
 
     async def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
-        known = await self._around.store.read(lambda tx: tx.secret(self.resource.id, name))
+        known = await self._worker.store.read(lambda tx: tx.secret(self.resource.id, name))
         if known is not None:
             return known
         fresh = make()
@@ -181,18 +183,18 @@ class RunContext:
             tx.put_secret(self.resource.id, name, fresh)
             return fresh
 
-        return await self._around.store.write(keep)
+        return await self._worker.store.write(keep)
 
     async def _change_others(self, work: Callable[[Transaction], Result]) -> Result:
         try:
-            result = await self._around.store.write(work)
-        except ApiError as refusal:  # a quota has no room for the change
+            result = await self._worker.store.write(work)
+        except ApiError as refusal:  # a quota does not allow the change
             raise Failed(REFUSED, refusal.message, code=refusal.code) from refusal
-        self._around.notify()
+        self._worker.notify()
         return result
 
     def _enqueue_dependents(self, tx: Transaction, *rows: Resource) -> None:
-        enqueue_dependents(tx, self._around.kinds, rows, self._around.clock.now())
+        enqueue_dependents(tx, self._worker.kinds, rows, self._worker.clock.now())
 
     def _check_lease(self, tx: Transaction) -> None:
         tx.check_lease(self._lease)
@@ -200,10 +202,10 @@ class RunContext:
     def _new_child(
         self, kind: str, name: str, parent_id: str, spec: Message, labels: Mapping[str, str]
     ) -> Resource:
-        known = self._around.kinds[kind]
-        now = self._around.clock.now()
+        known = self._worker.kinds[kind]
+        now = self._worker.clock.now()
         return Resource(
-            id=self._around.new_id(known.id_prefix),
+            id=self._worker.new_id(known.id_prefix),
             kind=kind,
             parent_id=parent_id,
             name=name,
@@ -219,8 +221,8 @@ class RunContext:
 
     def _completed(self, tx: Transaction, child: Resource, old: Resource | None) -> Resource:
         try:
-            world = StoreWorld(tx, self._around.clock.now())
-            return self._around.kinds[child.kind].completed(child, old, world)
+            world = StoreWorld(tx, self._worker.clock.now())
+            return self._worker.kinds[child.kind].completed(child, old, world)
         except ApiError as refusal:
             code = refusal.code if refusal.code == Code.RESOURCE_EXHAUSTED else Code.FAILED_PRECONDITION
             raise Failed(_reason(refusal), refusal.message, code=code) from refusal
@@ -231,11 +233,11 @@ class RunContext:
             child,
             spec=spec.SerializeToString(deterministic=True),
             labels=dict(labels),
-            updated_at=self._around.clock.now(),
+            updated_at=self._worker.clock.now(),
             resource_version=child.resource_version + is_new_spec,
         )
 
-    def _is_as_wished(self, child: Resource, spec: Message, labels: Mapping[str, str]) -> bool:
+    def _is_up_to_date(self, child: Resource, spec: Message, labels: Mapping[str, str]) -> bool:
         if child.owner_id != self.resource.id:
             raise Failed(
                 "NameTaken",
@@ -243,7 +245,7 @@ class RunContext:
                 "Rename or delete that one.",
             )
         if child.deleted_at is not None:
-            raise RetryLater(f"{child.id} ({child.name}) of an earlier wish is still being deleted")
+            raise RetryLater(f"{child.id} ({child.name}) of an earlier spec is still being deleted")
         return dict(child.labels) == dict(labels) and type(spec).FromString(child.spec) == spec
 
 

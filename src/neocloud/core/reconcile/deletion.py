@@ -1,4 +1,4 @@
-"""How a resource goes: first it is asked to go, and when nothing holds it any more its row is removed."""
+"""Deletion: a resource is marked first; its row is removed once no finalizer is left."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 
 
 class RemovableKind(KindWithDependents, Protocol):
-    """What has to be known of a kind. `core.service.Kind` fits."""
+    """What deletion needs of a kind. `core.service.Kind` fits."""
 
     @property
     def deleting_state(self) -> str: ...
@@ -21,7 +21,7 @@ Kinds = Mapping[str, RemovableKind]
 
 
 def mark_for_deletion(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
-    """Ask for deletion; a resource without finalizers goes at once. May be repeated."""
+    """Mark it for deletion, or delete it immediately if it has no finalizers. May be repeated."""
     if resource.deleted_at is not None:
         return
     if not resource.finalizers:
@@ -35,9 +35,9 @@ def mark_for_deletion(tx: Transaction, kinds: Kinds, resource: Resource, now: da
 
 
 def delete(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:
-    """Remove the row with all it owns, end its operations, and wake whoever may wait for it to be gone.
+    """Remove the row, end its operations, and enqueue the resources that may wait for its removal.
 
-    What it owns that has a reconciler is only asked to go.
+    Owned resources are deleted too; those with a reconciler are only marked.
     """
     for owned in tx.owned(resource.id):
         mark_for_deletion(tx, kinds, owned, now)

@@ -1,7 +1,7 @@
-"""Who must look because of a resource: those that the rules of its kind name.
+"""The dependents of a resource: those that the rules of its kind name, to be reconciled after a change.
 
-An id of a kind without a reconciler passes the wake on to those it names itself: a security rule wakes its
-group, the group its network, and the network's reconciler looks.
+A dependent without a reconciler stands for its own dependents: a security rule names its group, the group its
+network, and the network is enqueued.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 
 
 class KindWithDependents(Protocol):
-    """What has to be known of a kind. `core.service.Kind` fits."""
+    """What enqueueing needs of a kind. `core.service.Kind` fits."""
 
     def dependents(self, row: Resource) -> Iterable[str]: ...
 
@@ -20,11 +20,14 @@ class KindWithDependents(Protocol):
 def enqueue_dependents(
     tx: Transaction, kinds: Mapping[str, KindWithDependents], rows: Iterable[Resource], now: datetime
 ) -> bool:
-    """To be called in the transaction that makes, changes or removes these rows; with the old and the new
-    row of a change, since either may name somebody. True when anybody was woken."""
+    """Enqueue the dependents of these rows; True when there was one.
+
+    Call it in the transaction that creates, changes or removes the rows, with the old and the new row of a
+    change, since either may name dependents.
+    """
     waiting = list(rows)
     seen = {row.id for row in waiting}
-    has_woken = False
+    has_enqueued = False
     while waiting:
         row = waiting.pop()
         kind = kinds.get(row.kind)
@@ -37,7 +40,7 @@ def enqueue_dependents(
                 continue
             if other.finalizers:
                 tx.enqueue(other_id, now)
-                has_woken = True
+                has_enqueued = True
             else:
                 waiting.append(other)
-    return has_woken
+    return has_enqueued

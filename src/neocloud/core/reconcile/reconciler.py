@@ -1,26 +1,38 @@
-"""The words a brick's reconciler is written in: Scope, Step, RetryLater, Failed.
+"""The vocabulary of a reconciler: Step, RetryLater, Failed, ReconcileResult, and the Context it works with.
 
-A reconciler is a list of named steps run in order over one scope, then `status` computes the status once, at
-the end, also after a failed step. A step reads the world again each time and may be repeated at any moment.
-Steps never sleep and never write to the store directly.
+A reconciler is a list of named steps that run in order over one scope. `status` computes the status once, at
+the end, also after a failed step. A step reads the current state each time and may be repeated at any moment.
+Steps never sleep and never write the status themselves.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
 from neocloud.core.contract import Code
+from neocloud.core.operations import ProgressStep
 from neocloud.core.store.protocol import Resource
 
 FINALIZER = "reconcile"
-"""The finalizer that the worker drops when the delete steps have succeeded and nothing is owned any more."""
+"""The finalizer that the worker drops when the delete steps have succeeded and nothing owned is left."""
+
+POLL_SECONDS = 0.5
+"""Until the next run when a step waits for a program to start or to answer."""
+CHILD_POLL_SECONDS = 0.2
+"""Until the next run when a step waits for another resource. Its change usually enqueues this one sooner."""
+ENGINE_RETRY_SECONDS = 2.0
+"""Until the next run when the engine does not answer or cannot do what a step needs."""
+RESYNC_SECONDS = 10.0
+"""Until the next run of a resource that runs workloads and has reached its desired state."""
+IDLE_RESYNC_SECONDS = 60.0
+"""The same for a resource that runs nothing: a volume, a network, a stopped machine."""
 
 
 class RetryLater(Exception):
-    """Not yet true; look again after `delay_seconds`. Not an error: nothing is logged above debug."""
+    """The desired state is not reached yet; run again after `delay_seconds`. Not an error."""
 
     def __init__(self, message: str, *, delay_seconds: float = 1.0) -> None:
         super().__init__(message)
@@ -28,45 +40,15 @@ class RetryLater(Exception):
 
 
 class Failed(Exception):
-    """Cannot become true without a change of the spec or of the machine. `reason` is CamelCase and stable;
-    `code` is how the operation ends, RESOURCE_EXHAUSTED where there is no room."""
+    """The desired state cannot be reached without a change of the spec or of the machine.
+
+    `reason` is CamelCase and stable. `code` ends the operation: RESOURCE_EXHAUSTED where capacity is missing.
+    """
 
     def __init__(self, reason: str, message: str, *, code: Code = Code.FAILED_PRECONDITION) -> None:
         super().__init__(message)
         self.reason = reason
         self.code = code
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A fact about a resource: `Ready`, `NetworkReady`, ... `is_true` None means unknown."""
-
-    type: str
-    is_true: bool | None
-    reason: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    name: str
-    outcome: str
-    """ok, waiting, failed or pending (not reached)."""
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the pass ended; handed to the reconciler's `status`."""
-
-    steps: tuple[StepResult, ...]
-    waiting: str = ""
-    failed: Failed | None = None
-    observed_version: int = 0
-
-    @property
-    def is_done(self) -> bool:
-        return not self.waiting and self.failed is None
 
 
 @dataclass(frozen=True)
@@ -77,18 +59,45 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What a pass leaves behind."""
+class ReconcileResult:
+    """How a run ended.
 
-    status: Message
-    state: str
+    `Reconciler.status` receives one without a status and returns it `with_status`.
+    """
+
+    progress: tuple[ProgressStep, ...] = ()
+    waiting: str = ""
+    """Why the desired state is not reached yet; empty when it is reached and when it cannot be."""
+    error: Failed | None = None
+    """Why the desired state cannot be reached."""
+    requeue_after: float | None = None
+    """Seconds until the next run; None: not before the resource is enqueued."""
+    is_unexpected: bool = False
+    """`waiting` is an error that nobody foresaw: the next run comes after a growing back-off."""
+    status: Message | None = None
+    state: str = ""
     """Name of the state enum value, e.g. "READY"; goes into the history that metering reads."""
-    resync_seconds: float | None = None
-    """Look again after this long although nothing happened; None means only when woken."""
+
+    @property
+    def is_done(self) -> bool:
+        return not self.waiting and self.error is None
+
+    @property
+    def message(self) -> str:
+        """Why the resource waits or has failed; empty when the desired state is reached."""
+        return str(self.error) if self.error else self.waiting
+
+    def with_status(
+        self, status: Message, state: str, resync_seconds: float | None = None
+    ) -> "ReconcileResult":
+        """Return the result with this status; run again after `resync_seconds` unless a step chose a
+        delay."""
+        requeue_after = resync_seconds if self.requeue_after is None else self.requeue_after
+        return replace(self, status=status, state=state, requeue_after=requeue_after)
 
 
 class Context(Protocol):
-    """What a pass may know and do besides its engine. Given by the worker; each call is one transaction."""
+    """What a run may read and write besides its engine. Given by the worker; each call is one transaction."""
 
     resource: Resource
     """The row as it was when the lease was taken."""
@@ -101,50 +110,51 @@ class Context(Protocol):
     async def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
 
     async def children(self, resource_id: str) -> Sequence[Resource]:
-        """Resources with this parent, whatever the kind, also those being deleted."""
+        """Return the resources with this parent, whatever the kind, also those being deleted."""
         ...
 
     async def reserve(self, namespace: str, candidates: Iterable[str]) -> str | None:
-        """The value of the namespace that is this resource's: the one it holds already, else the first free
-        candidate, taken until the resource is deleted; None when all are taken."""
+        """Return this resource's value in the namespace: the one it holds already, else the first free
+        candidate, reserved until the resource is deleted; None when all are taken."""
         ...
 
     async def reservations(self, namespace: str) -> Mapping[str, str]:
-        """Who holds what in the namespace: resource ids by value."""
+        """Return the ids of the resources that hold values in the namespace, by value."""
         ...
 
     async def release(self, namespace: str, value: str) -> None:
-        """Give back what this resource holds; what another holds stays."""
+        """Release the value if this resource holds it."""
         ...
 
     async def ensure_child(
         self, kind: str, *, name: str, parent_id: str, spec: Message, labels: dict[str, str]
     ) -> Resource:
-        """The owned resource of this kind and name, created or given this spec. Its rules complete it, its
-        own reconciler does the rest. Raises RetryLater while one of this name is still being deleted, and
-        Failed where its rules refuse, e.g. because a subnet is full."""
+        """Return the owned resource of this kind and name, created or updated to this spec. Its rules
+        complete it, its own reconciler does the rest. Raises RetryLater while one of this name is still being
+        deleted, and Failed where its rules refuse, e.g. because a subnet is full."""
         ...
 
     async def delete_child(self, resource_id: str) -> None:
-        """Ask for the deletion of one owned resource; one that is gone, or somebody else's, is left alone."""
+        """Mark one owned resource for deletion; ignore one that is gone or has another owner."""
         ...
 
     async def delete_owned(self) -> bool:
-        """Ask for the deletion of all owned resources; True once none is left."""
+        """Mark all owned resources for deletion; True once none is left."""
         ...
 
     async def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """The resource's secret of this name, made on first use."""
+        """Return the resource's secret of this name, made on first use."""
         ...
 
 
 class Reconciler(Protocol):
-    """One kind's way from wish to fact. Instances hold their dependencies (engine, clock), no state."""
+    """Brings resources of one kind to their desired state. Holds its dependencies (engine, clock), no
+    state."""
 
     kind: str
 
     async def scope(self, context: Context) -> Any:
-        """Decode the resource and look at the world."""
+        """Decode the resource and read the current state."""
         ...
 
     def steps(self, scope: Any) -> Sequence[Step]: ...
@@ -153,4 +163,6 @@ class Reconciler(Protocol):
         """Until all of these succeed the finalizer stays and the resource is DELETING."""
         ...
 
-    def status(self, scope: Any, outcome: Outcome) -> Settled: ...
+    def status(self, scope: Any, result: ReconcileResult) -> ReconcileResult:
+        """Return the result with the status computed from what the run saw."""
+        ...

@@ -28,7 +28,7 @@ class RouteChanges:
         if row is not None and row.kind in _KINDS and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell)
 
-    def after_pass(self, kind: str) -> None:
+    def after_run(self, kind: str) -> None:
         """A reconciler has written what it found of a resource of this kind."""
         if kind in _KINDS:
             self._tell()

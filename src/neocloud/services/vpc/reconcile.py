@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable
 from neocloud.services.vpc import resources as vpc
@@ -53,13 +53,13 @@ class NetworkReconciler:
     def delete_steps(self, scope: NetworkScope) -> Sequence[Step]:
         return (Step("Remove the network", self._remove),)
 
-    def status(self, scope: NetworkScope, outcome: Outcome) -> Settled:
+    def status(self, scope: NetworkScope, result: ReconcileResult) -> ReconcileResult:
         was_ready = scope.status.state == vpc.NetworkStatus.State.Value(vpc.State.READY)
-        state = vpc.State.READY if outcome.is_done or was_ready else vpc.State.CREATING
+        state = vpc.State.READY if result.is_done or was_ready else vpc.State.CREATING
         if scope.is_deleting:
             state = vpc.State.DELETING
         scope.status.state = vpc.NetworkStatus.State.Value(state)
-        return Settled(scope.status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(scope.status, state, resync_seconds=LOOK_AGAIN_SECONDS)
 
     async def _apply(self, scope: NetworkScope) -> None:
         try:

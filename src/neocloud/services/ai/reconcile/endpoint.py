@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Outcome, Settled
+from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler
@@ -22,34 +22,34 @@ class EndpointReconciler(WorkloadReconciler):
     kind = ENDPOINT
     is_restarted = True
 
-    def status(self, scope: WorkloadScope, outcome: Outcome) -> Settled:
-        state = _state(scope, outcome)
+    def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
         status: Any = EndpointStatus()
         status.CopyFrom(scope.message.status)
         status.state = EndpointStateEnum.Value(state)
         show_addresses(status, scope, state)
-        show_details(status, *_details(scope, outcome))
+        show_details(status, *_details(scope, result))
         resync = STOPPED_RESYNC_SECONDS if state == EndpointState.STOPPED else RESYNC_SECONDS
-        return Settled(status, state, resync)
+        return result.with_status(status, state, resync)
 
 
-def _state(scope: WorkloadScope, outcome: Outcome) -> EndpointState:
+def _state(scope: WorkloadScope, result: ReconcileResult) -> EndpointState:
     if scope.is_deleting:
         return EndpointState.DELETING
-    if outcome.failed is not None:
+    if result.error is not None:
         return EndpointState.ERROR
     if not scope.should_run:
         return EndpointState.STOPPED if scope.pod is None else EndpointState.STOPPING
-    if outcome.is_done:
+    if result.is_done:
         return EndpointState.RUNNING
     return EndpointState.STARTING if scope.interface is not None else EndpointState.PROVISIONING
 
 
-def _details(scope: WorkloadScope, outcome: Outcome) -> tuple[str, str]:
-    if outcome.failed is not None:
-        return outcome.failed.reason, str(outcome.failed)
+def _details(scope: WorkloadScope, result: ReconcileResult) -> tuple[str, str]:
+    if result.error is not None:
+        return result.error.reason, str(result.error)
     pod = scope.current_pod
     if scope.should_run and pod is not None and pod.restart_count:
         times = "once" if pod.restart_count == 1 else f"{pod.restart_count} times"
         return Reason.STARTED_ANEW, f"Its program ended {times} and was started anew. {pod.message}".strip()
-    return "", outcome.waiting if scope.should_run else ""
+    return "", result.waiting if scope.should_run else ""

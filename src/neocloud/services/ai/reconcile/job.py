@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.engines.base import ObservedPod, PodPhase
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
@@ -81,23 +81,23 @@ class JobReconciler(WorkloadReconciler):
                 scope, lambda record: _ended(record, scope, JobState.CANCELLED, Reason.CANCELLED, "")
             )
 
-    def status(self, scope: WorkloadScope, outcome: Outcome) -> Settled:
-        state, record = _state(scope, outcome), scope.record
+    def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
+        state, record = _state(scope, result), scope.record
         status: Any = JobStatus()
         status.CopyFrom(scope.message.status)
         status.state = JobStateEnum.Value(state)
         show_addresses(status, scope, state)
         if state in ENDED:
             del status.private_endpoints[:], status.public_endpoints[:]
-        if outcome.failed is not None:
-            show_details(status, outcome.failed.reason, str(outcome.failed))
+        if result.error is not None:
+            show_details(status, result.error.reason, str(result.error))
         else:
-            show_details(status, record.code, record.message or (outcome.waiting if scope.should_run else ""))
+            show_details(status, record.code, record.message or (result.waiting if scope.should_run else ""))
         for field, seconds in (("started_at", record.started_at), ("finished_at", record.finished_at)):
             status.ClearField(field)
             if seconds:
                 getattr(status, field).FromDatetime(datetime.fromtimestamp(seconds, UTC))
-        return Settled(status, state, _resync(scope, state))
+        return result.with_status(status, state, _resync(scope, state))
 
 
 _LATE = "It ran for longer than spec.timeout allows, and was ended."
@@ -126,10 +126,10 @@ def _ended(record: Record, scope: WorkloadScope, state: JobState, code: str, mes
     return replace(record, outcome=state, finished_at=now, code=code, message=message)
 
 
-def _state(scope: WorkloadScope, outcome: Outcome) -> JobState:
+def _state(scope: WorkloadScope, result: ReconcileResult) -> JobState:
     if scope.is_deleting:
         return JobState.DELETING
-    if outcome.failed is not None:
+    if result.error is not None:
         return JobState.ERROR
     if scope.record.outcome and scope.pod is None:
         return JobState(scope.record.outcome)

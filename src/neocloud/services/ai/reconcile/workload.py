@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Engine, EngineError, PathRefused, Reference
 from neocloud.services.ai.reconcile.place import find_filesystems, find_interface
@@ -46,7 +46,7 @@ class WorkloadReconciler:
             Step("Remove what the engine keeps of it", self._remove_namespace),
         )
 
-    def status(self, scope: WorkloadScope, outcome: Outcome) -> Settled:
+    def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
         raise NotImplementedError
 
     async def _start(self, scope: WorkloadScope) -> None:

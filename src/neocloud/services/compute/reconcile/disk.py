@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine
 from neocloud.services.compute.reconcile.volumes import (
@@ -63,21 +63,21 @@ class DiskReconciler:
     def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
         return (Step("Remove the volume", self._remove_volume),)
 
-    def status(self, scope: VolumeScope, outcome: Outcome) -> Settled:
-        state = _state(scope, outcome)
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
         status: Any = DiskStatus(
             state=DiskStatus.State.Value(state),
-            state_description=str(outcome.failed) if outcome.failed else outcome.waiting,
+            state_description=result.message,
             source_image_id=_source_image(scope),
-            size_bytes=scope.volume.size_bytes if outcome.is_done else scope.resource.status.size_bytes,
+            size_bytes=scope.volume.size_bytes if result.is_done else scope.resource.status.size_bytes,
             block_size_bytes=scope.resource.spec.block_size_bytes or BLOCK_SIZE_BYTES,
             source_image_cpu_architecture=AMD64 if _source_image(scope) else 0,
-            reconciling=not outcome.is_done and outcome.failed is None,
+            reconciling=bool(result.waiting),
             read_write_attachment=writer(scope.attachments) or scope.owner_id,
             read_only_attachments=readers(scope.attachments),
             managed_by=scope.owner_id,
         )
-        return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
 
     async def _make_source(self, context: Context, disk: Any) -> VolumeSource | None:
         """What it starts as a copy of, worked out once: a family has another newest image tomorrow.
@@ -146,11 +146,11 @@ def _named_source(spec: Any) -> str:
     )
 
 
-def _state(scope: VolumeScope, outcome: Outcome) -> DiskState:
+def _state(scope: VolumeScope, result: ReconcileResult) -> DiskState:
     if scope.is_deleting:
         return DiskState.DELETING
-    if outcome.failed:
-        return DiskState.BROKEN if outcome.failed.reason == DiskReason.VOLUME_LOST else DiskState.ERROR
-    if outcome.is_done:
+    if result.error:
+        return DiskState.BROKEN if result.error.reason == DiskReason.VOLUME_LOST else DiskState.ERROR
+    if result.is_done:
         return DiskState.READY
     return DiskState.UPDATING if scope.was_made else DiskState.CREATING

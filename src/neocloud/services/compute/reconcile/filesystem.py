@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
 from neocloud.services.compute.render import FilesystemView, removal, render
@@ -73,19 +73,19 @@ class FilesystemReconciler:
     def delete_steps(self, scope: FilesystemScope) -> Sequence[Step]:
         return (Step("Remove the volume", self._remove_volume),)
 
-    def status(self, scope: FilesystemScope, outcome: Outcome) -> Settled:
-        state = _state(scope, outcome)
+    def status(self, scope: FilesystemScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
         is_ready = state == FilesystemState.READY
         status: Any = FilesystemStatus(
             state=FilesystemStatus.State.Value(state),
-            state_description=str(outcome.failed) if outcome.failed else outcome.waiting,
+            state_description=result.message,
             size_bytes=scope.view.size_bytes,
             block_size_bytes=BLOCK_SIZE_BYTES,
             reconciling=not is_ready and state != FilesystemState.ERROR,
             read_write_attachments=attached(scope.attachments, is_read_only=False),
             read_only_attachments=attached(scope.attachments, is_read_only=True),
         )
-        return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
 
     async def _ensure_volume(self, scope: FilesystemScope) -> None:
         if scope.was_made and not scope.has_claim:
@@ -110,11 +110,11 @@ class FilesystemReconciler:
             raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
 
 
-def _state(scope: FilesystemScope, outcome: Outcome) -> FilesystemState:
+def _state(scope: FilesystemScope, result: ReconcileResult) -> FilesystemState:
     if scope.is_deleting:
         return FilesystemState.DELETING
-    if outcome.failed:
+    if result.error:
         return FilesystemState.ERROR
-    if outcome.is_done:
+    if result.is_done:
         return FilesystemState.READY
     return FilesystemState.UPDATING if scope.was_made else FilesystemState.CREATING

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, Observation
 from neocloud.services.compute.reconcile.copies import copy_volume, require_source
@@ -43,14 +43,14 @@ class ImageReconciler:
     def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
         return () if is_public_image(scope.volume.id) else (Step("Remove the volume", self._remove),)
 
-    def status(self, scope: VolumeScope, outcome: Outcome) -> Settled:
-        state = _state(scope, outcome)
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
         status: Any = ImageStatus()
         status.CopyFrom(scope.resource.status)
         status.state = ImageStatus.State.Value(state)
-        status.state_description = str(outcome.failed) if outcome.failed else outcome.waiting
-        status.reconciling = not outcome.is_done and outcome.failed is None
-        return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        status.state_description = result.message
+        status.reconciling = bool(result.waiting)
+        return result.with_status(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
 
     async def _wait_for_source(self, scope: VolumeScope) -> None:
         if not (scope.was_made or scope.is_there):
@@ -67,9 +67,9 @@ def _source_id(image: Any) -> str:
     return image.spec.source_disk_id or image.spec.source_disk_snapshot_id
 
 
-def _state(scope: VolumeScope, outcome: Outcome) -> str:
+def _state(scope: VolumeScope, result: ReconcileResult) -> str:
     if scope.is_deleting:
         return "DELETING"
-    if outcome.failed:
+    if result.error:
         return "ERROR"
-    return "READY" if outcome.is_done else "CREATING"
+    return "READY" if result.is_done else "CREATING"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neocloud.core.reconcile.reconciler import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import (
@@ -110,8 +110,8 @@ class InstanceReconciler:
             Step("Remove what the engine keeps of it", self._remove_namespace),
         )
 
-    def status(self, scope: MachineScope, outcome: Outcome) -> Settled:
-        return machine_status(scope, outcome)
+    def status(self, scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
+        return machine_status(scope, result)
 
     async def _find_addresses(self, scope: MachineScope) -> None:
         await find_addresses(scope)

@@ -5,7 +5,7 @@ While a machine runs it is RUNNING, whatever else of it is still being changed: 
 
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Outcome, Settled
+from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.resources.instance import (
     InstanceState,
@@ -19,12 +19,12 @@ RESYNC_SECONDS = 10.0
 STOPPED_RESYNC_SECONDS = 60.0
 
 
-def machine_status(scope: MachineScope, outcome: Outcome) -> Settled:
-    state = _state(scope, outcome)
+def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
+    state = _state(scope, result)
     status: Any = InstanceStatus()
     status.CopyFrom(scope.instance.status)
     status.state = InstanceStateEnum.Value(state)
-    status.reconciling = not outcome.is_done and outcome.failed is None
+    status.reconciling = bool(result.waiting)
     if scope.interface is not None:
         del status.network_interfaces[:]
         _add_interface(status, scope)
@@ -34,17 +34,17 @@ def machine_status(scope: MachineScope, outcome: Outcome) -> Settled:
             is_managed = attached.WhichOneof("type") == "managed_disk"
             status.disk_attachments.add(id=disk.id, name=disk.name, is_managed=is_managed)
     resync = STOPPED_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
-    return Settled(status, state, resync)
+    return result.with_status(status, state, resync)
 
 
-def _state(scope: MachineScope, outcome: Outcome) -> InstanceState:
+def _state(scope: MachineScope, result: ReconcileResult) -> InstanceState:
     if scope.is_deleting:
         return InstanceState.DELETING
-    if outcome.failed is not None:
+    if result.error is not None:
         return InstanceState.ERROR
     if not scope.should_run:
         return InstanceState.STOPPED if scope.pod is None else InstanceState.STOPPING
-    if outcome.is_done or (scope.state == InstanceState.RUNNING and scope.is_up):
+    if result.is_done or (scope.state == InstanceState.RUNNING and scope.is_up):
         return InstanceState.RUNNING
     return InstanceState.STARTING
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine
 from neocloud.services.compute.reconcile.copies import copy_volume, require_source
@@ -35,14 +35,14 @@ class SnapshotReconciler:
     def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
         return (Step("Remove the volume", self._remove),)
 
-    def status(self, scope: VolumeScope, outcome: Outcome) -> Settled:
-        state = _state(scope, outcome)
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
         status: Any = SnapshotStatus()
         status.CopyFrom(scope.resource.status)
         status.state = SnapshotStatus.State.Value(state)
-        if outcome.is_done:
+        if result.is_done:
             status.storage_size_bytes = status.content_size_bytes
-        return Settled(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
 
     async def _wait_for_disk(self, scope: VolumeScope) -> None:
         if not (scope.was_made or scope.is_there):
@@ -55,9 +55,9 @@ class SnapshotReconciler:
         await remove_volume(self._engine, scope)
 
 
-def _state(scope: VolumeScope, outcome: Outcome) -> str:
+def _state(scope: VolumeScope, result: ReconcileResult) -> str:
     if scope.is_deleting:
         return "DELETING"
-    if outcome.failed:
+    if result.error:
         return "ERROR"
-    return "READY" if outcome.is_done else "CREATING"
+    return "READY" if result.is_done else "CREATING"

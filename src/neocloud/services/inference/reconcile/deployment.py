@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
 from neocloud.services.inference.extras import TRAFFIC
@@ -102,8 +102,8 @@ class DeploymentReconciler:
     def delete_steps(self, scope: Scope) -> Sequence[Step]:
         return (Step("Stop replicas", self._clear), Step("Delete its adapters", self._delete_adapters))
 
-    def status(self, scope: Scope, outcome: Outcome) -> Settled:
-        return deployment_status(scope, outcome)
+    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+        return deployment_status(scope, result)
 
     def _placement(self, scope: Scope) -> Placement:
         return self._placements[bool(scope.spec.slurm_cluster_id)]

@@ -3,20 +3,20 @@
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import Outcome, Settled
+from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import DeploymentState, DeploymentStatus, Replica
 
 StateEnum = contract.enum("neocloud.inference.v1.DeploymentStatus.State")
 
 
-def deployment_status(scope: Scope, outcome: Outcome) -> Settled:
+def deployment_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     old = scope.deployment.status
-    state = _state(scope, outcome)
+    state = _state(scope, result)
     status = DeploymentStatus(
         state=StateEnum.Value(state),
-        message=str(outcome.failed) if outcome.failed else outcome.waiting,
-        reconciling=not outcome.is_done,
+        message=result.message,
+        reconciling=not result.is_done,
         wanted_replicas=scope.wanted,
         start_seconds=old.start_seconds,
     )
@@ -29,19 +29,19 @@ def deployment_status(scope: Scope, outcome: Outcome) -> Settled:
         status.served_names.append(scope.served_name)
         status.served_names.extend(sorted(adapter.name for adapter in scope.adapters))
     _note_start(status, scope, state)
-    return Settled(status, state, scope.look_again_seconds)
+    return result.with_status(status, state, scope.look_again_seconds)
 
 
-def _state(scope: Scope, outcome: Outcome) -> DeploymentState:
+def _state(scope: Scope, result: ReconcileResult) -> DeploymentState:
     if scope.context.resource.deleted_at:
         return DeploymentState.DELETING
     if any(record.state == Replica.READY for record in scope.records.values()):
         return DeploymentState.READY
-    if outcome.failed:
+    if result.error:
         return DeploymentState.ERROR
     was = DeploymentState(StateEnum.Name(scope.deployment.status.state))
     if not scope.wanted:
-        return DeploymentState.ASLEEP if outcome.is_done else was
+        return DeploymentState.ASLEEP if result.is_done else was
     is_first = was is DeploymentState.CREATING
     return DeploymentState.CREATING if is_first else DeploymentState.STARTING
 

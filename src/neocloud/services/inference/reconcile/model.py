@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.reconcile.reconciler import Context, Failed, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.services.inference.reconcile.log_tail import last_lines
@@ -86,18 +86,18 @@ class ModelReconciler:
     def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
         return (Step("Stop fetching", self._remove_namespace), Step("Delete the copy", self._delete_copy))
 
-    def status(self, scope: ModelScope, outcome: Outcome) -> Settled:
+    def status(self, scope: ModelScope, result: ReconcileResult) -> ReconcileResult:
         status = ModelStatus()
         status.CopyFrom(scope.facts or scope.model.status)
-        state = _state(scope, outcome)
+        state = _state(scope, result)
         status.state = StateEnum.Value(state)
-        status.reconciling = not outcome.is_done
-        status.message = str(outcome.failed) if outcome.failed else outcome.waiting
+        status.reconciling = not result.is_done
+        status.message = result.message
         del status.adapter_ids[:], status.deployment_ids[:]
         status.adapter_ids.extend(each for each, kind in scope.users.items() if kind == MODEL)
         status.deployment_ids.extend(each for each, kind in scope.users.items() if kind == DEPLOYMENT)
-        is_bad_folder = outcome.failed is not None and not scope.model.spec.source.HasField("hub")
-        return Settled(status, state, LOOK_AGAIN_SECONDS if is_bad_folder else None)
+        is_bad_folder = result.error is not None and not scope.model.spec.source.HasField("hub")
+        return result.with_status(status, state, LOOK_AGAIN_SECONDS if is_bad_folder else None)
 
     async def _fetch(self, scope: ModelScope) -> None:
         """A pod does it; what is there already is not fetched again."""
@@ -179,12 +179,12 @@ class ModelReconciler:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _state(scope: ModelScope, outcome: Outcome) -> ModelState:
+def _state(scope: ModelScope, result: ReconcileResult) -> ModelState:
     if scope.context.resource.deleted_at:
         return ModelState.DELETING
-    if outcome.failed:
+    if result.error:
         return ModelState.ERROR
-    return ModelState.READY if outcome.is_done else ModelState.CREATING
+    return ModelState.READY if result.is_done else ModelState.CREATING
 
 
 def _phase(seen: Observation) -> PodPhase | None:

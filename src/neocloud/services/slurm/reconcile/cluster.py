@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.reconcile.reconciler import Context, Outcome, RetryLater, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
 from neocloud.services.compute.resources import (
@@ -98,8 +98,8 @@ class ClusterReconciler:
             Step("Remove the network", self._remove_namespace),
         )
 
-    def status(self, scope: Scope, outcome: Outcome) -> Settled:
-        return cluster_status(scope, outcome)
+    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+        return cluster_status(scope, result)
 
     async def _report_lost_workers(self, scope: Scope) -> None:
         lost = scope.lost_workers()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import Outcome, Settled
+from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.resources import ClusterStatus, ConditionType, State
@@ -14,19 +14,19 @@ RECOVERY_SECONDS = 0.3
 RESYNC_SECONDS = 10.0
 
 
-def cluster_status(scope: Scope, outcome: Outcome) -> Settled:
+def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     old = scope.cluster.status
-    state = _state(scope, outcome)
+    state = _state(scope, result)
     status = ClusterStatus(
         state=StateEnum.Value(state),
-        reconciling=not outcome.is_done,
+        reconciling=not result.is_done,
         slurm_version=scope.slurm_version or old.slurm_version,
         configuration_version=scope.configuration_version or old.configuration_version,
         shared_root_filesystem_id=scope.shared_root_id or old.shared_root_filesystem_id,
     )
-    for step in outcome.steps:
+    for step in result.progress:
         status.steps.add(name=step.name, outcome=step.outcome, message=step.message)
-    status.conditions.extend(_conditions(scope, outcome, state))
+    status.conditions.extend(_conditions(scope, result, state))
     status.login.CopyFrom(old.login)
     if scope.view is not None:
         status.login.host = "127.0.0.1"
@@ -34,29 +34,26 @@ def cluster_status(scope: Scope, outcome: Outcome) -> Settled:
         del status.login.host_keys[:]
         status.login.host_keys.append(public_host_key(scope.view.secrets.ssh_host_key))
     _add_nodes(status, scope)
-    return Settled(status, state, RECOVERY_SECONDS if scope.is_recovering else RESYNC_SECONDS)
+    return result.with_status(status, state, RECOVERY_SECONDS if scope.is_recovering else RESYNC_SECONDS)
 
 
-def _state(scope: Scope, outcome: Outcome) -> State:
+def _state(scope: Scope, result: ReconcileResult) -> State:
     if scope.context.resource.deleted_at:
         return State.DELETING
-    if outcome.failed:
+    if result.error:
         return State.ERROR
-    if outcome.is_done:
+    if result.is_done:
         return State.READY
     was = StateEnum.Name(scope.cluster.status.state)
     if was == State.STOPPED:
         return State.STOPPED
-    if was not in {State.READY, State.UPDATING}:
-        return State.CREATING
-    is_new_wish = outcome.observed_version < scope.context.resource.resource_version
-    return State.UPDATING if is_new_wish else State.READY
+    return State.READY if was in {State.READY, State.UPDATING} else State.CREATING
 
 
-def _conditions(scope: Scope, outcome: Outcome, state: State) -> list[Any]:
+def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Any]:
     condition = contract.message("neocloud.slurm.v1.Condition")
-    message = str(outcome.failed) if outcome.failed else outcome.waiting
-    reason = outcome.failed.reason if outcome.failed else ""
+    message = result.message
+    reason = result.error.reason if result.error else ""
     available = [name for name in scope.workers if name in scope.nodes and scope.nodes[name].is_available]
     return [
         condition(

@@ -7,7 +7,7 @@ its newest checkpoint; an attempt that has left an outcome is never run again.
 import asyncio
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.reconciler import Context, Outcome, Settled, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.service import Dependencies
 from neocloud.services.tuning.reconcile.pod import JobPod
 from neocloud.services.tuning.reconcile.registration import keep_results, register_model
@@ -44,8 +44,8 @@ class FineTuningJobReconciler:
     def delete_steps(self, scope: Scope) -> Sequence[Step]:
         return (Step("Clear the place", self._remove), Step("Remove its files", self._remove_files))
 
-    def status(self, scope: Scope, outcome: Outcome) -> Settled:
-        return job_status(scope, outcome)
+    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+        return job_status(scope, result)
 
     async def _lay_out(self, scope: Scope) -> None:
         if scope.outcome:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Outcome, Settled
+from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.record import Wish
 from neocloud.services.tuning.resources import WORKING, FineTuningJobStatus, State, StateEnum
@@ -14,12 +14,12 @@ CLUSTER_RESYNC_SECONDS = 3.0
 _FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
-def job_status(scope: Scope, outcome: Outcome) -> Settled:
-    state = _state(scope, outcome)
+def job_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    state = _state(scope, result)
     status: Any = FineTuningJobStatus()
     status.CopyFrom(scope.job.status)
     status.state = StateEnum.Value(state)
-    status.reconciling = not outcome.is_done
+    status.reconciling = not result.is_done
     now = scope.context.now
     if state is State.RUNNING and not status.HasField("started_at"):
         status.started_at.FromDatetime(now)
@@ -33,23 +33,23 @@ def job_status(scope: Scope, outcome: Outcome) -> Settled:
     if state is State.SUCCEEDED:
         _add_results(status, scope)
     if state is State.FAILED and state is not scope.state:
-        _add_error(status, scope, outcome)
+        _add_error(status, scope, result)
     seconds = CLUSTER_RESYNC_SECONDS if scope.job.spec.slurm_cluster_id else TRAINING_RESYNC_SECONDS
-    return Settled(status, state, seconds if state in WORKING else None)
+    return result.with_status(status, state, seconds if state in WORKING else None)
 
 
-def _state(scope: Scope, outcome: Outcome) -> State:
+def _state(scope: Scope, result: ReconcileResult) -> State:
     if scope.context.resource.deleted_at:
         return State.DELETING
-    if outcome.failed:
+    if result.error:
         return State.FAILED
     if scope.record.wish is Wish.CANCEL:
         return State.CANCELLED
-    if scope.record.wish is Wish.PAUSE and outcome.is_done:
+    if scope.record.wish is Wish.PAUSE and result.is_done:
         return State.PAUSED
     if scope.has_ended:
         return scope.state
-    if scope.outcome and outcome.is_done:
+    if scope.outcome and result.is_done:
         return State.SUCCEEDED if scope.outcome["state"] == "succeeded" else State.FAILED
     if scope.is_training:
         return State.RUNNING
@@ -86,9 +86,9 @@ def _add_results(status: Any, scope: Scope) -> None:
         setattr(status.evaluation, name, scope.outcome[name])
 
 
-def _add_error(status: Any, scope: Scope, outcome: Outcome) -> None:
-    if outcome.failed:
-        status.error.code, status.error.message = outcome.failed.reason, str(outcome.failed)
+def _add_error(status: Any, scope: Scope, result: ReconcileResult) -> None:
+    if result.error:
+        status.error.code, status.error.message = result.error.reason, str(result.error)
         return
     status.error.code = scope.outcome["code"]
     status.error.message = scope.outcome["message"]

@@ -1,0 +1,79 @@
+"""Each run ends in one log line; it is shown only when something has changed."""
+
+import logging
+
+import pytest
+
+from neocloud.core import contract
+from neocloud.core.reconcile import Worker
+from neocloud.core.reconcile.reconciler import Failed
+from tests.core.reconcile.office import Cloud
+from tests.core.reconcile.test_worker import ID, ready
+
+LOGGER = "neocloud.core.reconcile.run"
+
+
+def lines(caplog: pytest.LogCaptureFixture, resource_id: str = ID) -> list[logging.LogRecord]:
+    return [each for each in caplog.records if getattr(each, "resource", "") == resource_id]
+
+
+async def test_a_change_of_state_is_logged_with_its_fields(
+    cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    await cloud.requests.create(count=1)
+    await cloud.clock.run_until(lambda: ready(cloud))
+    waiting, done = lines(caplog)
+    assert (waiting.levelname, waiting.__dict__["result"]) == ("INFO", "waiting")
+    assert "Make the file system" in waiting.getMessage()
+    fields = {name: done.__dict__[name] for name in ("kind", "attempt", "result")}
+    assert fields == {"kind": "neocloud.slurm.v1.Cluster", "attempt": 1, "result": "done"}
+    assert done.__dict__["duration_ms"] >= 200
+    assert f"{ID}: READY after" in done.getMessage()
+
+
+async def test_an_idle_cloud_logs_nothing(
+    cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cloud.requests.create(count=1)
+    await cloud.clock.run_until(lambda: ready(cloud))
+    await cloud.clock.advance(1)
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    await cloud.clock.advance(2000)
+    assert "machines_of" in cloud.office.calls
+    assert caplog.records == []
+
+
+async def test_a_failure_is_a_warning_with_its_reason_and_shown_once(
+    cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    full = Failed("NoMachines", "All are rented.", code=contract.Code.RESOURCE_EXHAUSTED)
+    await cloud.requests.create(count=0)
+    await cloud.clock.run_until(lambda: ready(cloud))
+    caplog.clear()
+    for _ in range(2):
+        cloud.office.faults = [full]
+        worker.enqueue(ID)
+        await cloud.clock.advance(1)
+    (line,) = lines(caplog)
+    assert (line.levelname, line.__dict__["result"]) == ("WARNING", "failed")
+    assert "NoMachines: All are rented." in line.getMessage()
+
+
+async def test_an_unexpected_error_is_a_warning_with_its_trace_once(
+    cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    await cloud.requests.create(count=0)
+    await cloud.clock.run_until(lambda: ready(cloud))
+    caplog.clear()
+    cloud.office.faults = [OSError("the cable is out")] * 2
+    worker.enqueue(ID)
+    await cloud.clock.run_until(lambda: not cloud.office.faults)
+    await cloud.clock.advance(1)
+    first, second, after = lines(caplog)
+    assert (first.levelname, first.__dict__["result"], bool(first.exc_info)) == ("WARNING", "error", True)
+    assert (second.__dict__["attempt"], bool(second.exc_info)) == (2, False)
+    assert (after.levelname, after.__dict__["result"]) == ("INFO", "done")
