@@ -5,14 +5,14 @@
 Runs in the foreground until SIGTERM or SIGINT. Workloads go on when it stops; `--stop-workloads` and
 `--destroy-workloads` (what `neo down` and `neo destroy` call) end them.
 
-A new service is one name in BRICKS; what bricks hand to each other is one line in `extras`.
+A new service is one name in BRICKS; what it offers to other services is in its `provides`.
 """
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,8 +20,10 @@ from typing import Any
 from neocloud import emulator, ending, home, running
 from neocloud.container_images import follow_images, load_images
 from neocloud.core.clock import Clock, SystemClock
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Service
 from neocloud.core.store import Store, StoreError, watched_by
+from neocloud.core.usage import UsageSource
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
 from neocloud.gateway.accounts import ledger_reader
@@ -38,27 +40,22 @@ BRICKS = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audi
 SERVICES: tuple[Service, ...] = tuple(brick.SERVICE for brick in BRICKS)
 
 
-def extras(settings: Settings) -> dict[str, Any]:
-    """What bricks find in `Dependencies.extras`."""
-    prices, tokens = billing.load_price_list(settings.price_file), ledger_reader(settings.home)
-    return {
-        billing.METERS: tuple(meter for service in SERVICES for meter in service.meters),
-        billing.PRICES: prices,
-        billing.TOKEN_PRICES: billing.token_prices(prices),
-        billing.USAGE_SOURCES: (tokens,),
-        inference.MONTHLY_SPENDING: tokens.monthly_spending,
-        tuning.FILES: FileStore(settings.home),
-        ai.IMAGES: ai.known_images(settings),
-        quotas.QUOTAS: quotas.load_quotas(settings.quota_file),
-        slurm.BATCH_JOBS: slurm.batch_jobs,
-        slurm.LOGIN_PORTS: slurm.login_ports(settings),
-    }
-
-
-def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, Any]) -> Parts:
-    """All of them around this engine; `more` goes over the usual extras."""
-    found = {**extras(settings), **inference.extras(clock, settings), **more}
-    ledger, routes = quotas.ledger(SERVICES, found[quotas.QUOTAS]), found[inference.ROUTE_CHANGES]
+def parts(
+    settings: Settings, engine: Engine, clock: Clock, overrides: ServiceRegistry | None = None
+) -> Parts:
+    """Compose a control plane around this engine; `overrides` replace what services provide."""
+    tokens, found_quotas = ledger_reader(settings.home), quotas.load_quotas(settings.quota_file)
+    ledger, routes = quotas.ledger(SERVICES, found_quotas), inference.RouteChanges(clock)
+    provided = (
+        ServiceRegistry()
+        .add(billing.PriceList, billing.load_price_list(settings.price_file))
+        .add(UsageSource, tokens)
+        .add(inference.MonthlySpending, tokens.monthly_spending)
+        .add(inference.RouteChanges, routes)
+        .add(tuning.Files, FileStore(settings.home))
+        .add(quotas.Quotas, found_quotas)
+        .update(overrides or ServiceRegistry())
+    )
 
     async def bootstrap(store: Store) -> iam.Bootstrap:
         await ledger.recount(store)
@@ -79,13 +76,7 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
         bootstrap=bootstrap,
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
-        extras=found,
-        extras_of=lambda store: iam.extras(
-            store,
-            clock,
-            allow_private_issuers=settings.allow_private_issuers,
-            issuer_hosts=settings.issuer_hosts,
-        ),
+        provided=provided,
         watch=watched_by(ledger.watch, routes.watch),
         forgotten=ledger.forgotten,
         after_run=routes.after_run,
@@ -93,10 +84,10 @@ def parts(settings: Settings, engine: Engine, clock: Clock, more: Mapping[str, A
 
 
 def control_plane(
-    settings: Settings, engine: Engine, *, clock: Clock, extras: Mapping[str, Any]
+    settings: Settings, engine: Engine, *, clock: Clock, overrides: ServiceRegistry | None = None
 ) -> AbstractAsyncContextManager[ControlPlane]:
-    """For tests: a control plane in this process, around an engine of theirs."""
-    return running.control_plane(parts(settings, engine, clock, extras))
+    """Run a control plane in this process around the given engine, for tests."""
+    return running.control_plane(parts(settings, engine, clock, overrides))
 
 
 @asynccontextmanager
@@ -114,7 +105,7 @@ async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
                 *(settings.home, settings.gateway_port, api, settings.gateway_hosts, settings.media_domains)
             )
 
-        yield replace(parts(settings, engine, clock, {}), beside=follow, gateway=gateway)
+        yield replace(parts(settings, engine, clock), beside=follow, gateway=gateway)
     finally:
         await engine.close()
 
@@ -123,7 +114,7 @@ async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
 async def on_emulator(settings: Settings) -> AsyncIterator[Parts]:
     clock = SystemClock()
     async with emulator.emulated_machine(settings, clock) as machine:
-        yield emulator.emulated(parts(settings, machine.engine, clock, {}), machine)
+        yield emulator.emulated(parts(settings, machine.engine, clock), machine)
 
 
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:

@@ -8,14 +8,22 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 KEY_BYTES = 32
 KEY_HEADER = "x-neocloud-gateway-key"
 CLIENT_HEADER = "x-neocloud-client-address"
 """Where the client of the gateway is on whose behalf it calls; counts only beside the key."""
-GATEWAY_KEY = "inference.gateway-key"
-"""Name of the key in `Dependencies.extras`."""
+
+
+@dataclass(frozen=True)
+class GatewayKey:
+    value: str = field(repr=False)
+
+    def is_shown(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a call with these headers carries the key."""
+        return hmac.compare_digest(self.value.encode(), headers.get(KEY_HEADER, "").encode())
 
 
 def gateway_folder(home: Path) -> Path:
@@ -27,13 +35,9 @@ def gateway_key_file(home: Path) -> Path:
     return gateway_folder(home) / "key"
 
 
-def is_shown(key: str, headers: Mapping[str, str]) -> bool:
-    """Whether a call with these headers carries the key; never where there is none."""
-    return bool(key) and hmac.compare_digest(key.encode(), headers.get(KEY_HEADER, "").encode())
-
-
-def load_or_make_gateway_key(home: Path) -> str:
-    """The key in the home folder; a new one when there is none. Text without spaces, as headers carry it."""
+def load_or_make_gateway_key(home: Path) -> GatewayKey:
+    """Return the key in the home folder, a new one when there is none. It is text without spaces, as headers
+    carry it."""
     path = gateway_key_file(home)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
@@ -41,7 +45,7 @@ def load_or_make_gateway_key(home: Path) -> str:
     key = path.read_text().strip()
     if path.stat().st_mode & 0o077 or len(key) < KEY_BYTES:
         raise OSError(f"The gateway's key {path} is damaged or open to others. Remove it; a new one is made.")
-    return key
+    return GatewayKey(key)
 
 
 def _make(path: Path) -> None:

@@ -17,8 +17,9 @@ from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.seeding import sow_all
-from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, Subject
+from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, Subject, register_services
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Around, just_serve
@@ -68,10 +69,8 @@ class Parts:
     bootstrap: Callable[[Store], Awaitable[FirstTenant]]
     authenticator: Callable[[Store], Authenticator]
     authorizer: Callable[[Store], Authorizer]
-    extras: Mapping[str, Any] = field(default_factory=dict)
-    """What bricks look up in `Dependencies.extras`."""
-    extras_of: Callable[[Store], Mapping[str, Any]] = lambda store: {}
-    """More of them, that need the store; `extras` go over them."""
+    provided: ServiceRegistry = field(default_factory=ServiceRegistry)
+    """Values that services find in `Dependencies.provided` instead of what they provide themselves."""
     watch: Watcher | None = None
     """Told of every change of a resource, and may refuse it."""
     forgotten: Callable[[Transaction, HistorySizes], None] = lambda tx, sizes: None
@@ -111,8 +110,9 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
         first = await parts.bootstrap(store)
         await sow_all(store, parts.services, clock.now(), settings)
         inventory = await engine.capabilities()
-        extras = {**parts.extras_of(store), **parts.extras}
-        dependencies = Dependencies(store, clock, engine, settings, extras)
+        dependencies = Dependencies(store, clock, engine, settings, parts.provided.copy())
+        register_services(parts.services, dependencies)
+        dependencies.provided.build()
         worker = Worker(
             store,
             clock,

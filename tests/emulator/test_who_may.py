@@ -24,7 +24,7 @@ def test_only_administrators_hold_the_permission() -> None:
 async def test_a_cloud_that_is_real_has_no_faults_to_inject(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, grpc_port=0, http_port=0)
     async with (
-        control_plane(settings, FakeEngine(), clock=SystemClock(), extras={}) as running,
+        control_plane(settings, FakeEngine(), clock=SystemClock()) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:

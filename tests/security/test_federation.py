@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.services.iam.access.issuers import ISSUERS, Issuers
+from neocloud.services.iam.access.issuers import Issuers
 from neocloud.services.iam.access.outgoing import MAX_ANSWER_BYTES, Outgoing, Unanswered
 from tests.services.iam.conftest import Cloud, direct_http, running_cloud
 from tests.services.iam.provider import Provider, running_provider
@@ -170,7 +170,7 @@ async def test_an_issuer_on_this_machine_is_asked_only_with_the_operators_word(
     federation_id = await federate(cloud, provider)
     robot_id = await cloud.make_account("robot")
     await trust(cloud, robot_id, provider)
-    cloud.extras[ISSUERS] = Issuers(cloud.clock, Outgoing(direct_http))
+    cloud.provided.add(Issuers, Issuers(cloud.clock, Outgoing(direct_http)))
     answer = await call(cloud, "StartOidc", {"federationId": federation_id, "redirectUri": REDIRECT})
     assert answer.code == "unavailable"
     answer = await from_workload(cloud, robot_id, workload_token(cloud, provider))
@@ -182,7 +182,7 @@ async def test_endpoints_elsewhere_are_neither_asked_nor_shown(cloud: Cloud, pro
     with internal() as service:
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             provider.endpoints = {name: f"{service.address}/elsewhere"}
-            cloud.extras[ISSUERS] = Issuers(cloud.clock, Outgoing(direct_http, allow_private=True))
+            cloud.provided.add(Issuers, Issuers(cloud.clock, Outgoing(direct_http, allow_private=True)))
             federation_id = await federate(cloud, provider, name=f"corp-{name.replace('_', '-')}")
             answer = await call(cloud, "StartOidc", {"federationId": federation_id, "redirectUri": REDIRECT})
             assert (answer.code, service.address in str(answer.body)) == ("unavailable", False)

@@ -12,6 +12,7 @@ import pytest
 import neocloud.services
 from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import Failed
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.reconcile import place as ai_place
 from neocloud.services.ai.rules.place import place_violations
@@ -31,7 +32,12 @@ REFUSED = {
 }
 ROWS = {row.id: row for row in (OWN, *REFUSED.values())}
 WORLD: Any = SimpleNamespace(
-    get=ROWS.get, find=lambda *_: None, list=lambda *_: [], claims=lambda *_: {}, inventory=None, extras={}
+    get=ROWS.get,
+    find=lambda *_: None,
+    list=lambda *_: [],
+    claims=lambda *_: {},
+    inventory=None,
+    provided=ServiceRegistry(),
 )
 
 

@@ -173,7 +173,7 @@ async def test_a_running_cloud_removes_old_versions_and_counts_them_back(tmp_pat
     before = await used(store, TENANT)
     await store.close()
     async with (
-        control_plane(settings, FakeEngine(), clock=SystemClock(), extras={}) as running,
+        control_plane(settings, FakeEngine(), clock=SystemClock()) as running,
         asyncio.timeout(10),
     ):
         while len(await running.store.read(lambda tx: tx.history(resource_id=row.id))) > 1:

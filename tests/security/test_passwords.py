@@ -18,7 +18,6 @@ from neocloud.services.iam.access.attempts import count_attempt, locked_until
 from neocloud.services.iam.access.passwords import (
     MAX_AT_ONCE,
     MAX_WAITING,
-    PASSWORDS,
     PasswordChecker,
 )
 from neocloud.services.iam.rules.attempts import (
@@ -207,7 +206,8 @@ class SlowHasher(PasswordHasher):
 
 async def test_a_crowd_of_guesses_runs_few_at_a_time_and_is_told_when_to_come_back(cloud: Cloud) -> None:
     hasher = SlowHasher()
-    cloud.extras[PASSWORDS] = checker = PasswordChecker(hasher)
+    checker = PasswordChecker(hasher)
+    cloud.provided.add(PasswordChecker, checker)
     await checker.hash("warm")
     crowd = 64
     async with httpx.AsyncClient(base_url=cloud.http.base_url, trust_env=False, timeout=60) as http:
@@ -225,7 +225,7 @@ async def test_a_crowd_of_guesses_runs_few_at_a_time_and_is_told_when_to_come_ba
 
 async def test_who_is_sent_away_by_the_crowd_is_not_counted_as_a_wrong_password(cloud: Cloud) -> None:
     checker = PasswordChecker(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-    cloud.extras[PASSWORDS] = checker
+    cloud.provided.add(PasswordChecker, checker)
     await make_user(cloud)
     await sign_in(cloud)
     held = [checker._turn.acquire() for _ in range(MAX_AT_ONCE)]  # pyright: ignore[reportPrivateUsage]

@@ -11,11 +11,12 @@ from neocloud import app, running
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Call, Dependencies, Subject
 from neocloud.core.store import Store, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam
-from neocloud.services.emulator import FAULTS, INCIDENTS, FaultBook
+from neocloud.services.emulator import FaultBook, Incidents
 from neocloud.services.emulator.api import clear, inject, list_faults
 from neocloud.settings import Settings
 from tests.services.iam import keys
@@ -53,8 +54,8 @@ async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, t
 
 def call(book: FaultBook, tenant_id: str, store: Any = None, incidents: Any = None) -> Call:
     subject = Subject(f"serviceaccount-of-{tenant_id}", "service_account", "admin", tenant_id)
-    extras = {FAULTS: book, INCIDENTS: incidents}
-    return Call(subject, "", {}, Dependencies(store, SystemClock(), None, None, extras))
+    provided = ServiceRegistry().add(FaultBook, book).add(Incidents, incidents)
+    return Call(subject, "", {}, Dependencies(store, SystemClock(), None, None, provided))
 
 
 def refusal() -> Any:

@@ -7,15 +7,21 @@ that needs nothing special is one `Kind(...)` line: the six standard verbs are g
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from google.protobuf.message import Message
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile.reconciler import FINALIZER, Reconciler
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource, Store, Transaction
-from neocloud.core.usage import Meter
+from neocloud.core.usage import Meter, Meters
+
+if TYPE_CHECKING:
+    from neocloud.engines.base import Engine
+    from neocloud.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,8 @@ class World(Protocol):
     """The engine's Capabilities as last read (engines.base.Capabilities)."""
     subject: "Subject | None"
     """Who asks; rules that hand out rights check that the giver has them."""
-    extras: Mapping[str, Any]
-    """What bricks hand to each other, as in Dependencies; empty where no request is behind it."""
+    provided: ServiceRegistry
+    """What services offer to one another, as in Dependencies; empty where no request is behind it."""
 
     def get(self, resource_id: str) -> Resource | None: ...
 
@@ -135,8 +141,8 @@ class Rules:
 
 View = Callable[[Any, Transaction, datetime], None]
 """Sets, in place, the part of a resource's message that follows from the time or from other rows."""
-OutsideView = Callable[[Any, datetime, Mapping[str, Any]], None]
-"""Sets, in place, the part that follows from what is no row: gets the time and `Dependencies.extras`."""
+OutsideView = Callable[[Any, datetime, ServiceRegistry], None]
+"""Sets, in place, the part that is not computed from rows: gets the time and `Dependencies.provided`."""
 
 
 @dataclass(frozen=True)
@@ -258,15 +264,14 @@ class Twin:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What the running control plane hands to handlers and reconcilers."""
+    """The parts of the running control plane that handlers and reconcilers use."""
 
     store: Store
     clock: Clock
-    engine: Any
-    """An engines.base.Engine."""
-    settings: Any
-    """The settings object built in app.py."""
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    engine: "Engine"
+    settings: "Settings"
+    provided: ServiceRegistry = field(default_factory=ServiceRegistry)
+    """What services offer to one another: `dependencies.provided.get(BatchJobs)`."""
 
 
 Seed = Callable[[Transaction, Resource, datetime, Any], None]
@@ -285,6 +290,19 @@ class Service:
     meters: tuple[Meter, ...] = ()
     seeds: Mapping[str, Seed] = field(default_factory=dict)
     """By the kind, often another brick's, whose new resources start with something of this brick."""
+    provides: Mapping[type, Callable[[Dependencies], object]] = field(default_factory=dict)
+    """What the service offers to others and to itself: a factory by interface, run once a control plane. A
+    value that the composition holds for the interface goes before it."""
+
+
+def register_services(services: Iterable[Service], dependencies: Dependencies) -> None:
+    """Add to `dependencies.provided` what these services declare."""
+    found = tuple(services)
+    provided = dependencies.provided
+    for service in found:
+        for interface, factory in service.provides.items():
+            provided.add_factory(interface, partial(factory, dependencies))
+    provided.add_factory(Meters, lambda: Meters(meter for service in found for meter in service.meters))
 
 
 class Authenticator(Protocol):

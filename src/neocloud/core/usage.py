@@ -76,7 +76,7 @@ class CountedUsage:
 
 
 class UsageSource(Protocol):
-    """Another teller of usage beside the meters: one that has a history of its own."""
+    """A source of usage beside the meters, with a history of its own."""
 
     def __call__(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
         """Usage of these projects within [start, end), of whole seconds: [a, b) and [b, c) are [a, c). It may
@@ -92,6 +92,10 @@ class Meter(Protocol):
     ) -> Iterable[UsageRecord]:
         """Usage within [start, end) of the one resource whose whole history this is, oldest first."""
         ...
+
+
+class Meters(tuple[Meter, ...]):
+    """The meters of all services that are served."""
 
 
 @dataclass(frozen=True)

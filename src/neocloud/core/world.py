@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource, Transaction
 
 
@@ -15,14 +16,14 @@ class StoreWorld:
         *,
         inventory: Any = None,
         subject: Any = None,
-        extras: Mapping[str, Any] | None = None,
+        provided: ServiceRegistry | None = None,
     ) -> None:
         """Without a `subject` (core.service.Subject) no request is behind it: a reconciler makes a child."""
         self._tx = tx
         self.now = now
         self.inventory = inventory
         self.subject = subject
-        self.extras = extras or {}
+        self.provided = provided or ServiceRegistry()
 
     def get(self, resource_id: str) -> Resource | None:
         return self._tx.get(resource_id)

@@ -19,19 +19,21 @@ __all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]
 def emulated(parts: Parts, machine: EmulatedMachine) -> Parts:
     """The same parts on an emulated machine, with faults to inject."""
     book = faults.FaultBook(parts.clock)
+    provided = parts.provided.copy().add(faults.FaultBook, book)
+    machine.provide(provided)
+    service = replace(
+        faults.SERVICE,
+        provides={
+            faults.Incidents: lambda dependencies: EmulatorIncidents(
+                machine.engine, dependencies.store, dependencies.clock
+            )
+        },
+    )
     hurry = Hurry(book)
     return replace(
         parts,
-        services=(*parts.services, faults.SERVICE),
+        services=(*parts.services, service),
         around=lambda store: Front(book, store, parts.clock),
         reconciler=hurry.reconciler,
-        extras={
-            **parts.extras,
-            **machine.extras,
-            faults.FAULTS: book,
-        },
-        extras_of=lambda store: {
-            **parts.extras_of(store),
-            faults.INCIDENTS: EmulatorIncidents(machine.engine, store, parts.clock),
-        },
+        provided=provided,
     )

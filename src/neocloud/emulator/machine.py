@@ -5,13 +5,13 @@ The pretended world is in memory and written to a file of the home folder a mome
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from neocloud.core.clock import Clock
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store import load_or_make_key
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.world_file import WorldFile
@@ -19,10 +19,10 @@ from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.gpu_models import gpu_type
 from neocloud.services.compute.resources import platforms
-from neocloud.services.inference.reconcile.engine_client import ENGINE_CLIENT
-from neocloud.services.inference.reconcile.reader import MODEL_READER
-from neocloud.services.inference.resources import MODEL_FOLDERS
-from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
+from neocloud.services.inference.reconcile.engine_client import EngineClient
+from neocloud.services.inference.reconcile.reader import ModelReader
+from neocloud.services.inference.resources import ModelFolders
+from neocloud.services.slurm.reconcile.access import SlurmFactory
 from neocloud.settings import Settings
 from neocloud.testing.inference import PretendedEngines, PretendedFolders, PretendedModels
 from neocloud.testing.machines import FakeMachines
@@ -58,14 +58,12 @@ class EmulatedMachine:
     file: WorldFile
     home: Path
 
-    @property
-    def extras(self) -> Mapping[str, Any]:
-        return {
-            SLURM_FACTORY: self.slurm.connect,
-            MODEL_READER: PretendedModels(),
-            ENGINE_CLIENT: PretendedEngines(reads_files=False),
-            MODEL_FOLDERS: PretendedFolders(self.home / "models"),
-        }
+    def provide(self, provided: ServiceRegistry) -> None:
+        """Put what is emulated in the place of real parts."""
+        provided.add(SlurmFactory, self.slurm.connect)
+        provided.add(ModelReader, PretendedModels())
+        provided.add(EngineClient, PretendedEngines(reads_files=False))
+        provided.add(ModelFolders, PretendedFolders(self.home / "models"))
 
     def keep(self) -> None:
         """Write the world to its file when it has changed."""

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from neocloud.core import contract
 from neocloud.core.service import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
-from neocloud.gateway_key import CLIENT_HEADER, GATEWAY_KEY, is_shown
+from neocloud.gateway_key import CLIENT_HEADER, GatewayKey
 from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
 from neocloud.server.changes import recall
@@ -101,7 +101,8 @@ class Pipeline:
     def _from_client(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """With the address of the gateway's client as the source, where the gateway calls for one."""
         address = headers.get(CLIENT_HEADER)
-        if address is None or not is_shown(self._runtime.dependencies.extras.get(GATEWAY_KEY, ""), headers):
+        key = self._runtime.dependencies.provided.find(GatewayKey)
+        if address is None or key is None or not key.is_shown(headers):
             return headers
         try:
             return {**headers, SOURCE_HEADER: str(ip_address(address))}

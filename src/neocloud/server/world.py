@@ -15,5 +15,5 @@ class TransactionWorld(StoreWorld):
             now,
             inventory=runtime.inventory(),
             subject=inbound.subject,
-            extras=runtime.dependencies.extras,
+            provided=runtime.dependencies.provided,
         )

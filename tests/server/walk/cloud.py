@@ -13,14 +13,14 @@ import grpc.aio
 from neocloud import app
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Dependencies
+from neocloud.core.service import Dependencies, register_services
 from neocloud.core.store import OperationRow, Resource, Store, Transaction, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import ApiServer
 from neocloud.services import iam
 from neocloud.services.iam.access.static_keys import new_token
 from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, sign_access_token
-from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, TOKEN_ISSUER, State
+from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State, TokenIssuer
 from neocloud.services.iam.resources import GroupMembershipSpec as MembershipSpec
 from neocloud.settings import Settings
 from tests.server.walk.asking import Table, request
@@ -86,15 +86,16 @@ async def walked_cloud(
     clock = SystemClock()
     settings = Settings(home=home, calls_per_second=calls_per_second, sign_ins_per_second=calls_per_second)
     engine = FakeEngine()
-    parts = app.parts(settings, engine, clock, {})
+    parts = app.parts(settings, engine, clock)
     inventory = await engine.capabilities()
     store = await open_store(database or ":memory:", b"k" * 32, clock)
-    extras = {**iam.extras(store, clock), **parts.extras}
+    dependencies = Dependencies(store, clock, engine, settings, parts.provided)
+    register_services(app.SERVICES, dependencies)
     server = ApiServer(
         app.SERVICES,
         iam.StoreAuthenticator(store, clock),
         iam.StoreAuthorizer(store, clock),
-        Dependencies(store, clock, engine, settings, extras),
+        dependencies,
         inventory=lambda: inventory,
     )
     await server.start()
@@ -104,7 +105,7 @@ async def walked_cloud(
         victim = await store.write(lambda tx: _hold(tx, first, "victims-own"))
         stranger = await store.write(lambda tx: _hold(tx, other, "strangers-own"))
         viewer_id = await store.write(lambda tx: _add_viewer(tx, first))
-        issue = extras[TOKEN_ISSUER]
+        issue = dependencies.provided.get(TokenIssuer)
         tokens = {
             who: (await issue(account_id, timedelta(minutes=10)))[0]
             for who, account_id in (

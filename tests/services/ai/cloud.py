@@ -80,7 +80,7 @@ async def cloud_in_process(home: Path, engine: Any = None) -> AsyncIterator[AiCl
     record.write_text(json.dumps({"name": IMAGE}))
     settings = Settings(home=home, grpc_port=0, http_port=0)
     engine = engine or FakeEngine(cpus=8, memory_mib=32 * 1024)
-    async with control_plane(settings, engine, clock=SystemClock(), extras={}) as running:
+    async with control_plane(settings, engine, clock=SystemClock()) as running:
         credentials = home / "sdk.json"
         credentials.write_text(json.dumps(running.first.credentials))
         sdk = SDK(

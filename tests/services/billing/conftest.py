@@ -44,7 +44,7 @@ class Bank:
 async def bank(tmp_path: Path) -> AsyncIterator[Bank]:
     settings = Settings(home=tmp_path, grpc_port=0, http_port=0)
     engine = FakeEngine(cpus=2, memory_mib=24 * 1024)
-    async with control_plane(settings, engine, clock=SystemClock(), extras={}) as running:
+    async with control_plane(settings, engine, clock=SystemClock()) as running:
         credentials = tmp_path / "sdk.json"
         credentials.write_text(json.dumps(running.first.credentials))
         sdk = SDK(

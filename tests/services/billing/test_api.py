@@ -10,10 +10,11 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Call, Dependencies
 from neocloud.core.store import Resource, Store, open_store
-from neocloud.core.usage import set_kept_from
-from neocloud.services.billing import METERS, PRICES, SERVICE
+from neocloud.core.usage import Meters, set_kept_from
+from neocloud.services.billing import SERVICE
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import PriceList
 from neocloud.services.compute.meter import FilesystemMeter
@@ -56,7 +57,9 @@ class Books:
 async def books() -> AsyncIterator[Books]:
     clock = FakeClock(datetime(2026, 1, 30, tzinfo=UTC))
     store = await open_store(":memory:", b"k" * 32, clock)
-    dependencies = Dependencies(store, clock, None, None, {METERS: (FilesystemMeter(),)})
+    dependencies = Dependencies(
+        store, clock, None, None, ServiceRegistry().add(Meters, Meters((FilesystemMeter(),)))
+    )
     books = Books(store, clock, Call(None, "r", {}, dependencies))
     await books.insert(TENANT, CONTAINER, "")
     await books.insert(PROJECT, CONTAINER, TENANT)
@@ -197,5 +200,5 @@ def test_both_methods_ask_for_a_permission_on_the_parent() -> None:
 
 
 def _without_prices(call: Call) -> Call:
-    extras = {**call.dependencies.extras, PRICES: PriceList("USD", {})}
-    return replace(call, dependencies=replace(call.dependencies, extras=extras))
+    provided = call.dependencies.provided.copy().add(PriceList, PriceList("USD", {}))
+    return replace(call, dependencies=replace(call.dependencies, provided=provided))

@@ -33,8 +33,9 @@ from nebius.api.nebius.compute.v1 import (
 )
 
 from neocloud.core import contract
-from neocloud.services.billing.resources import PRICES, PRICING_POLICY
-from neocloud.services.billing.rules.price_list import default_price_list, parse_price_list
+from neocloud.core.registry import ServiceRegistry
+from neocloud.services.billing.resources import PRICING_POLICY
+from neocloud.services.billing.rules.price_list import PriceList, default_price_list, parse_price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules
 from neocloud.testing.emulator import Emulator, emulator
 from tests.conformance.sdk import SdkCalls
@@ -242,7 +243,8 @@ skus:
   cpu-d3.vcpu.preemptible: {unit: vcpu-hour, prices: [{from: 2020-01-01, price: "9"}]}
 """
     world: Any = SimpleNamespace(
-        extras={PRICES: parse_price_list(prices, "own")}, now=datetime(2026, 11, 1, tzinfo=UTC)
+        provided=ServiceRegistry().add(PriceList, parse_price_list(prices, "own")),
+        now=datetime(2026, 11, 1, tzinfo=UTC),
     )
     policy: Any = contract.message(PRICING_POLICY)()
     policy.spec.compute_instance_spec.v1.platform = platform

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.core import contract
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Call, Dependencies
 from neocloud.core.store import Resource, open_store
-from neocloud.core.usage import CountedUsage
+from neocloud.core.usage import CountedUsage, Meters, UsageSource
 from neocloud.gateway.accounts import (
     AccountBook,
     Opening,
@@ -23,7 +24,6 @@ from neocloud.gateway.accounts import (
     ledger_reader,
     open_ledger,
 )
-from neocloud.services.billing import METERS, USAGE_SOURCES
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import default_price_list
 from neocloud.services.billing.rules.rating import rate, total
@@ -71,8 +71,8 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = FakeClock(START)
     store = await open_store(":memory:", b"k" * 32, clock)
     ledger = open_ledger(ledger_file(tmp_path), clock)
-    extras = {METERS: (), USAGE_SOURCES: (ledger_reader(tmp_path),)}
-    dependencies = Dependencies(store, clock, None, None, extras)
+    provided = ServiceRegistry().add(Meters, Meters()).add(UsageSource, ledger_reader(tmp_path))
+    dependencies = Dependencies(store, clock, None, None, provided)
     for container, parent in ((TENANT, ""), (PROJECT, TENANT), (OTHER, TENANT)):
         row = Resource(container, CONTAINER, parent, container, clock.now(), clock.now())
         await store.write(lambda tx, row=row: tx.insert(row))

@@ -183,5 +183,4 @@ def _parts(settings: Settings, engine: FakeEngine) -> running.Parts:
         bootstrap=bootstrap,
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
-        extras_of=lambda store: iam.extras(store, clock),
     )

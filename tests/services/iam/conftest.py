@@ -14,16 +14,16 @@ import pytest
 from argon2 import PasswordHasher
 
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Dependencies
+from neocloud.core.registry import ServiceRegistry
+from neocloud.core.service import Dependencies, register_services
 from neocloud.core.store import Store, open_store
 from neocloud.server import ApiServer
 from neocloud.services.compute import SERVICE as COMPUTE
 from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
-from neocloud.services.iam import extras as iam_extras
-from neocloud.services.iam.access.issuers import ISSUERS, Issuers
+from neocloud.services.iam.access.issuers import Issuers
 from neocloud.services.iam.access.outgoing import Outgoing
-from neocloud.services.iam.access.passwords import PASSWORDS, PasswordChecker
+from neocloud.services.iam.access.passwords import PasswordChecker
 from tests.services.iam import keys
 
 IAM_API = "nebius.iam.v1"
@@ -64,8 +64,8 @@ class Cloud:
     http: httpx.AsyncClient
     bank: Bootstrap
     other: Bootstrap
-    extras: dict[str, Any]
-    """What handlers find in `Dependencies.extras`."""
+    provided: ServiceRegistry
+    """The registry of the running control plane."""
     tokens: dict[str, str] = field(default_factory=dict)
 
     def subject_token(self, credentials: Mapping[str, Any], **claims: Any) -> str:
@@ -150,23 +150,25 @@ async def cloud() -> AsyncIterator[Cloud]:
 async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
     clock = MovableClock()
     store = await open_store(database, b"k" * 32, clock)
-    extras = {
-        **iam_extras(store, clock),
-        ISSUERS: Issuers(clock, Outgoing(http=direct_http, allow_private=True)),
-        PASSWORDS: PasswordChecker(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)),
-    }
+    provided = (
+        ServiceRegistry()
+        .add(Issuers, Issuers(clock, Outgoing(http=direct_http, allow_private=True)))
+        .add(PasswordChecker, PasswordChecker(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)))
+    )
+    dependencies = Dependencies(store, clock, engine=None, settings=None, provided=provided)
+    register_services([IAM, COMPUTE], dependencies)
     server = ApiServer(
         [IAM, COMPUTE],
         StoreAuthenticator(store, clock),
         StoreAuthorizer(store, clock),
-        Dependencies(store, clock, engine=None, settings=None, extras=extras),
+        dependencies,
     )
     await server.start()
     http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False)
     try:
         bank = await bootstrap(store, clock, make_key=keys.rsa_key)
         other = await bootstrap(store, clock, tenant_name="other-bank", make_key=keys.other_rsa_key)
-        yield Cloud(store, clock, server.addresses.grpc, http, bank, other, extras)
+        yield Cloud(store, clock, server.addresses.grpc, http, bank, other, provided)
     finally:
         await http.aclose()
         await server.stop(grace_seconds=0)

@@ -16,8 +16,7 @@ from nebius.base.service_account.federated_credentials import StaticFederatedCre
 from nebius.sdk import SDK
 
 from neocloud.core import contract
-from neocloud.services.iam.extras import extras
-from neocloud.services.iam.resources import TOKEN_ISSUER
+from neocloud.services.iam.access.issuing import token_issuer
 from tests.services.iam.conftest import Answer, Cloud
 from tests.services.iam.keys import key_pair
 from tests.services.iam.people import ALICE, make_user, profile, sign_in
@@ -220,7 +219,7 @@ async def test_credentials_that_could_not_be_checked_are_refused(cloud: Cloud, o
 
 
 async def test_machines_get_tokens_that_die_with_the_account(cloud: Cloud) -> None:
-    issuer = extras(cloud.store, cloud.clock)[TOKEN_ISSUER]
+    issuer = token_issuer(cloud.store, cloud.clock)
     robot_id = await cloud.make_account("robot")
     token, expires_at = await issuer(robot_id, timedelta(minutes=30))
     assert expires_at - cloud.clock.now() <= timedelta(minutes=30)
@@ -234,7 +233,7 @@ async def test_machines_get_tokens_that_die_with_the_account(cloud: Cloud) -> No
 
 
 async def test_a_machines_token_ends_on_time(cloud: Cloud) -> None:
-    issuer = extras(cloud.store, cloud.clock)[TOKEN_ISSUER]
+    issuer = token_issuer(cloud.store, cloud.clock)
     token, _ = await issuer(cloud.bank.service_account_id, timedelta(minutes=5))
     cloud.clock.offset += timedelta(minutes=6)
     assert (await profile(cloud, token)).code == "unauthenticated"

@@ -16,9 +16,10 @@ import grpc
 from neocloud.app import ControlPlane, control_plane
 from neocloud.core import contract, wire
 from neocloud.core.clock import SystemClock
+from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
-from neocloud.services.inference.reconcile.engine_client import ENGINE_CLIENT
+from neocloud.services.inference.reconcile.engine_client import EngineClient
 from neocloud.settings import Settings
 from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.inference import PretendedEngines
@@ -97,9 +98,9 @@ async def fake_cloud(home: Path) -> AsyncIterator[FakeCloud]:
     image.write_text('{"name": "jail"}')
     engine, engines = FakeEngine(), PretendedEngines()
     settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
-    extras = {ENGINE_CLIENT: engines}
+    overrides = ServiceRegistry().add(EngineClient, engines)
     async with (
-        control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
+        control_plane(settings, engine, clock=SystemClock(), overrides=overrides) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
         token = await sign_in(channel, running.first.credentials)

@@ -119,7 +119,7 @@ async def refused(call: Any) -> Any:
 async def running_cloud(home: Path, **settings: Any) -> AsyncIterator[Cloud]:
     chosen = Settings(home=home, grpc_port=0, http_port=0, **settings)
     engine = FakeEngine(cpus=64, memory_mib=512 * 1024)
-    async with control_plane(chosen, engine, clock=SystemClock(), extras={}) as running:
+    async with control_plane(chosen, engine, clock=SystemClock()) as running:
         credentials = home / "sdk.json"
         credentials.write_text(json.dumps(running.first.credentials))
         sdk = SDK(

@@ -13,8 +13,9 @@ import grpc
 from neocloud.app import ControlPlane, control_plane
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
+from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.services.slurm.reconcile.access import SLURM_FACTORY
+from neocloud.services.slurm.reconcile.access import SlurmFactory
 from neocloud.settings import Settings
 from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.slurm import FakeSlurm
@@ -40,9 +41,9 @@ async def fake_cloud(home: Path, world: FakeWorld | None = None) -> AsyncIterato
     image.parent.mkdir(parents=True, exist_ok=True)
     image.write_text('{"name": "slurm"}')
     settings = Settings(home=home, grpc_port=0, http_port=0)
-    extras = {SLURM_FACTORY: slurm.connect}
+    overrides = ServiceRegistry().add(SlurmFactory, slurm.connect)
     async with (
-        control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
+        control_plane(settings, engine, clock=SystemClock(), overrides=overrides) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
         token = await sign_in(channel, running.first.credentials)

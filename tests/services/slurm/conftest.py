@@ -7,6 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.services.slurm.resources import Cluster
@@ -25,7 +26,7 @@ class PlainWorld:
     )
     now: datetime = datetime(2026, 11, 1, tzinfo=UTC)
     subject: None = None
-    extras: dict = field(default_factory=dict)
+    provided: ServiceRegistry = field(default_factory=ServiceRegistry)
 
     def get(self, resource_id: str) -> Resource | None:
         return next((row for row in self.rows if row.id == resource_id), None)

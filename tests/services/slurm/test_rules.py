@@ -6,7 +6,7 @@ import pytest
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.store.protocol import Resource
-from neocloud.services.slurm.login_ports import LOGIN_PORTS, LoginPorts
+from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.resources import CLUSTER, Cluster
 from neocloud.services.slurm.rules import ClusterRules
 from neocloud.settings import Settings
@@ -101,7 +101,7 @@ def test_a_login_port_serves_one_cluster(cluster, world):
 
 @pytest.mark.parametrize("port", [22, 1024, 2221, 3000, 7370, 8900, 2300])
 def test_a_login_port_comes_from_the_operators_range_and_is_none_of_the_clouds_own(cluster, world, port):
-    world.extras[LOGIN_PORTS] = LoginPorts.of(Settings(gateway_port=2300))
+    world.provided.add(LoginPorts, LoginPorts.of(Settings(gateway_port=2300)))
     cluster.spec.login.port = port
     (violation,) = RULES.violations(cluster, None, world)
     assert violation.field == "spec.login.port" and "2222 to 2999" in violation.message

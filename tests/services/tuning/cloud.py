@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ import grpc
 from neocloud.app import ControlPlane, control_plane
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
+from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.gateway.objects.file_store import FileStore
-from neocloud.services.inference.reconcile.reader import MODEL_READER
+from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelStatus, weights_digest
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
@@ -139,7 +140,7 @@ class Recipes:
 
 @asynccontextmanager
 async def fake_cloud(
-    home: Path, world: FakeWorld | None = None, others: Mapping[str, Any] | None = None
+    home: Path, world: FakeWorld | None = None, others: ServiceRegistry | None = None
 ) -> AsyncIterator[FakeCloud]:
     world = world or FakeWorld()
     engine = FakeEngine(world)
@@ -148,9 +149,9 @@ async def fake_cloud(
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_text(json.dumps({"name": name}))
     settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
-    extras = {MODEL_READER: FixedReader(), **(others or {})}
+    overrides = (others or ServiceRegistry()).copy().add(ModelReader, FixedReader())
     async with (
-        control_plane(settings, engine, clock=SystemClock(), extras=extras) as running,
+        control_plane(settings, engine, clock=SystemClock(), overrides=overrides) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
     ):
         token = await sign_in(channel, dict(running.first.credentials))

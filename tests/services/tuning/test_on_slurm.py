@@ -16,10 +16,11 @@ import grpc
 import pytest
 
 from neocloud.core import contract
+from neocloud.core.registry import ServiceRegistry
 from neocloud.services.slurm.resources import (
-    BATCH_JOBS,
     SHOWN_PATH,
     BatchJob,
+    BatchJobs,
     ClusterUnreachable,
     CommandResult,
     NewJob,
@@ -48,9 +49,6 @@ class ScriptedJobs:
         self.all: list[BatchJob] = []
         self.submitted: list[NewJob] = []
         self.signalled: list[str] = []
-
-    def __call__(self, dependencies: Any) -> "ScriptedJobs":
-        return self
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
         self.submitted.append(job)
@@ -119,7 +117,7 @@ async def submitted_job(cloud: FakeCloud, jobs: ScriptedJobs, **spec: Any) -> st
 
 
 async def test_it_is_submitted_watched_and_its_model_comes_back(tmp_path: Path, jobs: ScriptedJobs) -> None:
-    async with fake_cloud(tmp_path, others={BATCH_JOBS: jobs}) as cloud:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs, nodes=2)
         (job,) = jobs.submitted
         assert {"--nodes=2", "--cpus-per-task=2", "--constraint=models", "--requeue"} <= {*job.options}
@@ -152,7 +150,7 @@ async def test_it_is_submitted_watched_and_its_model_comes_back(tmp_path: Path, 
 async def test_pause_waits_for_the_checkpoint_and_resume_submits_another(
     tmp_path: Path, jobs: ScriptedJobs
 ) -> None:
-    async with fake_cloud(tmp_path, others={BATCH_JOBS: jobs}) as cloud:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs)
         recipes = jobs.starts(cloud, job_id, 1)
         recipes.reach(5)
@@ -171,7 +169,7 @@ async def test_pause_waits_for_the_checkpoint_and_resume_submits_another(
 
 
 async def test_what_slurm_requeues_is_not_submitted_again(tmp_path: Path, jobs: ScriptedJobs) -> None:
-    async with fake_cloud(tmp_path, others={BATCH_JOBS: jobs}) as cloud:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs)
         recipes = jobs.starts(cloud, job_id, 1)
         recipes.reach(5)
@@ -187,7 +185,7 @@ async def test_what_slurm_requeues_is_not_submitted_again(tmp_path: Path, jobs: 
 async def test_a_job_that_ends_without_a_word_goes_on_but_not_for_ever(
     tmp_path: Path, jobs: ScriptedJobs
 ) -> None:
-    async with fake_cloud(tmp_path, others={BATCH_JOBS: jobs}) as cloud:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs)
         for number, ending in enumerate(("OUT_OF_MEMORY", "forgotten", "FAILED", "FAILED"), start=1):
             await eventually(lambda number=number: len(jobs.submitted) == number)
@@ -199,7 +197,7 @@ async def test_a_job_that_ends_without_a_word_goes_on_but_not_for_ever(
 
 
 async def test_cancel_ends_the_job_and_another_project_has_no_say(tmp_path: Path, jobs: ScriptedJobs) -> None:
-    async with fake_cloud(tmp_path, others={BATCH_JOBS: jobs}) as cloud:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs)
         await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
         await eventually(lambda: jobs.all[0].state == "CANCELLED")

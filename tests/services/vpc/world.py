@@ -8,6 +8,7 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Rules, Violation
 from neocloud.core.store import Resource
 from neocloud.services.vpc import resources as vpc
@@ -39,7 +40,7 @@ class PlainWorld:
     inventory: None = None
     now: datetime = NOW
     subject: None = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    provided: ServiceRegistry = field(default_factory=ServiceRegistry)
     made: int = 0
 
     def get(self, resource_id: str) -> Resource | None:

@@ -101,7 +101,7 @@ def as_seen(runtime: Runtime, kind: Kind, tx: Transaction, row: Resource) -> Any
     if kind.view is not None:
         kind.view(resource, tx, runtime.now())
     if kind.outside_view is not None:
-        kind.outside_view(resource, runtime.now(), runtime.dependencies.extras)
+        kind.outside_view(resource, runtime.now(), runtime.dependencies.provided)
     return resource
 
 

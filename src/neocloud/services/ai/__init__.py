@@ -8,11 +8,11 @@ from neocloud.services.ai.reconcile import reconcilers
 from neocloud.services.ai.resources import (
     ENDPOINT,
     ENDPOINT_ID_PREFIX,
-    IMAGES,
     JOB,
     JOB_ID_PREFIX,
     EndpointState,
     JobState,
+    KnownImages,
 )
 from neocloud.services.ai.rules import FILE_REQUEST_BYTES, EndpointRules, JobRules
 from neocloud.services.ai.views import without_secrets
@@ -50,6 +50,13 @@ JOBS = Kind(
     larger_request_bytes=FILE_REQUEST_BYTES,
 )
 
-SERVICE = Service(name="ai", kinds=(ENDPOINTS, JOBS), methods=METHODS, reconcilers=reconcilers, meters=METERS)
+SERVICE = Service(
+    name="ai",
+    kinds=(ENDPOINTS, JOBS),
+    methods=METHODS,
+    reconcilers=reconcilers,
+    meters=METERS,
+    provides={KnownImages: lambda dependencies: known_images(dependencies.settings)},
+)
 
-__all__ = ["IMAGES", "SERVICE", "known_images"]
+__all__ = ["SERVICE"]

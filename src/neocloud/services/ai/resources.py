@@ -1,7 +1,8 @@
 """Endpoint and Job: container images that are run for somebody. Names, states and reasons. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Protocol
 
 from neocloud.core import contract
 
@@ -22,11 +23,13 @@ ReadWrite = contract.enum("nebius.ai.v1.JobSpec.VolumeMount.Mode")
 CONTAINER = "main"
 POD = "main"
 
-IMAGES = "ai.images"
-"""Key in Dependencies.extras: `KnownImages`."""
 
-KnownImages = Callable[[], Sequence[str] | None]
-"""Names of the container images that this machine has; None where any will do, since nothing really runs."""
+class KnownImages(Protocol):
+    """The container images that this machine has."""
+
+    def __call__(self) -> Sequence[str] | None:
+        """Return their names; None where any will do, since nothing really runs."""
+        ...
 
 
 class EndpointState(StrEnum):

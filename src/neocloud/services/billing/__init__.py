@@ -2,16 +2,9 @@
 
 from neocloud.core.service import Kind, Service
 from neocloud.services.billing.api import METHODS
-from neocloud.services.billing.resources import (
-    METERS,
-    PRICES,
-    PRICING_POLICY,
-    PRICING_POLICY_ID_PREFIX,
-    TOKEN_PRICES,
-    USAGE_SOURCES,
-)
+from neocloud.services.billing.resources import PRICING_POLICY, PRICING_POLICY_ID_PREFIX, TokenPrices
 from neocloud.services.billing.rules.catalogue import token_prices
-from neocloud.services.billing.rules.price_list import PriceListError, load_price_list
+from neocloud.services.billing.rules.price_list import PriceList, PriceListError, load_price_list, price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules
 from neocloud.services.billing.views import pricing_policy_view
 
@@ -26,15 +19,11 @@ PRICING_POLICIES = Kind(
     view=pricing_policy_view,
 )
 
-SERVICE = Service(name="billing", kinds=(PRICING_POLICIES,), methods=METHODS)
+SERVICE = Service(
+    name="billing",
+    kinds=(PRICING_POLICIES,),
+    methods=METHODS,
+    provides={TokenPrices: lambda dependencies: token_prices(price_list(dependencies.provided))},
+)
 
-__all__ = [
-    "METERS",
-    "PRICES",
-    "SERVICE",
-    "TOKEN_PRICES",
-    "USAGE_SOURCES",
-    "PriceListError",
-    "load_price_list",
-    "token_prices",
-]
+__all__ = ["SERVICE", "PriceList", "PriceListError", "load_price_list"]

@@ -1,8 +1,8 @@
-"""Which messages this brick answers with, and the names under which the application hands it its parts."""
+"""Messages and resource types of billing, and the prices of tokens that it offers to other services."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from typing import Protocol
 
 from neocloud.core import contract
 
@@ -22,15 +22,6 @@ def policy_namespace(policy_id: str) -> str:
     """Return the namespace in which each instance that names the policy reserves its own id."""
     return f"{policy_id}/instances"
 
-
-METERS = "billing.meters"
-"""Key in Dependencies.extras: the meters of all bricks."""
-PRICES = "billing.prices"
-"""Key in Dependencies.extras: the PriceList to charge by; the one that comes along when it is missing."""
-USAGE_SOURCES = "billing.usage-sources"
-"""Key in Dependencies.extras: who tells usage besides the meters; a sequence of core.usage.UsageSource."""
-TOKEN_PRICES = "billing.token-prices"
-"""Key in Dependencies.extras: a TokenPrices."""
 
 INPUT, CACHED_INPUT, OUTPUT = "input", "cached-input", "output"
 TOKEN_KINDS = (INPUT, CACHED_INPUT, OUTPUT)
@@ -63,5 +54,7 @@ class TokenTerms:
         return bool(self.input and self.output)
 
 
-TokenPrices = Callable[[str, date], TokenTerms]
-"""The terms of a model by a name of it ("-fast" after it in that flavour), on a day (UTC)."""
+class TokenPrices(Protocol):
+    def __call__(self, name: str, day: date, /) -> TokenTerms:
+        """Return the terms of a model by a name of it ("-fast" after it in that flavour), on a day (UTC)."""
+        ...

@@ -3,8 +3,8 @@
 from neocloud.core.service import Service
 from neocloud.services.emulator.api import METHODS
 from neocloud.services.emulator.faults import FaultBook
-from neocloud.services.emulator.resources import FAULTS, INCIDENTS, Incidents
+from neocloud.services.emulator.resources import Incidents
 
 SERVICE = Service(name="emulator", methods=METHODS)
 
-__all__ = ["FAULTS", "INCIDENTS", "SERVICE", "FaultBook", "Incidents"]
+__all__ = ["SERVICE", "FaultBook", "Incidents"]

@@ -6,8 +6,6 @@ from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.services.emulator.faults import FaultBook
 from neocloud.services.emulator.resources import (
-    FAULTS,
-    INCIDENTS,
     PERMISSION,
     ClearFaultsResponse,
     Incidents,
@@ -39,7 +37,7 @@ async def clear(call: Call, request: Any) -> Any:
 async def _cause(call: Call, spec: Any) -> str:
     """Make it happen to the resource, now."""
     await _require_own(call, spec.resource_id)
-    incidents: Incidents = call.dependencies.extras[INCIDENTS]
+    incidents = call.dependencies.provided.get(Incidents)
     kind = kind_of(spec)
     if kind == "pod_crash":
         return await incidents.crash(spec.resource_id, spec.pod_crash.pod)
@@ -62,7 +60,7 @@ def _tenant(call: Call) -> str:
 
 
 def _book(call: Call) -> FaultBook:
-    return call.dependencies.extras[FAULTS]
+    return call.dependencies.provided.get(FaultBook)
 
 
 METHODS = (

@@ -1,4 +1,4 @@
-"""Words others may rely on: message classes, and the keys of what the app hands in."""
+"""Message classes, and the interface through which faults reach resources."""
 
 from typing import Protocol
 
@@ -14,11 +14,6 @@ FAULT_ID_PREFIX = "fault"
 PACKAGE = "neocloud.emulator."
 """Calls of it meet no faults: else nobody could clear one that is too broad."""
 PERMISSION = "emulator.faults.manage"
-
-FAULTS = "emulator.faults"
-"""Key in Dependencies.extras of the FaultBook."""
-INCIDENTS = "emulator.incidents"
-"""Key in Dependencies.extras of the Incidents."""
 
 
 class Incidents(Protocol):

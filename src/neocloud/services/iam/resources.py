@@ -4,13 +4,14 @@ Tenant and Project are one message in the published API, `Container`: a row with
 row with one is a project.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Protocol
 
 from neocloud.core import contract
-from neocloud.core.service import Subject
+from neocloud.core.service import Authenticator, Subject
 from neocloud.core.store.protocol import Resource
 
 CONTAINER = "nebius.iam.v1.Container"
@@ -82,29 +83,41 @@ SECRETS_ID = "iam"
 """The store keeps this brick's own secrets under this id."""
 SIGNING_KEY_SECRET = "access-token-signing-key"
 
-TOKEN_ISSUER = "iam.token-issuer"
-"""Where `Dependencies.extras` has a TokenIssuer."""
-TokenIssuer = Callable[[str, timedelta], Awaitable[tuple[str, datetime]]]
-"""(service account id, lifetime) -> (access token, when it ends): for what acts as the account, e.g. a
-machine. The token dies with the account. Raises ApiError (not found) when there is no such account."""
 
-AUTHENTICATOR = "iam.authenticator"
-"""Where `Dependencies.extras` has a core.service.Authenticator, for parts that are handed tokens."""
-TENANT_RIGHTS = "iam.tenant-rights"
-"""Where `Dependencies.extras` has a TenantRights."""
+class TokenIssuer(Protocol):
+    """Issues access tokens for workloads that act as a service account, e.g. a machine."""
+
+    async def __call__(self, service_account_id: str, lifetime: timedelta, /) -> tuple[str, datetime]:
+        """Return an access token and when it ends; it becomes invalid when the account is deleted. Raises
+        ApiError (not found) when there is no such account."""
+        ...
+
+
+class TokenAuthenticator(Authenticator, Protocol):
+    """Authenticates tokens that a service was handed, and work that outlives its token."""
+
+    async def proof_of(self, token: str) -> str:
+        """Return what a token stands on, of use without the token."""
+        ...
+
+    async def authenticate_proof(self, proof: str) -> Subject:
+        """Return the subject that a result of `proof_of` stands for. Raises ApiError once it was revoked."""
+        ...
 
 
 @dataclass(frozen=True)
 class ProjectRights:
-    """Which of the permissions that were asked for a subject has in one project."""
+    """The requested permissions that a subject has in one project."""
 
     project_id: str
     project_name: str
     permissions: tuple[str, ...]
 
 
-TenantRights = Callable[[Subject, Sequence[str]], Awaitable[Sequence[ProjectRights]]]
-"""(subject, permissions) -> every project of the subject's tenant where it has any of them, by id."""
+class TenantRights(Protocol):
+    async def __call__(self, subject: Subject, permissions: Sequence[str], /) -> Sequence[ProjectRights]:
+        """Return every project of the subject's tenant where it has any of the permissions, by id."""
+        ...
 
 
 class State(StrEnum):

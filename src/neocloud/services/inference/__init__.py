@@ -1,13 +1,31 @@
 """Inference: models, the deployments that serve them, and what may be spent on their tokens."""
 
 from neocloud.core.service import Service
+from neocloud.gateway_key import GatewayKey, load_or_make_gateway_key
 from neocloud.services.inference.api import KINDS, METHODS
-from neocloud.services.inference.extras import MONTHLY_SPENDING, ROUTE_CHANGES, extras
 from neocloud.services.inference.meter import PlaceMeter
 from neocloud.services.inference.reconcile import reconcilers
+from neocloud.services.inference.reconcile.engine_client import EngineClient, HttpEngineClient
+from neocloud.services.inference.reconcile.reader import FolderReader, ModelReader
+from neocloud.services.inference.resources import ModelFolders, MonthlySpending
+from neocloud.services.inference.route_changes import RouteChanges
+from neocloud.services.inference.traffic import TrafficBoard
 
 SERVICE = Service(
-    name="inference", kinds=KINDS, methods=METHODS, reconcilers=reconcilers, meters=(PlaceMeter(),)
+    name="inference",
+    kinds=KINDS,
+    methods=METHODS,
+    reconcilers=reconcilers,
+    meters=(PlaceMeter(),),
+    provides={
+        TrafficBoard: lambda dependencies: TrafficBoard(dependencies.clock),
+        ModelFolders: lambda dependencies: ModelFolders(
+            dependencies.settings.home / "models", dependencies.settings.model_folders
+        ),
+        ModelReader: lambda dependencies: FolderReader(),
+        EngineClient: lambda dependencies: HttpEngineClient(),
+        GatewayKey: lambda dependencies: load_or_make_gateway_key(dependencies.settings.home),
+    },
 )
 
-__all__ = ["MONTHLY_SPENDING", "ROUTE_CHANGES", "SERVICE", "extras"]
+__all__ = ["SERVICE", "MonthlySpending", "RouteChanges"]

@@ -6,9 +6,11 @@ Lookups only: where weights lie, what a model is called by clients, which claims
 import json
 import re
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from neocloud.core import contract
 from neocloud.core.osfiles import Folder
@@ -54,8 +56,11 @@ ENGINE_PORT = 8000
 ENGINE_KEY = "engine.key"
 """The secret of a deployment in the store: bearer token of its replicas. Only the gateway gets to know it."""
 
-MODEL_FOLDERS = "inference.modelFolders"
-"""Key in Dependencies.extras: a ModelFolders, where weights may lie on this machine."""
+
+class MonthlySpending(Protocol):
+    def __call__(self, project_id: str, moment: datetime, /) -> Decimal:
+        """Return the US dollars spent on tokens in that moment's calendar month, UTC."""
+        ...
 
 
 class ModelState(StrEnum):

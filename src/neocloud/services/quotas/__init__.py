@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from neocloud.core.service import Service
 from neocloud.services.quotas.api import METHODS
 from neocloud.services.quotas.ledger import Ledger
-from neocloud.services.quotas.resources import QUOTAS
 from neocloud.services.quotas.rules import QuotaFileError, Quotas, load_quotas
 
 SERVICE = Service(name="quotas", methods=METHODS)
@@ -16,4 +15,4 @@ def ledger(services: Iterable[Service], quotas: Quotas) -> Ledger:
     return Ledger({kind.message: kind.rules for service in services for kind in service.kinds}, quotas)
 
 
-__all__ = ["QUOTAS", "SERVICE", "Ledger", "QuotaFileError", "ledger", "load_quotas"]
+__all__ = ["SERVICE", "Ledger", "QuotaFileError", "Quotas", "ledger", "load_quotas"]

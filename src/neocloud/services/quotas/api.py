@@ -15,7 +15,6 @@ from neocloud.services.quotas.ledger import limit_of
 from neocloud.services.quotas.resources import (
     ACTIVE,
     ALLOWANCE,
-    QUOTAS,
     SERVICE_NAME,
     ListResponse,
     QuotaAllowance,
@@ -123,7 +122,7 @@ def _place(tx: Transaction, call: Call, parent_id: str, field: str) -> Place:
     tenant = container if is_tenant(container) else tx.get(container.parent_id)
     assert tenant is not None, "A project has a tenant."
     region = getattr(call.dependencies.settings, "region", "")
-    quotas = call.dependencies.extras.get(QUOTAS) or default_quotas()
+    quotas = call.dependencies.provided.find(Quotas) or default_quotas()
     return Place(container, tenant, region, quotas)
 
 

@@ -13,8 +13,6 @@ UsageState = contract.enum("nebius.quotas.v1.QuotaAllowanceStatus.UsageState")
 ListResponse = contract.message("nebius.quotas.v1.ListQuotaAllowancesResponse")
 
 ACTIVE = "STATE_ACTIVE"
-QUOTAS = "quotas"
-"""Key in Dependencies.extras: the quotas there are; those that come along when it is missing."""
 
 _PREFIX = "quotaallowance-"
 _DIGEST_LENGTH = 12

@@ -4,7 +4,6 @@ A limit that somebody set is an allowance, a row of its own; where there is none
 """
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -32,7 +31,8 @@ class Quota:
     service_title: str
 
 
-Quotas = Mapping[str, Quota]
+class Quotas(dict[str, Quota]):
+    """All quotas by name."""
 
 
 def load_quotas(path: Path | None) -> Quotas:
@@ -68,7 +68,7 @@ def parse_quotas(text: str, source: str) -> Quotas:
     by_name = {quota.name: quota for quota in found}
     if len(by_name) < len(found):
         raise QuotaFileError(f"{source} has the same name twice. Remove one of the two.")
-    return by_name
+    return Quotas(by_name)
 
 
 def _quota(service: Any, entry: Any) -> Quota:

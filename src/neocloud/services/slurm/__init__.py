@@ -3,10 +3,12 @@
 from neocloud.core.service import Dependencies, Service
 from neocloud.services.slurm.api import KINDS, METHODS
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.login_ports import LOGIN_PORTS, LoginPorts
+from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.meter import ClusterMeter
 from neocloud.services.slurm.reconcile import ClusterReconciler
-from neocloud.services.slurm.resources import BATCH_JOBS
+from neocloud.services.slurm.reconcile.access import SlurmFactory
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest
+from neocloud.services.slurm.resources import BatchJobs
 
 
 def _reconcilers(dependencies: Dependencies) -> tuple[ClusterReconciler, ...]:
@@ -19,11 +21,11 @@ SERVICE = Service(
     methods=METHODS,
     reconcilers=_reconcilers,
     meters=(ClusterMeter(),),
+    provides={
+        BatchJobs: ClusterJobs.of,
+        LoginPorts: lambda dependencies: LoginPorts.of(dependencies.settings),
+        SlurmFactory: lambda dependencies: SlurmRest,
+    },
 )
 
-batch_jobs = ClusterJobs.of
-"""What `extras[BATCH_JOBS]` is."""
-login_ports = LoginPorts.of
-"""What `extras[LOGIN_PORTS]` is, from the settings."""
-
-__all__ = ["BATCH_JOBS", "LOGIN_PORTS", "SERVICE", "batch_jobs", "login_ports"]
+__all__ = ["SERVICE"]

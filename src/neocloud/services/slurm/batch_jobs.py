@@ -1,4 +1,4 @@
-"""Jobs of clusters for other bricks: `extras[BATCH_JOBS]`. They go the ways of users' jobs."""
+"""Jobs of clusters for other services: they take the same path as users' jobs."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, EngineError
-from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
+from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.slurmrestd import (
     SlurmApi,
     SlurmError,
     SlurmJob,
-    SlurmRest,
     SlurmUnreachable,
 )
 from neocloud.services.slurm.resources import (
@@ -38,7 +37,7 @@ TAIL_BYTES = 256 * 1024
 
 
 class ClusterJobs:
-    """A resources.BatchJobs."""
+    """Implements `resources.BatchJobs`."""
 
     def __init__(self, engine: Engine, store: Store, access: SlurmAccess) -> None:
         self._engine = engine
@@ -47,9 +46,7 @@ class ClusterJobs:
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ClusterJobs":
-        factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
-        access = SlurmAccess(dependencies.engine, dependencies.store, factory)
-        return cls(dependencies.engine, dependencies.store, access)
+        return cls(dependencies.engine, dependencies.store, SlurmAccess.of(dependencies))
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
         await self._require_ready(cluster_id)

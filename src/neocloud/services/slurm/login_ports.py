@@ -1,11 +1,7 @@
 """Which ports of this machine login nodes may have: the operator's range without the cloud's own ports."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-LOGIN_PORTS = "slurm.login_ports"
-"""Key in Dependencies.extras of the running cloud's LoginPorts."""
 
 FIRST_LOGIN_PORT = 2222
 LAST_LOGIN_PORT = 2999
@@ -28,10 +24,6 @@ class LoginPorts:
         )
         first, last = settings.login_ports
         return cls(first, last, frozenset(port for port in own if port))
-
-    @classmethod
-    def in_extras(cls, extras: Mapping[str, Any]) -> "LoginPorts":
-        return extras.get(LOGIN_PORTS) or cls()
 
     def allows(self, port: int) -> bool:
         return self.first <= port <= self.last and port not in self.own

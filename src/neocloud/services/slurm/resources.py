@@ -1,6 +1,6 @@
 """Which nouns this brick has, their states, and the names other parts may rely on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -152,9 +152,3 @@ class BatchJobs(Protocol):
         """On the login node, as root, with the shared root as "/". For what takes seconds. Raises
         ClusterUnreachable, also when it prints more than `max_output_bytes`."""
         ...
-
-
-BATCH_JOBS = "slurm.batch-jobs"
-"""Where `Dependencies.extras` has a BatchJobsOf."""
-BatchJobsOf = Callable[[Any], BatchJobs]
-"""core.service.Dependencies -> the jobs of their clusters."""

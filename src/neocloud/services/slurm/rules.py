@@ -105,7 +105,7 @@ def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
 
 def _login_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
     port = new.spec.login.port
-    ports = LoginPorts.in_extras(world.extras)
+    ports = world.provided.find(LoginPorts) or LoginPorts()
     if not port or (old and port == old.spec.login.port):
         return  # a cluster keeps its port when the operator changes the range
     if not ports.allows(port):

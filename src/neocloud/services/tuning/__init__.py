@@ -2,7 +2,7 @@
 
 from neocloud.core.service import Service
 from neocloud.services.tuning.api import KINDS, METHODS
-from neocloud.services.tuning.files import FILES, Files
+from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.meter import FineTuningJobMeter
 from neocloud.services.tuning.reconcile import reconcilers
 
@@ -14,4 +14,4 @@ SERVICE = Service(
     meters=(FineTuningJobMeter(),),
 )
 
-__all__ = ["FILES", "SERVICE", "Files"]
+__all__ = ["SERVICE", "Files"]

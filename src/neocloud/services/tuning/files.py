@@ -1,10 +1,7 @@
-"""What the brick needs of the files that were uploaded to the gateway; `app.py` hands in who keeps them."""
+"""The interface to files that were uploaded to the gateway. The composition provides its implementation."""
 
 from pathlib import Path
 from typing import Protocol
-
-FILES = "tuning.files"
-"""Key in Dependencies.extras under which a Files is found."""
 
 
 class Files(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 from neocloud.core.service import Violation, World
 from neocloud.core.store.writing import refuse_while_writing
-from neocloud.services.ai.resources import IMAGES, KnownImages
+from neocloud.services.ai.resources import KnownImages
 
 MOST_FILE_BYTES = 1024 * 1024
 """Of all injected files together."""
@@ -40,7 +40,7 @@ def container_violations(spec: Any, world: World) -> Iterable[Violation]:
 
 
 def _image(image: str, world: World) -> Iterable[Violation]:
-    known: KnownImages | None = world.extras.get(IMAGES)
+    known = world.provided.find(KnownImages)
     names = known() if known else None
     if names is not None and image not in names:
         there = ", ".join(names) or "none yet"

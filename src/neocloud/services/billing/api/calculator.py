@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.services.billing.resources import PRICES
 from neocloud.services.billing.rules.estimate import (
     SPANS,
     USUAL_SPANS,
@@ -22,7 +21,7 @@ from neocloud.services.billing.rules.estimate import (
     rounded_up,
     units,
 )
-from neocloud.services.billing.rules.price_list import PriceList, default_price_list
+from neocloud.services.billing.rules.price_list import PriceList, price_list
 
 _V1, _V1ALPHA1 = "nebius.billing.v1", "nebius.billing.v1alpha1"
 Response = contract.message(f"{_V1}.EstimateBatchResponse")
@@ -77,7 +76,7 @@ def _alpha(call: Call, response: str, specs: Iterable[Any]) -> Any:
 
 
 def _prices(call: Call) -> PriceList:
-    return call.dependencies.extras.get(PRICES) or default_price_list()
+    return price_list(call.dependencies.provided)
 
 
 def _spans(request: Any) -> Sequence[str]:

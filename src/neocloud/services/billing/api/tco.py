@@ -10,8 +10,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.services.billing.resources import PRICES
-from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, default_price_list
+from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, price_list
 from neocloud.services.billing.tco import notes
 from neocloud.services.billing.tco.guide import choices
 from neocloud.services.billing.tco.materials import NoPrice, Row, cents, priced, totals
@@ -45,7 +44,7 @@ _TOKENS = "tokens."
 
 
 async def estimate(call: Call, request: Any) -> Any:
-    prices = call.dependencies.extras.get(PRICES) or default_price_list()
+    prices = price_list(call.dependencies.provided)
     day = call.dependencies.clock.now().date()
     try:
         chosen = values((each.name, each.value) for each in request.values)

@@ -10,15 +10,13 @@ from neocloud.services.billing.resources import (
     CACHED_INPUT,
     INPUT,
     OUTPUT,
-    PRICES,
     TOKEN_KINDS,
-    TOKEN_PRICES,
     TokenPrices,
     token_sku,
 )
 from neocloud.services.billing.rules.catalogue import priced_models, token_prices
 from neocloud.services.billing.rules.estimate import exact
-from neocloud.services.billing.rules.price_list import PriceList, Unit, default_price_list
+from neocloud.services.billing.rules.price_list import PriceList, Unit, price_list
 
 _SERVICE = "neocloud.billing.v1.TokenPriceService"
 ListResponse = contract.message("neocloud.billing.v1.ListTokenPricesResponse")
@@ -68,9 +66,8 @@ async def estimate_tokens(call: Call, request: Any) -> Any:
 
 
 def _prices(call: Call) -> tuple[PriceList, TokenPrices]:
-    extras = call.dependencies.extras
-    prices = extras.get(PRICES) or default_price_list()
-    return prices, extras.get(TOKEN_PRICES) or token_prices(prices)
+    prices = price_list(call.dependencies.provided)
+    return prices, token_prices(prices)
 
 
 METHODS = (

@@ -13,18 +13,15 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
-from neocloud.core.usage import CountedUsage, Meter, UsageRecord, UsageSource, kept_from
+from neocloud.core.usage import CountedUsage, Meter, Meters, UsageRecord, UsageSource, kept_from
 from neocloud.services.billing.api.usage_pages import Window, key, page, place
 from neocloud.services.billing.resources import (
-    METERS,
-    PRICES,
-    USAGE_SOURCES,
     ListUsageResponse,
     Report,
     ReportLine,
     UsageRecordMessage,
 )
-from neocloud.services.billing.rules.price_list import default_price_list
+from neocloud.services.billing.rules.price_list import price_list
 from neocloud.services.billing.rules.rating import Line, rate, total
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 
@@ -43,7 +40,7 @@ async def list_usage(call: Call, request: Any) -> Any:
 
 async def get_report(call: Call, request: Any) -> Any:
     window = _window(request, call.dependencies.clock.now())
-    prices = call.dependencies.extras.get(PRICES) or default_price_list()
+    prices = price_list(call.dependencies.provided)
     lines = rate(await _usage(call, request.parent_id, window), prices)
     return Report(
         lines=[_line_message(line) for line in lines],
@@ -67,9 +64,8 @@ def _window(request: Any, now: datetime) -> Window:
 
 
 async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRecord | CountedUsage]:
-    extras, store = call.dependencies.extras, call.dependencies.store
-    meters: Sequence[Meter] = extras[METERS]
-    sources: Sequence[UsageSource] = extras.get(USAGE_SOURCES, ())
+    provided, store = call.dependencies.provided, call.dependencies.store
+    meters, source = provided.get(Meters), provided.find(UsageSource)
     projects, kept = await store.read(lambda tx: (_projects(tx, parent_id), kept_from(tx)))
     if kept is not None and window.start < kept:
         shown = kept.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -82,7 +78,7 @@ async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRe
         if history[0].kind in meter.kinds
         for record in meter(history, window.start, window.end)
     ]
-    for source in sources:
+    if source is not None:
         found += await asyncio.to_thread(source, projects, window.start, window.end)
     return sorted(found, key=key)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from neocloud.core.registry import ServiceRegistry
 from neocloud.services.billing.resources import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
 from neocloud.services.billing.rules.unique_yaml import DuplicateKey, load_unique
 from neocloud.services.compute.resources import Preset
@@ -196,3 +197,8 @@ def _day(name: str, value: Any) -> date:
     if type(value) is date:
         return value
     raise PriceListError(f"{name}: a day must be written as 2026-01-31, not {value!r}")
+
+
+def price_list(provided: ServiceRegistry) -> PriceList:
+    """Return the price list to charge by: the operator's, else the one that ships."""
+    return provided.find(PriceList) or default_price_list()

@@ -12,8 +12,8 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Rules, Violation, World
 from neocloud.core.store.protocol import Resource
-from neocloud.services.billing.resources import PRICES, PricingPolicyState, SchedulingState, policy_namespace
-from neocloud.services.billing.rules.price_list import PriceList, Unit, default_price_list
+from neocloud.services.billing.resources import PricingPolicyState, SchedulingState, policy_namespace
+from neocloud.services.billing.rules.price_list import Unit, price_list
 from neocloud.services.compute.resources import InstanceState, platforms
 
 _PRICE = re.compile(r"\d{1,9}(\.\d{1,3})?")
@@ -37,7 +37,7 @@ class PricingPolicyRules(Rules):
             _check_unused(new.metadata, world, "Its price changes")
 
     def complete(self, new: Any, old: Any | None, world: World) -> None:
-        prices: PriceList = world.extras.get(PRICES) or default_price_list()
+        prices = price_list(world.provided)
         sku_id = _sku_id(_platform(new.spec))
         sku = prices.skus.get(sku_id)
         today = sku.price_on(world.now.date()) if sku and sku.unit is Unit.GPU_HOUR else None

@@ -11,7 +11,7 @@ from neocloud.engines.base import KubernetesObject
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import identity_secret
 from neocloud.services.compute.resources.instance import InstanceReason
-from neocloud.services.iam.resources import TOKEN_ISSUER, TokenIssuer
+from neocloud.services.iam.resources import TokenIssuer
 
 LIFETIME = timedelta(hours=1)
 RENEW_BEFORE = timedelta(minutes=20)
@@ -27,7 +27,7 @@ class IdentityTokens:
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "IdentityTokens":
-        return cls(dependencies.extras.get(TOKEN_ISSUER), dependencies.clock)
+        return cls(dependencies.provided.find(TokenIssuer), dependencies.clock)
 
     async def objects(self, scope: MachineScope) -> Sequence[KubernetesObject]:
         account_id = scope.instance.spec.service_account_id

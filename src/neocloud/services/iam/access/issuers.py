@@ -21,7 +21,6 @@ from neocloud.services.iam.access.recent import Recent
 
 _LOG = logging.getLogger("neocloud.iam")
 
-ISSUERS = "iam.issuers"
 KEEP_SECONDS = 600.0
 LOOK_AGAIN_SECONDS = 10.0
 
@@ -47,7 +46,7 @@ class Endpoints:
 
 @dataclass
 class Issuers:
-    """One for the whole cloud, in `Dependencies.extras`."""
+    """The clients of all issuers; there is one in each control plane."""
 
     clock: Clock
     outgoing: Outgoing = field(default_factory=Outgoing)
@@ -121,7 +120,7 @@ class Issuers:
 
 
 def issuers_of(dependencies: Dependencies) -> Issuers:
-    return dependencies.extras[ISSUERS]
+    return dependencies.provided.get(Issuers)
 
 
 def unusable(url: str, why: str) -> IssuerUnusable:

@@ -15,7 +15,6 @@ from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 
-PASSWORDS = "iam.passwords"
 _PASSWORD = "password"
 MAX_AT_ONCE = 2
 """Each check takes 64 MiB and a processor for as long as it lasts; more than these wait,"""
@@ -26,8 +25,8 @@ MAX_WAIT_SECONDS = 10.0
 
 
 class PasswordChecker:
-    """Slow on purpose, so it works beside the event loop and only some at a time. One for the whole cloud, in
-    `Dependencies.extras`."""
+    """Slow on purpose, so it works beside the event loop and only some at a time. There is one in
+    each control plane."""
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
@@ -87,7 +86,7 @@ def _too_many() -> contract.ApiError:
 
 
 def checker_of(dependencies: Dependencies) -> PasswordChecker:
-    return dependencies.extras[PASSWORDS]
+    return dependencies.provided.get(PasswordChecker)
 
 
 def generate_password() -> str:

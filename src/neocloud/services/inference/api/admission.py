@@ -5,12 +5,12 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Transaction
-from neocloud.gateway_key import GATEWAY_KEY, is_shown
+from neocloud.gateway_key import GatewayKey
 from neocloud.services.iam.resources import (
-    AUTHENTICATOR,
     CONTAINER,
     SERVICE_ACCOUNT,
-    TENANT_RIGHTS,
+    TenantRights,
+    TokenAuthenticator,
     is_project,
 )
 
@@ -28,15 +28,16 @@ AdmitResponse = contract.message("neocloud.inference.v1.AdmitResponse")
 
 def require_gateway(call: Call) -> None:
     """Raises ApiError unless the call carries the gateway's key, in the same words whatever it is."""
-    if not is_shown(call.dependencies.extras.get(GATEWAY_KEY, ""), call.headers):
+    key = call.dependencies.provided.find(GatewayKey)
+    if key is None or not key.is_shown(call.headers):
         raise contract.permission_denied("", "", "Only this cloud's gateway may call this.")
 
 
 async def admit(call: Call, request: Any) -> Any:
     """Return the subject of a token or earlier proof, and its rights. Raises ApiError (unauthenticated)."""
     require_gateway(call)
-    extras = call.dependencies.extras
-    authenticator = extras[AUTHENTICATOR]
+    provided = call.dependencies.provided
+    authenticator = provided.get(TokenAuthenticator)
     if request.proof and not request.token:
         subject, proof = await authenticator.authenticate_proof(request.proof), request.proof
     else:
@@ -45,7 +46,7 @@ async def admit(call: Call, request: Any) -> Any:
     answer = AdmitResponse(
         subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id, proof=proof
     )
-    for each in await extras[TENANT_RIGHTS](subject, PERMISSIONS):
+    for each in await provided.get(TenantRights)(subject, PERMISSIONS):
         answer.grants.add(
             project_id=each.project_id, project_name=each.project_name, permissions=each.permissions
         )

@@ -9,10 +9,9 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.billing.resources import TOKEN_PRICES, TokenPrices, TokenTerms
+from neocloud.services.billing.resources import TokenPrices, TokenTerms
 from neocloud.services.inference.api.admission import admit, require_gateway
 from neocloud.services.inference.api.routes import TermsOf, read_routes
-from neocloud.services.inference.extras import ROUTE_CHANGES, TRAFFIC
 from neocloud.services.inference.resources import DEPLOYMENT
 from neocloud.services.inference.route_changes import RouteChanges
 from neocloud.services.inference.traffic import TrafficBoard
@@ -25,7 +24,7 @@ ReportTrafficResponse = contract.message("neocloud.inference.v1.ReportTrafficRes
 
 async def list_routes(call: Call, request: Any) -> Any:
     require_gateway(call)
-    changes: RouteChanges = call.dependencies.extras[ROUTE_CHANGES]
+    changes = call.dependencies.provided.get(RouteChanges)
     store, clock = call.dependencies.store, call.dependencies.clock
     terms = _terms_of(call)
     until = clock.monotonic() + min(max(request.wait_seconds, 0), LONGEST_WAIT_SECONDS)
@@ -41,14 +40,14 @@ async def list_routes(call: Call, request: Any) -> Any:
 
 def _terms_of(call: Call) -> TermsOf:
     """As of today; without a price list nothing has a price."""
-    prices: TokenPrices = call.dependencies.extras.get(TOKEN_PRICES, lambda name, day: TokenTerms())
+    prices = call.dependencies.provided.find(TokenPrices)
     today = call.dependencies.clock.now().astimezone(UTC).date()
-    return lambda name: prices(name, today)
+    return lambda name: prices(name, today) if prices else TokenTerms()
 
 
 async def report_traffic(call: Call, request: Any) -> Any:
     require_gateway(call)
-    board: TrafficBoard = call.dependencies.extras[TRAFFIC]
+    board = call.dependencies.provided.get(TrafficBoard)
     waiting = board.report(request.items)
     if waiting:
         await call.dependencies.store.write(lambda tx: _wake(tx, waiting, call))

@@ -5,8 +5,8 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.inference.extras import TRAFFIC
 from neocloud.services.inference.resources import DEPLOYMENT
+from neocloud.services.inference.traffic import TrafficBoard
 
 WakeDeploymentResponse = contract.message("neocloud.inference.v1.WakeDeploymentResponse")
 
@@ -23,7 +23,7 @@ async def wake(call: Call, request: Any) -> Any:
         tx.enqueue(row.id, now)
 
     await call.dependencies.store.write(work)
-    call.dependencies.extras[TRAFFIC].wake(request.id)
+    call.dependencies.provided.get(TrafficBoard).wake(request.id)
     return WakeDeploymentResponse()
 
 

@@ -14,15 +14,12 @@ from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
-from neocloud.services.inference.extras import TRAFFIC
 from neocloud.services.inference.reconcile.adapters import lay, load_into, tidy
 from neocloud.services.inference.reconcile.deployment_status import deployment_status
 from neocloud.services.inference.reconcile.engine_client import (
-    ENGINE_CLIENT,
     EngineClient,
     EngineRefused,
     EngineSilent,
-    HttpEngineClient,
 )
 from neocloud.services.inference.reconcile.failures import GIVE_UP_AFTER, explain, pause
 from neocloud.services.inference.reconcile.placement import Placement, Seen
@@ -32,7 +29,6 @@ from neocloud.services.inference.reconcile.scope import Scope, read_scope
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     ENGINE_KEY,
-    MODEL_FOLDERS,
     MODULE_NAME,
     DeploymentReason,
     ModelFolders,
@@ -73,9 +69,9 @@ class DeploymentReconciler:
         return cls(
             dependencies.engine,
             placements(dependencies),
-            dependencies.extras.get(ENGINE_CLIENT) or HttpEngineClient(),
-            dependencies.extras[MODEL_FOLDERS],
-            dependencies.extras.get(TRAFFIC),
+            dependencies.provided.get(EngineClient),
+            dependencies.provided.get(ModelFolders),
+            dependencies.provided.find(TrafficBoard),
         )
 
     async def scope(self, context: Context) -> Scope:

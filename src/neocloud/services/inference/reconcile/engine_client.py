@@ -8,9 +8,6 @@ from typing import Any, Protocol
 
 import httpx
 
-ENGINE_CLIENT = "inference.engineClient"
-"""Key in Dependencies.extras under which another EngineClient may be handed in."""
-
 SHORT_SECONDS = 10.0
 LONG_SECONDS = 120.0
 """Loading reads a disk; the first answer of a kind compiles."""

@@ -15,13 +15,12 @@ from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult,
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.services.inference.reconcile.log_tail import last_lines
-from neocloud.services.inference.reconcile.reader import MODEL_READER, FolderReader, ModelReader
+from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights
 from neocloud.services.inference.render import FETCH_POD, fetch_objects
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,
-    MODEL_FOLDERS,
     Location,
     ModelFolders,
     ModelReason,
@@ -64,8 +63,8 @@ class ModelReconciler:
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ModelReconciler":
-        reader = dependencies.extras.get(MODEL_READER) or FolderReader()
-        folders = dependencies.extras[MODEL_FOLDERS]
+        reader = dependencies.provided.get(ModelReader)
+        folders = dependencies.provided.get(ModelFolders)
         return cls(dependencies.engine, folders, reader, lambda: dependencies.settings.image("jail"))
 
     async def scope(self, context: Context) -> ModelScope:

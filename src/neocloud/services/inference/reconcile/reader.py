@@ -10,9 +10,6 @@ from neocloud.services.inference.reconcile.safetensors import BadWeights
 from neocloud.services.inference.reconcile.weights import read_weights
 from neocloud.services.inference.resources import ADAPTER_WEIGHTS, Location, ModelStatus, weights_digest
 
-MODEL_READER = "inference.modelReader"
-"""Key in Dependencies.extras under which another ModelReader may be handed in."""
-
 
 class ModelReader(Protocol):
     reads_files: bool

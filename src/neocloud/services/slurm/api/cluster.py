@@ -6,20 +6,17 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call
-from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
+from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.slurmrestd import (
     SlurmApi,
     SlurmError,
-    SlurmRest,
     SlurmUnreachable,
 )
 from neocloud.services.slurm.resources import CLUSTER, USABLE_STATES
 
 
 def access(call: Call) -> SlurmAccess:
-    dependencies = call.dependencies
-    factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
-    return SlurmAccess(dependencies.engine, dependencies.store, factory)
+    return SlurmAccess.of(call.dependencies)
 
 
 async def ready_cluster(call: Call, cluster_id: str) -> Any:

@@ -3,20 +3,22 @@
 Nothing is cached between calls: pods may move, so the address is looked up each time.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
+from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Reference
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
 from neocloud.services.slurm.resources import Secret, namespace
 
-SlurmFactory = Callable[[str, bytes], SlurmApi]
-"""Opens the REST service at an address with the cluster's JWT key."""
 
-SLURM_FACTORY = "slurm.factory"
-"""Key in Dependencies.extras under which another SlurmFactory may be handed in."""
+class SlurmFactory(Protocol):
+    def __call__(self, address: str, key: bytes, /) -> SlurmApi:
+        """Open the REST service at an address with the cluster's JWT key."""
+        ...
 
 
 class SlurmAccess:
@@ -26,6 +28,11 @@ class SlurmAccess:
         self._engine = engine
         self._store = store
         self._factory = factory
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "SlurmAccess":
+        factory = dependencies.provided.get(SlurmFactory)
+        return cls(dependencies.engine, dependencies.store, factory)
 
     @asynccontextmanager
     async def api(self, cluster_id: str) -> AsyncIterator[SlurmApi]:

@@ -24,10 +24,10 @@ from neocloud.services.compute.resources import (
 )
 from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.reconcile import workers
-from neocloud.services.slurm.reconcile.access import SLURM_FACTORY, SlurmAccess
+from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.filesystems import find_filesystems
 from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest, SlurmUnreachable
+from neocloud.services.slurm.reconcile.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.reconcile.status import cluster_status
 from neocloud.services.slurm.reconcile.subnet import find_interfaces, give_back_addresses
 from neocloud.services.slurm.render import (
@@ -64,11 +64,10 @@ class ClusterReconciler:
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ClusterReconciler":
-        factory = dependencies.extras.get(SLURM_FACTORY, SlurmRest)
-        access = SlurmAccess(dependencies.engine, dependencies.store, factory)
+        access = SlurmAccess.of(dependencies)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         image = functools.cache(dependencies.settings.slurm_image)
-        ports = LoginPorts.in_extras(dependencies.extras)
+        ports = dependencies.provided.get(LoginPorts)
         return cls(dependencies.engine, access, image, dependencies.settings.home, ports)
 
     async def scope(self, context: Context) -> Scope:

@@ -11,7 +11,7 @@ from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.inference.resources import MODEL, ModelSpec
-from neocloud.services.tuning.files import FILES, Files
+from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.reconcile.wanted import model_folders
 from neocloud.services.tuning.resources import JOB, RESULT_PURPOSE, Reason, model_name, result_file_id
@@ -24,7 +24,7 @@ RESULTS = {"step_metrics.csv": "metrics.csv", "evaluation.json": "report.json"}
 
 
 async def keep_results(dependencies: Dependencies, scope: Scope) -> None:
-    files, kept = dependencies.extras[FILES], []
+    files, kept = dependencies.provided.get(Files), []
     for name, source in RESULTS.items():
         file_id = result_file_id(scope.job_id, name)
         kept.append(await _taken(partial(_keep, files, scope, source, name, file_id)))

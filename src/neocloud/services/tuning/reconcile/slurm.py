@@ -17,7 +17,6 @@ from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.inference.resources import WeightsGone
 from neocloud.services.slurm.resources import (
-    BATCH_JOBS,
     BatchJob,
     BatchJobs,
     ClusterUnreachable,
@@ -152,7 +151,7 @@ class JobOnSlurm:
                 Reason.CLUSTER_UNUSABLE,
                 "Its cluster is gone, and its checkpoints with it; start another job from the same files.",
             )
-        jobs: BatchJobs = self._dependencies.extras[BATCH_JOBS](self._dependencies)
+        jobs = self._dependencies.provided.get(BatchJobs)
         try:
             yield _Cluster(scope.job.spec.slurm_cluster_id, jobs)
         except ClusterUnreachable as error:

@@ -10,13 +10,12 @@ from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.resources import Preset
 from neocloud.services.inference.resources import (
-    MODEL_FOLDERS,
     Location,
     ModelFolders,
     ModelState,
     WeightsGone,
 )
-from neocloud.services.tuning.files import FILES
+from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.resources import Reason, model_name
 from neocloud.services.tuning.rules import hyperparameters
@@ -34,7 +33,7 @@ LEAST_CONTEXT = 128
 
 
 def model_folders(dependencies: Dependencies) -> ModelFolders:
-    return dependencies.extras[MODEL_FOLDERS]
+    return dependencies.provided.get(ModelFolders)
 
 
 async def base_model(context: Context, model_id: str) -> Any:
@@ -141,7 +140,7 @@ def _wanted(scope: Scope, base: Any, size: DataSize, used: Any, model_path: str)
 
 async def _place(dependencies: Dependencies, scope: Scope, name: str) -> None:
     file_id = getattr(scope.job.spec, name)
-    files = dependencies.extras[FILES]
+    files = dependencies.provided.get(Files)
     try:
         source = await asyncio.to_thread(files.path, scope.job.metadata.parent_id, file_id)
         await asyncio.to_thread(scope.folder.place, source, f"{name}.jsonl")

@@ -9,7 +9,7 @@ from neocloud.core.store.protocol import Resource
 from neocloud.services.compute.resources import Preset, check_room, preset, preset_violations
 from neocloud.services.inference.resources import MODEL, ModelSpec, ModelState, ModelStatus
 from neocloud.services.slurm.resources import CLUSTER, ClusterSpec
-from neocloud.services.tuning.files import FILES
+from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.resources import State, StateEnum
 from neocloud.services.tuning.rules.place import Nodes, choose_shape, fit_on, nodes_of
 
@@ -162,7 +162,7 @@ def _memory_violations(asked: Any, status: Any, shape: Preset) -> Iterable[Viola
 
 
 def _file_violations(new: Any, world: World) -> Iterable[Violation]:
-    files = world.extras.get(FILES)
+    files = world.provided.find(Files)
     if files is None:
         raise contract.bad_state(
             new.metadata.id,
