@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +34,8 @@ FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 0.2, 10.0
 GOOD_LIFE_SECONDS = 60.0
 """Who lived so long starts anew without a pause when it dies."""
 LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 
 Command = Callable[[int], Sequence[str]]
@@ -142,7 +145,7 @@ class GatewayProcess:
 
     async def _answers(self) -> bool:
         with suppress(httpx.HTTPError):
-            async with httpx.AsyncClient(trust_env=False, timeout=LOOK_SECONDS) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=LOOK_SECONDS, verify=_NO_TLS) as client:
                 return (await client.get(f"http://{self.address}/health")).is_success
         return False
 

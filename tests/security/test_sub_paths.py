@@ -57,12 +57,12 @@ def pod(*sub_paths: str) -> dict[str, Any]:
 def test_a_link_to_the_host_is_refused_with_its_name(layout: Layout, volume: Path) -> None:
     (volume / "x").symlink_to("/")
     with pytest.raises(PathRefused, match='"x" is a link'):
-        PodMounts(layout).show(pod("x"), {"data": volume})
+        PodMounts(layout).mount(pod("x"), {"data": volume})
     with pytest.raises(PathRefused, match='"x/etc" has a link in its path'):
-        PodMounts(layout).show(pod("x/etc"), {"data": volume})
+        PodMounts(layout).mount(pod("x/etc"), {"data": volume})
     os.mkfifo(volume / "fifo")
     with pytest.raises(PathRefused, match="neither"):
-        PodMounts(layout).show(pod("fifo"), {"data": volume})
+        PodMounts(layout).mount(pod("fifo"), {"data": volume})
     assert mounts_below(layout.run) == []
 
 
@@ -74,15 +74,15 @@ def test_a_path_that_leads_out_is_no_manifest(path: str) -> None:
 
 def test_what_is_shown_stays_whatever_takes_its_name(layout: Layout, volume: Path) -> None:
     sub_paths = PodMounts(layout)
-    (point,) = sub_paths.show(pod("inner"), {"data": volume}).sub_paths.values()
+    (point,) = sub_paths.mount(pod("inner"), {"data": volume}).sub_paths.values()
     (volume / "inner").rename(volume / "moved")
     (volume / "inner").symlink_to("/")
     assert (point / "file").read_text() == "own"
     with pytest.raises(PathRefused):
-        sub_paths.show(pod("inner"), {"data": volume})
+        sub_paths.mount(pod("inner"), {"data": volume})
     (volume / "inner").unlink()
     (volume / "inner").mkdir()
-    assert sub_paths.show(pod("inner"), {"data": volume}).sub_paths == {("data", "inner"): point}
+    assert sub_paths.mount(pod("inner"), {"data": volume}).sub_paths == {("data", "inner"): point}
     assert list(point.iterdir()) == []
     assert len(mounts_below(layout.run)) == 1
     sub_paths.remove("space", "one")
@@ -91,7 +91,7 @@ def test_what_is_shown_stays_whatever_takes_its_name(layout: Layout, volume: Pat
 
 def test_files_can_be_shown_too_and_removing_deletes_nothing(layout: Layout, volume: Path) -> None:
     sub_paths = PodMounts(layout)
-    shown = sub_paths.show(pod("inner/file", "inner", "inner"), {"data": volume}).sub_paths
+    shown = sub_paths.mount(pod("inner/file", "inner", "inner"), {"data": volume}).sub_paths
     assert shown["data", "inner/file"].read_text() == "own" and len(shown) == 2
     sub_paths.remove("space", "one")
     sub_paths.remove("space", "one")
@@ -118,7 +118,7 @@ def test_a_thousand_swaps_show_nothing_from_outside(layout: Layout, volume: Path
     try:
         while swaps[0] < SWAPS or not shown:
             try:
-                (point,) = sub_paths.show(pod("inner"), {"data": volume}).sub_paths.values()
+                (point,) = sub_paths.mount(pod("inner"), {"data": volume}).sub_paths.values()
             except EngineError:
                 continue
             shown += 1

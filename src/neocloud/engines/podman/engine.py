@@ -7,7 +7,7 @@ on this process: they go on when it dies, and the next engine on the same home f
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -105,7 +105,8 @@ class PodmanEngine:
             await self._components.apply_object(manifest)
         for manifest in pods:
             await self._components.announce(manifest)
-        await _all(_PODS_AT_ONCE, [self._apply_pod(manifest) for manifest in pods])
+        settled = await self._components.pods.find_settled(pods) if len(pods) > 1 else set[Reference]()
+        await _all(_PODS_AT_ONCE, [self._apply_pod(manifest, settled) for manifest in pods])
 
     async def observe(self, namespace: str) -> Observation:
         check_reference(Reference("Namespace", namespace, namespace))
@@ -247,9 +248,11 @@ class PodmanEngine:
         self._components.pods.shifts_ids = not missing
         self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
 
-    async def _apply_pod(self, manifest: KubernetesObject) -> None:
-        await self._components.pods.ensure(manifest)
-        self._prober.follow(manifest, self._components.address(Reference.of(manifest)) or "")
+    async def _apply_pod(self, manifest: KubernetesObject, settled: Set[Reference]) -> None:
+        reference = Reference.of(manifest)
+        if reference not in settled:
+            await self._components.pods.ensure(manifest)
+        self._prober.follow(manifest, self._components.address(reference) or "")
 
     async def _remove_pod(self, reference: Reference) -> None:
         self._prober.forget(reference)

@@ -1,9 +1,7 @@
-"""Looks at the world of one namespace.
+"""Observe the pods of one namespace, and watch Podman's events.
 
-Podman's events as events of pods.
-
-Survives restarts of the Podman service: it connects again and asks for what it missed. Podman polls its event
-file four times a second, so a death is known after 0.1 to 0.4 s.
+The event stream survives restarts of the Podman service: it connects again and requests what it missed.
+Podman polls its event file four times a second, so the end of a container is reported after 0.1 to 0.4 s.
 """
 
 import asyncio
@@ -11,6 +9,7 @@ import contextlib
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,38 +38,67 @@ _REMEMBERED = 20_000
 _RECONNECT_SECONDS = 0.2
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One run of a container, as Podman's list shows it, with details that only an inspection shows."""
+
+    shown: tuple[object, ...]
+    started_at: datetime
+    restart_count: int
+
+
 class Observer:
-    def __init__(self, parts: Components, libpod: Libpod, prober: Prober) -> None:
-        self._components = parts
+    """Reads the state of all objects of a namespace."""
+
+    def __init__(self, components: Components, libpod: Libpod, prober: Prober) -> None:
+        self._components = components
         self._libpod = libpod
         self._prober = prober
+        self._runs: dict[str, dict[str, _Run]] = {}
+        """By namespace and container id: inspected once for each run of a container."""
 
     async def observe(self, namespace: str) -> Observation:
-        pods = {reference: [] for reference in self._components.pods.applied(namespace)}
-        pods |= by_pod(await self._components.pods.rows(namespace))
-        seen = await asyncio.gather(*(self._pod(pod, rows) for pod, rows in pods.items()))
-        found = sorted(seen, key=lambda pod: pod.reference.name)
+        rows = await self._components.pods.rows(namespace)
+        pods: dict[Reference, list[Row]] = {pod: [] for pod in self._components.pods.applied(namespace)}
+        pods |= by_pod(rows)
+        runs = await self._inspect(namespace, rows)
+        found = [self._pod(pod, of_pod, runs) for pod, of_pod in pods.items()]
+        found.sort(key=lambda pod: pod.reference.name)
         return Observation(tuple(found), frozenset(self._others(namespace)))
 
-    async def _pod(self, reference: Reference, rows: Sequence[Row]) -> ObservedPod:
-        starts: dict[str, datetime | None] = {}
-        restarts = 0
-        for row in rows:
-            if container_name(row) == SANDBOX:
-                continue
+    async def _inspect(self, namespace: str, rows: Sequence[Row]) -> dict[str, _Run]:
+        """Return the current run of each container; only those that changed are inspected."""
+        known = self._runs.get(namespace, {})
+        containers = [row for row in rows if container_name(row) != SANDBOX]
+
+        async def run_of(row: Row) -> _Run | None:
+            shown = (row["State"], row["Pid"], row["StartedAt"], row["ExitCode"])
+            run = known.get(row["Id"])
+            if run and run.shown == shown:
+                return run
             try:
                 found = await self._libpod.get(f"/containers/{row['Id']}/json")
             except NotFound:
-                continue
-            restarts += found["RestartCount"]
-            starts[container_name(row)] = datetime.fromisoformat(found["State"]["StartedAt"])
+                return None
+            return _Run(shown, datetime.fromisoformat(found["State"]["StartedAt"]), found["RestartCount"])
+
+        runs = await asyncio.gather(*(run_of(row) for row in containers))
+        found = {row["Id"]: run for row, run in zip(containers, runs, strict=True) if run}
+        self._runs[namespace] = found
+        if not found:
+            del self._runs[namespace]
+        return found
+
+    def _pod(self, reference: Reference, rows: Sequence[Row], runs: Mapping[str, _Run]) -> ObservedPod:
+        inspected = {container_name(row): runs[row["Id"]] for row in rows if row["Id"] in runs}
+        starts: dict[str, datetime | None] = {name: run.started_at for name, run in inspected.items()}
         return observed_pod(
             reference,
             rows,
             self._components.objects.get(reference),
             ip=self._components.address(reference),
             ready=self._prober.is_ready(reference, starts),
-            restart_count=restarts,
+            restart_count=sum(run.restart_count for run in inspected.values()),
         )
 
     def _others(self, namespace: str) -> list[Reference]:
@@ -87,7 +115,7 @@ class Observer:
 
 
 class SeenEvents:
-    """Drops what was seen before: the file is read again after a reconnect and when Podman rotates it."""
+    """Filters repeated events: the file is read again after a reconnect and when Podman rotates it."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -104,13 +132,13 @@ class SeenEvents:
 
 
 async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[EngineEvent]:
-    """Events after the Unix time `since`, without end."""
+    """Yield the events after the Unix time `since`, without end."""
     seen = SeenEvents(since)
     filters = {"label": [f"neocloud.home={layout.label}"]}
     while True:
         params = {"stream": True, "since": f"{since:.6f}", "filters": filters}
         with contextlib.suppress(EngineUnavailable):
-            await libpod.get("/info")  # starts the service again if it went
+            await libpod.get("/info")  # starts the service again if it ended
             async with libpod.stream("/events", **params) as response:
                 async for line in response.aiter_lines():
                     raw = json.loads(line)
@@ -121,12 +149,12 @@ async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[E
 
 
 def pod_event(raw: Mapping[str, Any]) -> EngineEvent | None:
-    """What it means for the pod, None for what is no news of a pod."""
+    """Return the event of the pod, None for an event that does not concern a pod."""
     attributes = raw["Actor"]["Attributes"]
     kind = _KINDS.get(raw["Action"])
     if kind is None or raw.get("Type") != "container":
         return None
-    # A pod is gone with the container that holds its network; the sandbox is no news otherwise.
+    # A pod is removed with the container that holds its network; other events of the sandbox do not count.
     part = "neocloud.network" if kind is EventKind.POD_REMOVED else "neocloud.container"
     if attributes.get(part) in (None, SANDBOX):
         return None

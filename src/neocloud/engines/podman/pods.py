@@ -87,6 +87,30 @@ class Pods:
         """Pods that were applied and not removed, whatever became of their containers."""
         return {Reference.of(manifest) for manifest in self._objects.list(namespace, "Pod")}
 
+    async def find_settled(self, manifests: Sequence[KubernetesObject]) -> set[Reference]:
+        """Return those of the pods that `ensure` would leave as they are, with one question per namespace.
+
+        A reconciler applies all pods of its namespace again and again; mostly nothing has changed.
+        """
+        settled: set[Reference] = set()
+        for namespace in {manifest["metadata"]["namespace"] for manifest in manifests}:
+            found = by_pod(await self.rows(namespace))
+            for manifest in manifests:
+                reference = Reference.of(manifest)
+                if reference in found and self._is_settled(reference, manifest, found[reference]):
+                    settled.add(reference)
+            await self._hosts_files.refresh(namespace)
+        return settled
+
+    def _is_settled(self, reference: Reference, manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
+        return (
+            not self._locks[reference].locked()
+            and self._objects.get(reference) == manifest
+            and _is_as_wanted(manifest, rows, self._first_id(manifest))
+            and not _is_lost(manifest, rows)
+            and not _to_start(manifest, rows)
+        )
+
     async def ensure(self, manifest: KubernetesObject) -> None:
         """The pod exists as given and runs if its policy says so."""
         reference = Reference.of(manifest)
@@ -126,7 +150,7 @@ class Pods:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
             grace, manifest = self._grace(reference), self._objects.get(reference)
             if manifest:  # what it mounts may be gone since it was stopped
-                await asyncio.to_thread(self._show, manifest)
+                await asyncio.to_thread(self._mount_volumes, manifest)
 
             async def restart(row: Row) -> None:
                 if manifest and member_of(manifest) and _owns_network(row):  # it comes back on another port
@@ -211,7 +235,7 @@ class Pods:
         if published_ports(manifest):
             await remove_stale_port_forwards()
         pod_address = await self._attachments.assign_address(manifest)
-        shown = await asyncio.to_thread(self._show, manifest)
+        shown = await asyncio.to_thread(self._mount_volumes, manifest)
         contents = {
             kind: {
                 name: config_mounts.get(metadata["namespace"], name)
@@ -238,14 +262,14 @@ class Pods:
             return 0
         return first_id(network.subnet)
 
-    def _show(self, manifest: KubernetesObject) -> MountedPaths:
+    def _mount_volumes(self, manifest: KubernetesObject) -> MountedPaths:
         """Make what the pod mounts, and the root file systems of its containers."""
         first = self._first_id(manifest)
         roots = {image: root_filesystem(self._layout, image) for image in _images(manifest)}
         if first:
             roots[SANDBOX] = self._layout.sandbox
         found = {image: folder for image, folder in roots.items() if folder}
-        return self._mounts.show(manifest, self._volume_folders(manifest, first), found, first)
+        return self._mounts.mount(manifest, self._volume_folders(manifest, first), found, first)
 
     def _volume_folders(self, manifest: KubernetesObject, first: int) -> dict[str, Path]:
         namespace, pod = manifest["metadata"]["namespace"], manifest["metadata"]["name"]

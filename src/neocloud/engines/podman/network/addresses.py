@@ -1,12 +1,9 @@
-"""Which subnet a namespace has and which address each of its pods.
+"""Addresses of pods on the bridge of their namespace, and public addresses that this machine announces.
 
-Pure. A pod keeps its address while it exists and gets the same one when it is made again under its name, so
-that daemons which remember an address find their peer again.
-
-Public addresses that this machine answers for on behalf of its pods.
-
-They lie on the loopback interface under a label of ours, so that the machine answers whoever looks for them
-in its network; the firewall hands all that arrives to the pod. Addresses of others are never touched.
+A pod keeps its address while it exists and gets the same one when it is created again under its name, so that
+daemons which remember an address find their peer again. Public addresses are added to the loopback interface
+with a label of ours, so that the machine answers ARP requests for them; the firewall forwards what arrives to
+the pod. Addresses of others are never changed.
 """
 
 import asyncio
@@ -26,19 +23,20 @@ _INTERFACE = "lo"
 
 @dataclass
 class NamespaceNetwork:
-    """One bridge: its subnet, its interface, the address of every pod name seen so far."""
+    """The bridge of a namespace: its subnet, its interface, and the address of every pod name seen so far."""
 
     subnet: IPv4Network
     interface: str
     addresses: dict[str, IPv4Address] = field(default_factory=dict)
     released: list[str] = field(default_factory=list)
-    """Pod names that are gone, oldest first; their addresses are given away last."""
+    """Names of removed pods, oldest first; their addresses are assigned last."""
 
     @property
     def gateway(self) -> IPv4Address:
         return self.subnet[1]
 
     def allocate(self, pod: str) -> IPv4Address:
+        """Return the address of a pod; assign one if it has none. Raises EngineError when all are in use."""
         if pod in self.released:
             self.released.remove(pod)
         if pod not in self.addresses:
@@ -46,6 +44,7 @@ class NamespaceNetwork:
         return self.addresses[pod]
 
     def release(self, pod: str) -> None:
+        """Mark the address of a removed pod as reusable."""
         if pod in self.addresses and pod not in self.released:
             self.released.append(pod)
 
@@ -66,7 +65,7 @@ class NamespaceNetwork:
             "subnet": str(self.subnet),
             "interface": self.interface,
             "addresses": {pod: str(address) for pod, address in self.addresses.items()},
-            "released": self.released,
+            "released": list(self.released),
         }
 
     @classmethod
@@ -82,7 +81,7 @@ class NamespaceNetwork:
 def candidate_subnets(
     pool: IPv4Network, taken: Iterable[IPv4Network], start: int
 ) -> Iterable[tuple[int, IPv4Network]]:
-    """Free subnets of the pool with their numbers, beginning at `start` and going round."""
+    """Yield the free subnets of the pool with their numbers, from number `start` on, wrapping at the end."""
     taken = list(taken)
     subnets = list(pool.subnets(new_prefix=_SUBNET_BITS))
     for offset in range(len(subnets)):
@@ -92,7 +91,7 @@ def candidate_subnets(
 
 
 async def check_public_address(layout: Layout, address: IPv4Address, subnets: Iterable[IPv4Network]) -> None:
-    """Refuse one that something else on this machine has, or that a pod could have as its own."""
+    """Raise EngineError if this machine uses the address itself or a pod could have it as private address."""
     for subnet in subnets:
         if address in subnet:
             raise EngineError(
@@ -108,7 +107,7 @@ async def check_public_address(layout: Layout, address: IPv4Address, subnets: It
 
 
 async def withdraw_public_addresses(layout: Layout, wanted: Iterable[IPv4Address]) -> set[IPv4Address]:
-    """Take away those that no pod has any more; gives those that are there."""
+    """Remove our public addresses that are not in `wanted`; return those that remain."""
     ours = {address for _, address, label in await _addresses() if label == _label(layout)}
     wanted = set(wanted)
     for address in ours - wanted:
@@ -117,14 +116,16 @@ async def withdraw_public_addresses(layout: Layout, wanted: Iterable[IPv4Address
 
 
 async def announce_public_addresses(layout: Layout, addresses: Iterable[IPv4Address]) -> None:
+    """Add public addresses to the loopback interface."""
     for address in addresses:
         await _ip("address", "add", f"{address}/32", "dev", _INTERFACE, "label", _label(layout))
 
 
 async def end_connections(addresses: Iterable[IPv4Address]) -> None:
-    """Have the kernel forget what it knows of connections to and from these: they led to another pod.
+    """Delete the tracked connections of public addresses that now lead to another pod.
 
-    It would go on for as long as somebody sends. Without the program connections end by themselves, later.
+    Otherwise such a connection stays with the old pod for as long as packets are sent. Does nothing without
+    the program `conntrack`; the connections then expire by themselves.
     """
     if shutil.which("conntrack"):
         for address in addresses:
@@ -142,7 +143,7 @@ def _label(layout: Layout) -> str:
 
 
 async def _addresses() -> list[tuple[str, IPv4Address, str]]:
-    """(interface, address, label) of all addresses of this machine."""
+    """Return (interface, address, label) of all IPv4 addresses of this machine."""
     links: list[dict[str, Any]] = json.loads(await _ip("-json", "-4", "address", "show"))
     return [
         (link["ifname"], IPv4Address(each["local"]), each.get("label", ""))

@@ -1,13 +1,9 @@
-"""Which bridge port a pod's card is plugged into.
+"""Attach pods to virtual networks and detach them.
 
-Netavark names ports as they come, so the port is looked up once the pod has its network, before its program
-starts. It is noted with the number that the kernel gave it; a note whose port is gone, as after a reboot, is
-worth nothing.
-
-How a pod gets onto a virtual network and off it again.
-
-A pod's place is settled before anything of it is made, and its port is known to the firewall before its
-program runs: at no moment does it send what nobody checks.
+The address of a pod is settled before anything of it is created, and the firewall knows its bridge port
+before its program runs, so that no packet of it goes unchecked. Netavark numbers bridge ports in the order of
+their creation, so the port is looked up once the pod has its network. It is recorded with the kernel's
+interface number; a record whose interface is gone, as after a reboot, is ignored.
 """
 
 import asyncio
@@ -35,11 +31,13 @@ _CARD = "eth0"
 
 
 class BridgePorts:
+    """Records of the bridge port that each pod on a virtual network is connected to."""
+
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     async def bind(self, pod: Reference, network_namespace: str, bridge: str) -> None:
-        """Note the port of the pod whose network lies in this namespace, and have the bridge filtered."""
+        """Record the bridge port of the pod with this network namespace, and have the bridge filtered."""
         number = await _peer_of(network_namespace, pod)
         port = await asyncio.to_thread(_interface_with, number)
         if port is None or (_INTERFACES / port / "master").resolve().name != bridge:
@@ -48,6 +46,7 @@ class BridgePorts:
         write_record(self._path(pod), {"port": port, "number": number})
 
     def find(self, pod: Reference) -> str | None:
+        """Return the name of the pod's bridge port, None if it has none now."""
         record = read_record(self._path(pod))
         if record and _number_of(record["port"]) == record["number"]:
             return record["port"]
@@ -61,7 +60,7 @@ class BridgePorts:
 
 
 async def _peer_of(network_namespace: str, pod: Reference) -> int:
-    """The other end of the pod's card, as this machine counts interfaces."""
+    """Return the interface number, on this machine, of the other end of the pod's network interface."""
     process = await asyncio.create_subprocess_exec(
         "nsenter",
         f"--net={network_namespace}",
@@ -88,14 +87,14 @@ def _number_of(interface: str) -> int | None:
 
 
 def _filter(bridge: str) -> None:
-    """Where the machine does not filter between the ports of all bridges, have it do so for this one."""
+    """Turn on filtering between the ports of this bridge, unless the machine does it for all bridges."""
     if BRIDGE_FILTER.read_text().strip() == "0":
         (_INTERFACES / bridge / _FILTER_EACH_BRIDGE).write_text("1")
 
 
 @dataclass(frozen=True)
 class PodAddress:
-    """Where a pod's card goes; `network` and `mac` are empty on the bridge of its namespace."""
+    """Address, network and hosts file of a pod; `network` and `mac` are empty on its namespace's bridge."""
 
     address: IPv4Address
     hosts_file: Path
@@ -104,6 +103,8 @@ class PodAddress:
 
 
 class Attachments:
+    """Attaches pods to the bridge of their namespace or to a virtual network."""
+
     def __init__(
         self,
         libpod: Libpod,
@@ -120,7 +121,7 @@ class Attachments:
 
     @contextlib.asynccontextmanager
     async def admitted(self, manifest: KubernetesObject) -> AsyncIterator[None]:
-        """Refuse a pod that does not fit its network; inside, its manifest is put on the disk."""
+        """Check that the pod fits its network and reserve its addresses until the caller has recorded it."""
         member = member_of(manifest)
         if member is None:
             yield
@@ -132,13 +133,14 @@ class Attachments:
             yield
 
     async def changed(self, before: KubernetesObject | None, after: KubernetesObject | None) -> None:
-        """Rules and names follow what a pod was and is."""
+        """Update firewall rules and host names if the network interface of a pod changed."""
         old, new = (member_of(manifest) if manifest else None for manifest in (before, after))
         if old != new:
             await self._networks.sync()
             await self._hosts_files.refresh_networks()
 
     async def assign_address(self, manifest: KubernetesObject) -> PodAddress:
+        """Return where the pod is attached; allocate an address if it has none."""
         metadata, member = manifest["metadata"], member_of(manifest)
         namespace = metadata["namespace"]
         if member is None:
@@ -154,7 +156,7 @@ class Attachments:
         )
 
     async def attach(self, member: Member, container: str) -> None:
-        """Give the container its network, and its port to the firewall; its program does not run yet."""
+        """Create the container's network and add its bridge port to the rules, before its program runs."""
         before = await self._libpod.get(f"/containers/{container}/json")
         if before["State"]["Status"] != "initialized" and not await monitor_ended(before["Id"]):
             raise EngineError(f"Pod {member.pod.name} is still being stopped; apply it again.")
@@ -165,4 +167,5 @@ class Attachments:
         await self._networks.sync()
 
     def forget(self, pod: Reference) -> None:
+        """Drop the record of a removed pod."""
         self._ports.forget(pod)

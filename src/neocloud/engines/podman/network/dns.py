@@ -1,12 +1,9 @@
-"""/etc/hosts and /etc/resolv.conf of the pods.
+"""Hosts files of pods: each pod finds its peers by name.
 
-A hosts file is mounted into all containers of a namespace. It is rewritten in place, as a mount holds on to
-the file itself and would not see a new one under the same name.
-
-Keeps the hosts files in step with the pods.
-
-Each namespace has one, and another for its pods on a virtual network, which names everybody there, own
-namespace first: two clusters on one network may both have a pod called `controller`, and each finds its own.
+Each namespace has one hosts file, and a second for its pods on a virtual network. The second names all pods
+on that network, those of the own namespace first: two clusters on one network may both have a pod
+`controller`, and each finds its own. A hosts file is rewritten in place, because a mount holds the file
+itself and would not see a new one under the same name.
 """
 
 import asyncio
@@ -30,16 +27,22 @@ _PREFIX = "hosts-"
 
 @dataclass(frozen=True)
 class HostEntry:
+    """A pod with its address, as a hosts file names it."""
+
     address: IPv4Address
     manifest: Mapping[str, Any]
     domain: str = ""
-    """Of its virtual network."""
+    """Domain of its virtual network."""
 
 
 def render_hosts(
     pods: Iterable[HostEntry], services: Iterable[Mapping[str, Any]], others: Iterable[HostEntry] = ()
 ) -> str:
-    """A service is one more name of each pod it selects. The others come last: a name's first line counts."""
+    """Return the content of a hosts file.
+
+    A service adds its name to each pod that it selects. `others` come last, because the first line with a
+    name counts.
+    """
     services = list(services)
     lines = [*_FIRST_LINES]
     for pod in sorted(pods, key=lambda pod: pod.address):
@@ -64,7 +67,7 @@ def hostname_of(manifest: Mapping[str, Any]) -> str:
 
 
 def write_in_place(path: Path, text: str) -> None:
-    """Same file, new content, in one write, so that a look-up meets no half-empty file."""
+    """Replace the content of the same file in one write, so that no reader finds it half empty."""
     content = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -84,6 +87,8 @@ def _selects(service: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
 
 
 class HostsFiles:
+    """Keeps the hosts files of all namespaces in step with their pods."""
+
     def __init__(
         self, layout: Layout, networks: NamespaceNetworks, virtual: VirtualNetworks, objects: Objects
     ) -> None:
@@ -95,16 +100,16 @@ class HostsFiles:
         self._refresh_networks = SingleFlight(lambda: asyncio.to_thread(self._write_networks))
 
     def hosts_file(self, namespace: str, network: str | None = None) -> Path:
-        """What pods of the namespace mount, on its own bridge or on a virtual network."""
+        """Return the file that pods of the namespace mount, on its own bridge or on a virtual network."""
         return self._layout.namespace(namespace) / (f"{_PREFIX}{network}" if network else "hosts")
 
     async def refresh(self, namespace: str) -> None:
-        """Write the files from the pods that were applied and their addresses."""
-        async with self._lock:  # whoever writes last must have looked last
+        """Write the hosts file of a namespace from its applied pods and their addresses."""
+        async with self._lock:  # the last writer must also be the last reader
             await asyncio.to_thread(self._write_namespace, namespace)
 
     async def refresh_networks(self) -> None:
-        """Those of all members, as everybody on a network is in everybody's file."""
+        """Write the hosts files of all virtual networks."""
         await self._refresh_networks()
 
     def _write_namespace(self, namespace: str) -> None:
@@ -125,8 +130,8 @@ class HostsFiles:
         wanted = {(member.pod.namespace, member.interface.network) for member in members}
         domains = {network.namespace: network.domain for network in self._virtual.networks()}
         for namespace, network in wanted:
-            everybody = [member for member in members if member.interface.network == network]
-            text = self._hosts_of(namespace, everybody, domains.get(network, ""))
+            members_of_network = [member for member in members if member.interface.network == network]
+            text = self._hosts_of(namespace, members_of_network, domains.get(network, ""))
             write_in_place(self.hosts_file(namespace, network), text)
         for path in self._layout.namespaces.glob(f"*/{_PREFIX}*"):
             if (path.parent.name, path.name.removeprefix(_PREFIX)) not in wanted:

@@ -1,15 +1,13 @@
-"""Which addresses outside this machine its pods may reach. Pure; text for our table in `firewall.py`.
+"""Our nftables tables: deny by default between namespaces, between networks, and from pods to this machine.
 
-The public internet is open. Private ranges and cloud providers' metadata services are closed, except ranges
-that the operator opens and port 53 of the name servers that pods are told to ask. A namespace whose
-NetworkPolicy allows no egress reaches only what the operator opens. A metadata service stays closed in a
-wider range that is opened, as in `core/destinations.py`: it has to be opened by its own address.
+Podman's bridges reach each other and every service of the host; these tables define what may pass instead.
+They are replaced as a whole in one transaction and hold nothing that cannot be rendered again. Rules of
+others are never changed.
 
-Our own nftables tables: deny by default between namespaces, between networks, from pods to this machine.
-
-Podman's bridges reach each other and every service of the host; these tables say what may pass instead. They
-are replaced as a whole in one transaction and hold nothing that cannot be rendered again. Rules of others are
-never touched.
+Outside this machine, pods may reach the public internet. Private ranges and cloud providers' metadata
+services are closed, except ranges that the operator opens and port 53 of the pods' name servers. A namespace
+whose NetworkPolicy allows no egress reaches only the ranges that the operator opens. A metadata service stays
+closed in a wider range that is opened, as in `core/destinations.py`: it has to be opened by its own address.
 """
 
 from collections.abc import Iterable
@@ -33,16 +31,18 @@ _BEFORE_PODMAN = -10
 
 @dataclass(frozen=True)
 class Egress:
+    """Exceptions for destinations outside this machine."""
+
     opened: tuple[IPv4Network, ...] = ()
-    """What the operator has opened of the closed ranges."""
+    """Closed ranges that the operator opened."""
     resolvers: tuple[IPv4Address, ...] = ()
     """Name servers of the pods."""
     sealed: tuple[str, ...] = ()
-    """Interfaces of the namespaces that may not begin a connection to the outside."""
+    """Bridge interfaces of namespaces whose pods may not open connections to the outside."""
 
 
 def render_egress(egress: Egress) -> list[str]:
-    """Sets, and the chain `to_outside`: it returns for what may leave, and drops the rest."""
+    """Return the sets and the chain `to_outside`, which returns for permitted packets and drops others."""
     sealed = listed(f'"{name}"' for name in sorted(egress.sealed))
     metadata = [
         each for each in METADATA_ADDRESSES if each.version == 4 and IPv4Network(each) not in egress.opened
@@ -63,7 +63,7 @@ def render_egress(egress: Egress) -> list[str]:
 
 
 def name_servers(resolver: str) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that a resolv.conf names."""
+    """Return the IPv4 addresses of the name servers in a resolv.conf."""
     found = []
     for line in resolver.splitlines():
         words = line.split()
@@ -81,10 +81,10 @@ def render_table(
     snapshot: NetworkSnapshot | None = None,
     egress: Egress | None = None,
 ) -> str:
-    """The whole rule set for the (interface, subnet) pairs of namespaces, and for virtual networks.
+    """Return the rule set for the (interface, subnet) pairs of namespaces and for virtual networks.
 
-    A pod may talk within its namespace and to the public internet (`egress.py`); it may not send under
-    another address, reach another bridge or this machine. From outside only published ports lead in.
+    A pod may connect within its namespace and to the public internet; it may not send with another source
+    address, nor reach another bridge or this machine. From outside only published ports are reachable.
     """
     bridges = sorted(bridges)
     ours = f'"{layout.interface_prefix}*"'
@@ -133,9 +133,10 @@ async def sync_tables(
     snapshot: NetworkSnapshot | None = None,
     egress: Egress | None = None,
 ) -> None:
-    """Make the kernel hold exactly the rules for these; no bridge, no table.
+    """Load the rules for these bridges and networks; without any, remove our tables.
 
-    `snapshot` is None on a machine that has never had a virtual network: it may lack what those need.
+    `snapshot` is None on a machine that has never had a virtual network, whose kernel may lack support for
+    the table of the bridge family.
     """
     bridges = list(bridges)
     if snapshot and snapshot.networks:

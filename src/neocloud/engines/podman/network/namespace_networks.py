@@ -1,8 +1,8 @@
-"""One bridge network per namespace, and the hosts file that its pods share.
+"""One bridge network per namespace, and the firewall rules of all networks.
 
-The records under `namespaces/<name>/` are the memory; Podman's network and the firewall table are made
-from them and can be made again. Names are resolved by a hosts file and not by Podman's DNS, whose
-look-ups hang for seconds whenever a container comes or goes.
+The records `namespaces/<name>/network.json` are authoritative; Podman's network and the firewall tables are
+made from them and can be made again. Podman's DNS is not used, because its look-ups hang for seconds whenever
+a container starts or stops; names are resolved by a hosts file.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _ROUTES = Path("/proc/net/route")
 
 
 class NamespaceNetworks:
-    """Makes, remembers and removes the networks of all namespaces."""
+    """Creates, records and removes the networks of all namespaces."""
 
     def __init__(
         self,
@@ -54,18 +54,19 @@ class NamespaceNetworks:
         self._lock = asyncio.Lock()
         self._synced = SingleFlight(self._sync)
         self._public: dict[IPv4Address, IPv4Address] = {}
-        """Public addresses, and where the rules lead them."""
+        """Public addresses and the private addresses that the loaded rules forward them to."""
 
     def namespaces(self) -> list[str]:
         folder = self.layout.namespaces
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def find(self, namespace: str) -> NamespaceNetwork | None:
+        """Return the recorded network of a namespace."""
         record = read_record(self._record_path(namespace))
         return NamespaceNetwork.from_record(record) if record else None
 
     async def ensure(self, namespace: str) -> None:
-        """Network, record and rules exist; also after a reboot that took the rules away."""
+        """Create what is missing of network, record and rules; a reboot removes the rules."""
         async with self._lock:
             network = self.find(namespace)
             if network is None or not await self._libpod.exists(self._path(namespace)):
@@ -73,7 +74,10 @@ class NamespaceNetworks:
         await self.sync()
 
     async def remove(self, namespace: str) -> None:
-        """A virtual network in it goes, too; refused while pods of other namespaces are on that."""
+        """Remove the network of a namespace and a virtual network in it.
+
+        Raises EngineError while pods of other namespaces use the virtual network.
+        """
         await self._virtual.remove(namespace, with_pods_of=namespace)
         async with self._lock:
             await self._libpod.delete(self._path(namespace), force=True)
@@ -82,17 +86,21 @@ class NamespaceNetworks:
         await self.sync()
 
     async def sync(self) -> None:
-        """Load the rules for what is on the disk now, as after a reboot."""
+        """Load the firewall rules for the recorded state."""
         await self._synced()
 
     async def allocate(self, namespace: str, pod: str) -> IPv4Address:
+        """Return the address of a pod and record it."""
         async with self._lock:
             network = self._known(namespace)
+            before = network.record()
             address = network.allocate(pod)
-            write_record(self._record_path(namespace), network.record())
+            if network.record() != before:
+                write_record(self._record_path(namespace), network.record())
             return address
 
     async def release(self, namespace: str, pod: str) -> None:
+        """Record that the address of a removed pod may be reused."""
         async with self._lock:
             network = self.find(namespace)
             if network:
@@ -112,7 +120,7 @@ class NamespaceNetworks:
         return f"/networks/{self.layout.network(namespace)}"
 
     async def _create(self, namespace: str, known: NamespaceNetwork | None) -> None:
-        """Make Podman's network: as recorded, as Podman still has it, or on the next free subnet."""
+        """Create Podman's network: as recorded, as Podman still has it, or on the next free subnet."""
         known = known or await self._adopt(namespace)
         options = [known] if known else self._proposals()
         for network in options:
@@ -136,7 +144,7 @@ class NamespaceNetworks:
     def _proposals(self) -> Iterable[NamespaceNetwork]:
         ours = [self.find(namespace) for namespace in self.namespaces()]
         taken = [*host_subnets(), *self._virtual.ranges(), *(network.subnet for network in ours if network)]
-        # Homes on one machine start at different places, as bridges without pods show no route.
+        # State folders on one machine start at different numbers, because bridges without pods show no route.
         start = int(self.layout.id, 16)
         for number, subnet in candidate_subnets(self._pool, taken, start):
             yield NamespaceNetwork(subnet, f"{self.layout.interface_prefix}{number}")
@@ -161,7 +169,7 @@ class NamespaceNetworks:
         return True
 
     async def _sync(self) -> None:
-        """Public addresses go before the rules that lead them to a pod, and come after them."""
+        """Load the rules; remove unused public addresses before that and add new ones after it."""
         networks = [self.find(namespace) for namespace in self.namespaces()]
         snapshot = self._virtual.snapshot()
         public = snapshot.public_addresses() if snapshot else {}
@@ -184,7 +192,7 @@ class NamespaceNetworks:
 
 
 def host_subnets() -> list[IPv4Network]:
-    """What this machine already routes somewhere; the default route does not count."""
+    """Return the subnets that this machine routes already, without the default route."""
     found = []
     for line in _ROUTES.read_text().splitlines()[1:]:
         fields = line.split()

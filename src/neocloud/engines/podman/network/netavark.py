@@ -1,17 +1,17 @@
-"""What netavark, Podman's network program, leaves in the kernel's rules when a network is gone.
+"""Remove what netavark, Podman's network program, leaves behind in the kernel's rules.
 
-It forgets one empty chain for each network that published ports, and never removes the tables it once made.
-Chains of our own networks are ours to remove. The tables are shared with every other Podman on the machine:
-they go only when they were not there before us and no network, ours or another's, is left in them.
+Networks: netavark leaves one empty chain for each network that published ports, and never removes its tables.
+Chains of our own networks are removed with them. The tables are shared with every other Podman on the
+machine: they are removed only if they were not there before us and no network, ours or another's, is left in
+them.
 
-Port forwards in the kernel whose containers died without a farewell.
+Port forwards: if everything of a cloud is killed at the same moment, netavark is not called to remove its
+rules. The port then looks free, because nobody listens on it, but the stale forward precedes any new one and
+swallows its connections. Forwards of running containers, whoever owns them, are never changed.
 
-When everything of a cloud is killed at once, nobody tells netavark to remove its rules. The port then looks
-free, as nobody listens on it, but the stale forward stands before any new one and swallows its connections.
-Forwards of containers that have a process, whoever runs them, are never touched.
-
-The network of a container with a user namespace is made after its monitor, which listens on published ports
-to keep them and never answers. A client that connects between the two would wait for ever.
+Early connections: the network of a container with a user namespace is created after its monitor, which
+listens on published ports to reserve them and never answers. A client that connects in between would wait for
+ever.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ _NETWORK_CHAIN = re.compile(r"NETAVARK-(DN-)?[0-9A-F]{13}|nv_.*")
 _SHARED_CHAIN = re.compile(r"NETAVARK[-_].*")
 _FORWARD = re.compile(r'-A NETAVARK-HOSTPORT-DNAT .*"dnat name: \S+ id: ([0-9a-f]{64})" -j (NETAVARK-DN-\w+)')
 _START_SECONDS = 5.0
-"""A container that starts has its forwards a moment before its first process."""
+"""A starting container has its forwards a moment before its first process."""
 
 
 async def remember_tables(layout: Layout) -> None:
-    """Note, once, which tables others had made before us."""
+    """Record, once, which tables existed before ours."""
     path = layout.engine / "tables-before.json"
     if read_record(path) is None:
         present = [" ".join(table) for table in _TABLES if await _listed(*table)]
@@ -43,13 +43,13 @@ async def remember_tables(layout: Layout) -> None:
 
 
 async def remove_network_chains(network: str) -> None:
-    """Remove the chain that stays behind; refused by the kernel, and rightly so, while it is used."""
+    """Remove the chain that a removed network leaves; the kernel refuses, rightly, while it is used."""
     mark = hashlib.sha512(network.encode()).hexdigest()[:13].upper()
     await _nft("delete", "chain", "ip", "nat", f"NETAVARK-DN-{mark}")
 
 
 async def remove_tables(layout: Layout) -> None:
-    """Remove the tables that netavark made for us and that serve nobody any more."""
+    """Remove the tables that netavark created for us and that no network uses."""
     before = read_record(layout.engine / "tables-before.json")
     if before is None:
         return
@@ -60,7 +60,7 @@ async def remove_tables(layout: Layout) -> None:
 
 
 def is_unused(entries: list[dict[str, Any]]) -> bool:
-    """Whether a table, as `nft -j` lists it, holds only what netavark made for networks that are gone."""
+    """Return whether a table, as `nft -j` lists it, holds only what removed networks left."""
     chains = [entry["chain"] for entry in entries if "chain" in entry]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
     if any(_NETWORK_CHAIN.fullmatch(chain["name"]) for chain in chains):
@@ -80,7 +80,7 @@ def _jumps_to_netavark(rule: dict[str, Any]) -> bool:
 
 
 async def _listed(family: str, name: str) -> list[dict[str, Any]]:
-    """Table, chains and rules; nothing when there is no such table."""
+    """Return the table with its chains and rules; an empty list if there is no such table."""
     output = await _nft("-j", "list", "table", family, name)
     return json.loads(output)["nftables"][1:] if output else []
 
@@ -94,7 +94,7 @@ async def _nft(*arguments: str) -> bytes:
 
 
 async def remove_stale_port_forwards() -> None:
-    """Take the forwards of stale containers out of the machine's address translation; may be repeated."""
+    """Remove the port forwards of containers that have no process; may be repeated."""
     stale = await _stale_containers(await _rules())
     if stale:
         await asyncio.sleep(_START_SECONDS)
@@ -103,12 +103,12 @@ async def remove_stale_port_forwards() -> None:
             await _iptables(*command)
 
 
-async def reset_early_connections(places: Iterable[tuple[str, int]]) -> None:
-    """Reset connections that a container's monitor took before the forwards stood; clients can try again.
+async def reset_early_connections(endpoints: Iterable[tuple[str, int]]) -> None:
+    """Reset connections that a container's monitor accepted before the forwards existed; clients can retry.
 
-    `places` are addresses and ports of this machine that the container publishes.
+    `endpoints` are addresses and ports of this machine that the container publishes.
     """
-    for address, port in places:
+    for address, port in endpoints:
         local = () if address == "0.0.0.0" else ("src", address)  # nosec B104
         sockets = ("--kill", "--no-header", "--tcp", "state", "established", *local, f"sport = :{port}")
         process = await asyncio.create_subprocess_exec(
@@ -118,12 +118,12 @@ async def reset_early_connections(places: Iterable[tuple[str, int]]) -> None:
 
 
 def forwarded_containers(rules: Iterable[str]) -> set[str]:
-    """Ids of the containers that have a forward."""
+    """Return the ids of the containers that have a port forward."""
     return {found[1] for rule in rules if (found := _FORWARD.match(rule))}
 
 
 def forward_removal(rules: Sequence[str], stale: set[str]) -> list[list[str]]:
-    """iptables arguments that remove the forwards of these containers, and chains that nothing else uses."""
+    """Return iptables arguments that remove the forwards of these containers and their unused chains."""
     forwards = [(rule, found[1], found[2]) for rule in rules if (found := _FORWARD.match(rule))]
     unused = {chain for _, _, chain in forwards} - {chain for _, id_, chain in forwards if id_ not in stale}
     deletions = [["--delete", *shlex.split(rule)[1:]] for rule, id_, _ in forwards if id_ in stale]
@@ -141,7 +141,7 @@ async def _rules() -> list[str]:
 
 
 async def _iptables(*arguments: str) -> str:
-    """Its output; nothing when it failed, as for a rule that somebody else has just removed."""
+    """Return its output; empty if it failed, as for a rule that somebody else has just removed."""
     command = ("iptables", "--wait", "--table", "nat", *arguments)
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Everything that the firewall must know of virtual networks, as found on disk. Pure data."""
+"""State of all virtual networks that the firewall rules are made from. Pure data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from neocloud.engines.virtual_network import Subnet, VirtualNetwork
 
 @dataclass(frozen=True)
 class Bridge:
-    """One range of one subnet."""
+    """The bridge of one address range of one subnet."""
 
     network: str
     subnet: str
@@ -21,12 +21,14 @@ class Bridge:
 
     @property
     def name(self) -> str:
-        """What tells it from the other bridges of its network."""
+        """Name that is unique among the bridges of its network."""
         return f"{self.subnet}.{str(self.cidr).replace('/', '-')}"
 
 
 @dataclass(frozen=True)
 class NetworkSnapshot:
+    """Virtual networks, their bridges, and the pods attached to them, at one moment."""
+
     networks: tuple[VirtualNetwork, ...] = ()
     bridges: tuple[Bridge, ...] = ()
     members: tuple[Member, ...] = ()
@@ -45,13 +47,13 @@ class NetworkSnapshot:
         return network.subnet(bridge.subnet) if network else None
 
     def public_addresses(self) -> dict[IPv4Address, IPv4Address]:
-        """Public to private."""
+        """Return the private address by public address."""
         found = (member.interface for member in self.members)
         return {each.public_address: each.address for each in found if each.public_address}
 
 
 def attached_members(snapshot: NetworkSnapshot) -> Iterable[tuple[Member, Bridge]]:
-    """Members whose bridge is there."""
+    """Yield the members whose bridge exists."""
     for member in snapshot.members:
         bridge = snapshot.bridge_of(member)
         if bridge:

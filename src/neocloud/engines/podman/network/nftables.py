@@ -1,4 +1,4 @@
-"""Writing and loading nftables rules.
+"""Render and load nftables rules.
 
 A rule set is loaded as a whole or not at all. Values come from parsed addresses, numbers and checked names.
 """
@@ -13,7 +13,7 @@ OUTSIDE_CHAIN = "to_outside"
 
 
 def rendered_set(name: str, kind: str, elements: Iterable[object], *, ranges: bool = False) -> list[str]:
-    """A named set, sorted, so that the same state is always the same text."""
+    """Return a named set; sorted, so that the same state gives the same text."""
     return _rendered("set", name, kind, elements, ranges)
 
 
@@ -26,11 +26,12 @@ def rendered_chain(name: str, *rules: str) -> list[str]:
 
 
 def listed(values: Iterable[object]) -> str:
-    """An anonymous set."""
+    """Return an anonymous set."""
     return f"{{ {', '.join(str(value) for value in values)} }}"
 
 
 async def load(rules: str) -> None:
+    """Load a rule set in one transaction. Raises EngineError."""
     process = await asyncio.create_subprocess_exec(
         "nft",
         "-f",

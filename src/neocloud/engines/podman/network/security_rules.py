@@ -1,15 +1,14 @@
-"""Rules for pods on virtual networks: who may send what to whom, and under which address.
+"""Rules for pods on virtual networks: who may send what to whom, and with which address. Pure.
 
-Pure; text for our table in `firewall.py`. A packet is looked at twice. On *departure*, before any address is
-translated, against the rules of its sender; on *arrival*, after all translation, against its receiver's,
-whether it is routed, stays on one bridge or comes from this machine itself. Each packet of who opened a
-connection is looked at, so that a rule that goes ends the connection; replies pass by a mark that a stateful
-rule left on it.
+Text for our tables in `firewall.py`. A packet is checked twice. On *departure*, before any address is
+translated, against the rules of its sender; on *arrival*, after all translation, against those of its
+receiver, whether it is routed, stays on one bridge or comes from this machine itself. Every packet from the
+side that opened a connection is checked, so that the connection ends with the rule that allowed it; replies
+pass by a mark that a stateful rule set on the connection.
 
-Each pod on a subnet sends with its own card's address and its own IP address, and nothing else.
-
-Pure; a table of its own, as bridges hand on packets that no routing ever sees. It knows the bridge port of
-each pod: what one pod claims from its port, another cannot.
+A second table, of the bridge family, checks source addresses (anti-spoofing), because bridges forward packets
+that are never routed: each pod sends only with the MAC and IP address of its own interface. It identifies a
+pod by its bridge port, which no other pod can use.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,13 +26,14 @@ from neocloud.engines.podman.network.nftables import (
 from neocloud.engines.virtual_network import DIRECTIONS, SecurityRule, VirtualNetwork
 
 PROBE_MARK = 0x4E430001
-"""On packets of the engine's own probes; only root can set it."""
+"""Mark on packets of the engine's own probes; only root can set it."""
 _SENT, _RECEIVED, _PUBLIC = 0x10000000, 0x20000000, 0x40000000
-"""Bits of a connection's mark: replies pass its opener's side, its target's; it came to a public address."""
+"""Bits of a connection's mark: replies pass on the opener's side; on the target's side; it was opened to a
+public address."""
 _DEPARTURE, _ARRIVAL = -110, 110
-"""Before the translation of targets, after that of sources; ours and netavark's."""
+"""Before the translation of destinations and after that of sources, both ours and netavark's."""
 _TARGETS, _SOURCES = -105, 90
-"""Before netavark's own translation: the first one to decide wins."""
+"""Before netavark's translation: the first rule that decides wins."""
 
 Combination = tuple[str, tuple[str, ...]]
 """A network and the security groups of an interface on it."""
@@ -43,7 +43,7 @@ _BEFORE_ALL = -300
 def render_security_rules(
     snapshot: NetworkSnapshot, ours: str, namespace_ranges: Iterable[IPv4Network]
 ) -> list[str]:
-    """Sets and chains; `forward` sends what comes from and goes to members to `from_member`, `to_member`."""
+    """Return sets and chains; `forward` passes packets of members to `from_member` and `to_member`."""
     combinations = _combinations(snapshot)
     lines = [*_addresses(snapshot, namespace_ranges)]
     lines += _groups(snapshot)
@@ -150,7 +150,7 @@ def _peers(
 
 
 def _collapsed(cidrs: Iterable[IPv4Network]) -> list[IPv4Network]:
-    """The kernel refuses overlapping ranges in one set."""
+    """Return the ranges without those inside others: the kernel refuses overlapping ranges in one set."""
     found: list[IPv4Network] = []
     for cidr in sorted(set(cidrs), key=lambda each: each.prefixlen):
         if not any(cidr.subnet_of(wider) for wider in found):
@@ -191,7 +191,7 @@ def _arrival() -> list[str]:
         f"type filter hook postrouting priority {_ARRIVAL}; policy accept;",
         "oifname != @subnet_bridges accept",
         f"meta mark {PROBE_MARK:#x} goto keep_received",
-        # A port that the pod's manifest publishes on this machine.
+        # The connection came through a port that the pod's manifest publishes on this machine.
         f"ct direction original ct status dnat ct mark and {_PUBLIC:#x} == 0 goto keep_received",
         "ct state related accept",
         f"ct direction reply ct mark and {_SENT:#x} != 0 accept",
@@ -220,7 +220,7 @@ def _from_member(snapshot: NetworkSnapshot) -> list[str]:
 
 
 def _routes(snapshot: NetworkSnapshot) -> Iterator[str]:
-    """The most exact route decides; today every route leads out."""
+    """Yield a rule for each route; every route leads out of this machine today."""
     for bridge in sorted(snapshot.bridges, key=lambda bridge: bridge.interface):
         subnet = snapshot.subnet_of(bridge)
         for route in subnet.routes if subnet else ():
@@ -239,7 +239,10 @@ def _to_member(ours: str) -> list[str]:
 
 
 def _translation(snapshot: NetworkSnapshot, ours: str) -> list[str]:
-    """Public addresses one to one. Between subnets nothing is translated, though netavark would."""
+    """Return the translation of public addresses, one to one.
+
+    Between subnets nothing is translated, although netavark's rules would.
+    """
     visitor = "oifname @subnet_bridges ct original ip daddr @public ip saddr @own_ranges"
     inside = []
     for network in snapshot.networks:
@@ -261,7 +264,7 @@ def _translation(snapshot: NetworkSnapshot, ours: str) -> list[str]:
         *rendered_chain(
             "sources",
             f"type nat hook postrouting priority {_SOURCES}; policy accept;",
-            # Who comes from another of our ranges by a public address is seen under a public one, too.
+            # A sender in our ranges that uses a public address is itself shown with a public one.
             f"{visitor} snat ip to ip saddr map @to_public",
             f"{visitor} snat ip to ip daddr map @to_public",
             *inside,
@@ -271,7 +274,7 @@ def _translation(snapshot: NetworkSnapshot, ours: str) -> list[str]:
 
 
 def render_anti_spoofing_table(layout: Layout, snapshot: NetworkSnapshot) -> str:
-    """Address resolution is held to the same; only what asks whether an address is free may name none."""
+    """Return the anti-spoofing table. It checks ARP, too; only address probes may name no sender."""
     members = [
         (member, snapshot.ports[member.pod])
         for member, _ in attached_members(snapshot)

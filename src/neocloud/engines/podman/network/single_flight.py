@@ -1,24 +1,24 @@
-"""A job that many ask for at once and that need run only once for all of them."""
+"""Share one run of a job among concurrent callers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class SingleFlight:
-    """Whoever asks gets a run that began after the question; those who wait at the same time share one."""
+    """Each call waits for a run that began after the call; calls that wait at the same time share a run."""
 
     def __init__(self, job: Callable[[], Awaitable[None]]) -> None:
         self._job = job
         self._lock = asyncio.Lock()
-        self._asked = 0
-        self._answered = 0
+        self._requested = 0
+        self._completed = 0
 
     async def __call__(self) -> None:
-        self._asked += 1
-        mine = self._asked
+        self._requested += 1
+        mine = self._requested
         async with self._lock:
-            if self._answered >= mine:
+            if self._completed >= mine:
                 return
-            covered = self._asked
+            covered = self._requested
             await self._job()
-            self._answered = covered
+            self._completed = covered

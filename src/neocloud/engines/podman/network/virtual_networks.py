@@ -1,7 +1,7 @@
-"""Virtual networks on this machine: a bridge for each range of each subnet, and who is on them.
+"""Virtual networks on this machine: a bridge for each address range of each subnet.
 
-What was applied is the memory: networks and pods among the objects, bridge names in one record. It makes and
-removes Podman's networks; what may pass between them is the firewall's.
+Applied objects are authoritative: networks and pods are stored as manifests, bridge names in one record. This
+module creates and removes Podman's networks; `firewall.py` decides which packets may pass.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
 class VirtualNetworks:
+    """Creates, records and removes the bridges of virtual networks, and admits pods to them."""
+
     def __init__(
         self, layout: Layout, libpod: Libpod, objects: Objects, find_port: Callable[[Reference], str | None]
     ) -> None:
@@ -36,7 +38,7 @@ class VirtualNetworks:
         self._find_port = find_port
         self._lock = asyncio.Lock()
         self._admitted: dict[str, Reference] = {}
-        """What pods about to be applied will hold."""
+        """Addresses and names reserved by pods that are being applied."""
 
     def networks(self) -> list[VirtualNetwork]:
         return [parse_virtual_network(manifest) for manifest in self._objects.all(KIND)]
@@ -45,7 +47,7 @@ class VirtualNetworks:
         return next(map(parse_virtual_network, self._objects.list(namespace, KIND)), None)
 
     def members(self, namespace: str | None = None) -> list[Member]:
-        """Pods on any network, of all namespaces or one."""
+        """Return the pods on any virtual network, of all namespaces or one."""
         pods = self._objects.list(namespace, "Pod") if namespace else self._objects.all("Pod")
         return [member for manifest in pods if (member := member_of(manifest))]
 
@@ -53,7 +55,7 @@ class VirtualNetworks:
         return [bridge.cidr for bridge in self._bridges()]
 
     def snapshot(self) -> NetworkSnapshot | None:
-        """None where there has never been a virtual network."""
+        """Return the state of all virtual networks; None if there has never been one."""
         if not self._record_path().exists():
             return None
         members = self.members()
@@ -94,7 +96,7 @@ class VirtualNetworks:
             await self._ensure_bridge(bridge)
 
     async def remove(self, namespace: str, *, with_pods_of: str = "") -> None:
-        """The network of a namespace with its bridges; refused while pods of elsewhere are on it."""
+        """Remove the network of a namespace and its bridges. Raises EngineError while other pods use it."""
         async with self._lock:
             self.check_unused(namespace, with_pods_of=with_pods_of)
             for bridge in self._bridges():
@@ -108,7 +110,7 @@ class VirtualNetworks:
 
     @contextlib.contextmanager
     def admitted(self, member: Member) -> Iterator[None]:
-        """Refuse the pod if it does not fit; nobody else gets what it asks for until it is applied."""
+        """Check that the pod fits; reserve what it holds while the caller applies it. Raises EngineError."""
         holders = {what: each.pod for each in self.members() for what in each.holdings}
         check_member(member, self.find, holders | self._admitted)
         self._admitted |= dict.fromkeys(member.holdings, member.pod)
@@ -119,7 +121,7 @@ class VirtualNetworks:
                 self._admitted.pop(what, None)
 
     def network_name(self, bridge: Bridge) -> str:
-        """Podman's."""
+        """Return Podman's name of the bridge's network."""
         return f"{self._layout.network(bridge.network)}.{bridge.name}"
 
     def _record_path(self) -> Path:
@@ -204,7 +206,7 @@ def _bridge(fields: dict[str, Any]) -> Bridge:
 
 
 def _require_bridge_filter() -> None:
-    """Security groups hold between pods of one bridge only where bridges pass the firewall."""
+    """Raise EngineError unless the kernel can filter packets between ports of one bridge."""
     if not BRIDGE_FILTER.exists():
         raise EngineError(
             "Virtual networks need the kernel module br_netfilter, which is not loaded: without it security "

@@ -1,9 +1,9 @@
 """ConfigMaps and Secrets as folders of files that pods mount.
 
-The content of an object is kept once; each way in which pods ask for it (which keys, which mode) is a view: a
-folder that is mounted whole. An update writes every view again, file by file and each in one step, so running
+The content of an object is stored once. Each combination of keys and mode that pods request is a view: a
+folder that is mounted whole. An update writes every view again, file by file and each atomically, so running
 pods see the new content. A pod that mounts a view may be able to write there, so links in it are replaced and
-never followed. Secrets lie on a tmpfs and never reach the disk.
+never followed. Secrets lie on a tmpfs and are never written to disk.
 """
 
 import contextlib
@@ -21,17 +21,18 @@ from neocloud.engines.podman.records import read_record, write_record
 
 DEFAULT_MODE = 0o644
 _FOLDER_MODE = 0o755
-"""Mode of a projected folder, whatever the umask: programs that are not root read it."""
+"""Mode of a view, whatever the umask: programs that are not root read it."""
 
 
 class ConfigMounts:
-    """Objects of one kind below `root/<namespace>/<name>/`."""
+    """Stores the objects of one kind below `root/<namespace>/<name>/`."""
 
     def __init__(self, root: Path, kind: str) -> None:
         self._root = root
         self.kind = kind
 
     def names(self, namespace: str) -> list[str]:
+        """Return the names of the objects of a namespace."""
         folder = self._root / namespace
         if not folder.is_dir():
             return []
@@ -39,6 +40,7 @@ class ConfigMounts:
             return found.names()
 
     def put(self, namespace: str, name: str, contents: Mapping[str, bytes]) -> None:
+        """Store the content of an object and update all its views."""
         folder = self._root / namespace / name
         _fill(folder / "data", contents, 0o600)
         if not (folder / "views").is_dir():
@@ -51,6 +53,7 @@ class ConfigMounts:
                 self._fill_view(folder / "views" / name.removesuffix(".json"), record, contents)
 
     def get(self, namespace: str, name: str) -> dict[str, bytes]:
+        """Return the content of an object. Raises EngineError if there is none."""
         folder = self._root / namespace / name / "data"
         if not folder.is_dir():
             raise EngineError(
@@ -60,7 +63,7 @@ class ConfigMounts:
             return {key: data.read(key) for key in data.names()}
 
     def view(self, namespace: str, source: Mapping[str, Any]) -> Path:
-        """The folder to mount for a pod's volume source; made if needed."""
+        """Return the folder to mount for a pod's volume source; create it if needed."""
         name = source.get("secretName") or source["name"]
         folder = self._root / namespace / name
         if source.get("optional") and not (folder / "data").is_dir():
@@ -98,7 +101,7 @@ class ConfigMounts:
 
 
 def _fill(path: Path, files: Mapping[str, bytes], mode: int) -> None:
-    """Make the folder hold exactly these files, touching only what differs."""
+    """Make the folder hold exactly these files; change only what differs."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with Folder.open(path) as folder:
@@ -113,8 +116,8 @@ def _fill(path: Path, files: Mapping[str, bytes], mode: int) -> None:
         ) from error
 
 
-def _prune(folder: Folder, place: PurePosixPath, wanted: set[str]) -> None:
-    """Remove what is not wanted; folders stay."""
+def _prune(folder: Folder, relative: PurePosixPath, wanted: set[str]) -> None:
+    """Remove files that are not wanted; folders stay."""
     for name in folder.names():
         try:
             with folder.pinned(name) as found:
@@ -124,14 +127,14 @@ def _prune(folder: Folder, place: PurePosixPath, wanted: set[str]) -> None:
             continue
         if is_folder:
             with folder.folder(name) as inner:
-                _prune(inner, place / name, wanted)
-        elif str(place / name) not in wanted:
+                _prune(inner, relative / name, wanted)
+        elif str(relative / name) not in wanted:
             folder.remove(name)
 
 
-def _put(folder: Folder, place: PurePosixPath, content: bytes, mode: int) -> None:
+def _put(folder: Folder, relative: PurePosixPath, content: bytes, mode: int) -> None:
     with contextlib.ExitStack() as opened:
-        for part in place.parts[:-1]:
+        for part in relative.parts[:-1]:
             folder = opened.enter_context(folder.make(part))
-        if not folder.has_file(place.name) or folder.read(place.name) != content:
-            folder.write(place.name, content, mode)
+        if not folder.has_file(relative.name) or folder.read(relative.name) != content:
+            folder.write(relative.name, content, mode)

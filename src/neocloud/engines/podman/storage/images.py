@@ -1,10 +1,9 @@
-"""Container images: there or not, and made from a root file system. No registry is asked for anything.
+"""Container images: look up, import and load them. No registry is contacted.
 
-Images that are root file systems: folders from which pods run without a copy.
-
-`localhost/neocloud/<image>:<version>` is the folder `<home>/images/<image>/<version>/rootfs`, if there is
-one. It is never written to: each container has a layer above it, which goes with the container. The version
-is part of the name, so a pod stays with the one that it began with while newer ones are built beside it.
+Some images are root file systems: folders from which pods run without a copy. Image
+`localhost/neocloud/<image>:<version>` is the folder `<home>/images/<image>/<version>/rootfs`, if that exists.
+It is never written to: each container has a layer above it, which is removed with the container. The version
+is part of the name, so a pod keeps the version that it started with while newer ones are built beside it.
 """
 
 import asyncio
@@ -23,12 +22,12 @@ ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
-"""As a container image would say of itself."""
+"""Environment variables that a container image would define."""
 _NAME = re.compile(r"localhost/neocloud/([a-z0-9][a-z0-9-]*):([A-Za-z0-9][A-Za-z0-9_-]*)")
 
 
 def full_image_name(name: str) -> str:
-    """Podman's name: what names no registry is local, what names no version is `latest`."""
+    """Return Podman's name of an image: without a registry it is local, without a version `latest`."""
     first, _, _ = name.partition("/")
     local = "/" not in name or not ("." in first or ":" in first or first == "localhost")
     last = name.rsplit("/", 1)[-1]
@@ -37,7 +36,7 @@ def full_image_name(name: str) -> str:
 
 
 class Images:
-    """Asks Podman for images and imports them."""
+    """Looks up and imports images that Podman stores."""
 
     def __init__(self, libpod: Libpod) -> None:
         self._libpod = libpod
@@ -53,7 +52,7 @@ class Images:
         env: Mapping[str, str] | None = None,
         entrypoint: Sequence[str] = (),
     ) -> None:
-        """Make an image of a folder or tar file with a root file system, replacing one of that name."""
+        """Create an image from a folder or tar file with a root file system, replacing one of that name."""
         if not await asyncio.to_thread(source.exists):
             raise EngineError(f"{source} does not exist, so image {name} cannot be made from it.")
         changes = [f"ENV {key}={json.dumps(value)}" for key, value in (env or {}).items()]
@@ -69,7 +68,7 @@ class Images:
         )
 
     async def load(self, archive: Path) -> None:
-        """Take in an image archive (`docker save` form) with the names it carries."""
+        """Load an image archive (`docker save` format) under the names it contains."""
         if not await asyncio.to_thread(archive.is_file):
             raise EngineError(f"{archive} is missing. Build it again with: neo image build --force")
         await self._libpod.request(
@@ -82,7 +81,7 @@ class Images:
 
 
 async def _tar(source: Path) -> AsyncIterator[bytes]:
-    """The bytes of the tar file, or of one made of the folder on the way."""
+    """Yield the bytes of the tar file, or of a tar stream of the folder."""
     is_folder = await asyncio.to_thread(source.is_dir)
     command = ["cat", str(source)]
     if is_folder:
@@ -93,7 +92,7 @@ async def _tar(source: Path) -> AsyncIterator[bytes]:
         while chunk := await process.stdout.read(_CHUNK):
             yield chunk
         if await process.wait():
-            raise EngineError(f"{source} could not be read; check that it is whole.")
+            raise EngineError(f"{source} could not be read; check that it is complete.")
     finally:
         if process.returncode is None:
             process.kill()
@@ -101,7 +100,7 @@ async def _tar(source: Path) -> AsyncIterator[bytes]:
 
 
 def root_filesystem(layout: Layout, image: str) -> Path | None:
-    """The folder behind an image's name; None for images that Podman keeps, and for those not here."""
+    """Return the folder of an image; None for images that Podman stores and for missing ones."""
     name = _NAME.fullmatch(full_image_name(image))
     if name is None:
         return None

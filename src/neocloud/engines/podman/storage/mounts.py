@@ -1,4 +1,4 @@
-"""Mounting and unmounting on this machine, and removing folders without following mounts.
+"""Mount and unmount on this machine, and remove folders without following mounts.
 
 Every function may be repeated. A folder is never deleted while something is mounted below it.
 """
@@ -20,7 +20,7 @@ _DETACH, _NOFOLLOW = 0x2, 0x8
 _CLONE, _RECURSIVE, _EMPTY_PATH = 0x1, 0x8000, 0x1000  # open_tree(2)
 _FROM_DESCRIPTOR, _ATTRIBUTE_IDMAP = 0x4, 0x100000  # move_mount(2), mount_setattr(2)
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
-_HERE = -100  # AT_FDCWD
+_WORKING_FOLDER = -100  # AT_FDCWD
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,24 +30,25 @@ class _Attributes(ctypes.Structure):
 
 
 def mount_tmpfs(path: Path, *, size_bytes: int | None = None, mode: int = 0o700) -> None:
+    """Mount a file system in memory."""
     options = f"mode={mode:o},nosuid,nodev" + (f",size={size_bytes}" if size_bytes else "")
     _mount(path, ["-t", "tmpfs", "-o", options, "tmpfs"])
 
 
 def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
-    """A writable view on `lower`; what is written goes to `upper`."""
-    make_folder(upper)  # its mode is that of the view: of "/" for the programs that see it
+    """Mount a writable view on `lower`; changes are written to `upper`."""
+    make_folder(upper)  # its mode is that of the view, so of "/" for the programs in it
     work.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     _mount(path, ["-t", "overlay", "-o", options, "overlay"])
 
 
 def mount_descriptor(descriptor: int, path: Path, user_namespace: int | None = None) -> None:
-    """Show an open file or folder at `path`, in place of what is shown there; only we can write around it.
+    """Mount an open file or folder at `path`, replacing what is mounted there.
 
-    The kernel follows the descriptor, not a name, so what is shown cannot be another than what was opened.
-    With the descriptor of a user namespace, owners are shown as that namespace's ids on this machine. What is
-    mounted below `path` later does not appear at the original, nor the other way round. Raises EngineError.
+    The kernel follows the descriptor, not a name, so exactly the file that was opened is mounted. With the
+    descriptor of a user namespace, owners are shifted to that namespace's ids on this machine. Later mounts
+    below `path` do not appear at the original, nor the other way round. Raises EngineError.
     """
     wanted = os.fstat(descriptor)
     tree = _call(path, _OPEN_TREE, descriptor, b"", _CLONE | _RECURSIVE | _EMPTY_PATH | os.O_CLOEXEC)
@@ -65,18 +66,18 @@ def mount_descriptor(descriptor: int, path: Path, user_namespace: int | None = N
             path.mkdir(mode=0o700)
         else:
             path.touch(mode=0o600)
-        _call(path, _MOVE_MOUNT, tree, b"", _HERE, os.fsencode(path), _FROM_DESCRIPTOR)
+        _call(path, _MOVE_MOUNT, tree, b"", _WORKING_FOLDER, os.fsencode(path), _FROM_DESCRIPTOR)
     finally:
         os.close(tree)
     libc.mount(None, os.fsencode(path), None, _PRIVATE | _MOUNT_RECURSIVE, None)
 
 
 def mount_view(source: Path, path: Path) -> None:
-    """Show a folder of ours at `path`, which may be the same.
+    """Bind-mount a folder of ours at `path`, which may be the same, with shared propagation.
 
-    What is mounted or unmounted below it appears or goes in every mount namespace: Podman's monitors of
-    containers with a user namespace have one of their own, and unmount there. Its storage driver makes its
-    own folder private again. Raises EngineError.
+    Mounts and unmounts below it take effect in every mount namespace: Podman's monitors of containers with a
+    user namespace have their own one, and unmount there. Podman's storage driver makes its own folder private
+    again. Raises EngineError.
     """
     path.mkdir(mode=0o700, exist_ok=True)
     if is_mounted(path):
@@ -94,30 +95,31 @@ def mount_filesystem(kind: str, path: Path, options: str) -> None:
 
 
 def detach(path: Path) -> None:
-    """Take away a mount of `mount_descriptor` and its empty mount point; who has it mounted keeps it."""
+    """Unmount a mount of `mount_descriptor` and remove its mount point; containers that use it keep it."""
     while is_mounted(path):
         if libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW):
             raise EngineError(f"{path} could not be unmounted: {os.strerror(ctypes.get_errno())}.")
     if path.is_dir():
-        path.rmdir()  # never with what it holds: it is empty, or something is wrong
+        path.rmdir()  # must be empty; never remove its content
     else:
         path.unlink(missing_ok=True)
 
 
 def unmount(path: Path, *, lazily: bool = False) -> None:
-    """Unmount if mounted; `lazily` also while it is used."""
+    """Unmount if mounted; with `lazily` also while it is in use."""
     if lazily:
         libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW)
     elif is_mounted(path):
-        _run(["umount", str(path)], f"{path} could not be unmounted; end what still uses it")
+        _run(["umount", str(path)], f"{path} could not be unmounted; end the processes that still use it")
 
 
 def is_mounted(path: Path) -> bool:
+    """Return whether the path is a mount point."""
     return str(path) in _mount_points()
 
 
 def mount_options(path: Path) -> str:
-    """Return the options of the file system that is mounted here; "" when none is."""
+    """Return the options of the file system mounted at the path; "" if none is."""
     for line in reversed(Path("/proc/self/mountinfo").read_bytes().splitlines()):
         fields = line.split()
         if _unescaped(fields[4]) == str(path):
@@ -126,7 +128,7 @@ def mount_options(path: Path) -> str:
 
 
 def is_mounted_elsewhere(path: Path) -> bool:
-    """Whether a process with mounts of its own, as a container's, has this file system at another path."""
+    """Return whether a mount namespace, for example a container's, has this file system at another path."""
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     seen: set[int] = set()
@@ -142,13 +144,13 @@ def is_mounted_elsewhere(path: Path) -> bool:
 
 
 def mounts_below(path: Path) -> list[Path]:
-    """Mount points at or below the folder, deepest first."""
+    """Return the mount points at or below the folder, deepest first."""
     inside = {Path(point) for point in _mount_points() if Path(point).is_relative_to(path)}
     return sorted(inside, key=lambda point: len(point.parts), reverse=True)
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a folder with all it holds; refuses while something is mounted in it."""
+    """Delete a folder with its content. Raises EngineError while something is mounted in it."""
     held = mounts_below(path)
     if held:
         raise EngineError(f"{path} was not removed: {held[0]} is still mounted there.")
@@ -184,11 +186,11 @@ def _mount_points() -> list[str]:
 
 
 def _mounts(table: bytes) -> list[tuple[str, str]]:
-    """Device numbers and mount points."""
+    """Return device numbers and mount points."""
     lines = [line.split() for line in table.splitlines()]
     return [(fields[2].decode(), _unescaped(fields[4])) for fields in lines]
 
 
 def _unescaped(field: bytes) -> str:
-    """The kernel writes blanks and the like as \\040."""
+    """Decode a field: the kernel writes blanks and other special characters as \\040."""
     return field.decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")

@@ -1,12 +1,11 @@
-"""What pods mount that Podman must not look up by name, or that is shown to them with other owners.
+"""Mount points for pods: volumes that Podman must not look up by name, or whose owners are shifted. Blocking.
 
-Anyone who can write in a volume can put a link to the host's files in place of a folder, also after a
-check: Podman takes a name, and looks it up when a container is made and each time it is started. So a
-sub-folder of a volume is opened without following links, and that descriptor is mounted below the engine's
-run folder, which is root's alone; Podman is given the mount point. A pod with a user namespace gets all its
-folders in this way, with their ids shifted (user_namespaces.py). The mounts stay when the server ends, are
-there for restarts that Podman makes by itself, are renewed when the pod is applied again (also after a
-boot) and go with the pod. Blocking.
+A program that can write in a volume can replace a folder by a link to the host's files, even after a check:
+Podman is given a name, and looks it up when a container is created and each time it is started. So a sub-path
+of a volume is opened without following links, and that descriptor is mounted below the engine's run folder,
+which only root can enter; Podman is given the mount point. All folders of a pod with a user namespace are
+mounted in this way, with shifted ids (user_namespaces.py). The mounts outlive the server, serve restarts by
+Podman itself, are renewed when the pod is applied again (also after a boot), and are removed with the pod.
 """
 
 import contextlib
@@ -23,12 +22,12 @@ from neocloud.engines.podman.storage.mounts import detach, mount_descriptor, mou
 from neocloud.engines.podman.storage.user_namespaces import shifted_by, user_namespace
 
 SubPath = tuple[str, str]
-"""Name of a pod's volume, path in it."""
+"""(name of a pod's volume, path in it)"""
 
 
 @dataclass(frozen=True)
 class MountedPaths:
-    """Where to mount from, by name of the volume, by sub-path, and by image that is a root file system."""
+    """Sources of a pod's mounts: by volume name, by sub-path, and by image that is a root file system."""
 
     volumes: Mapping[str, Path] = field(default_factory=dict)
     sub_paths: Mapping[SubPath, Path] = field(default_factory=dict)
@@ -36,54 +35,56 @@ class MountedPaths:
 
 
 class PodMounts:
+    """Creates and removes the mount points of pods."""
+
     def __init__(self, layout: Layout) -> None:
         self._root = layout.pod_mounts
 
-    def show(
+    def mount(
         self,
         manifest: KubernetesObject,
         volumes: Mapping[str, Path],
         root_filesystems: Mapping[str, Path] | None = None,
         first_id: int = 0,
     ) -> MountedPaths:
-        """Mount what the pod needs; with `first_id` everything, shifted by it, else sub-paths only.
+        """Mount what the pod needs: with `first_id` everything, with ids shifted by it, else sub-paths only.
 
-        Raises PathRefused for a link or device in a path, EngineError for one that is not there.
+        Raises PathRefused for a link or device in a path, EngineError for a missing path.
         """
         metadata, roots = manifest["metadata"], root_filesystems or {}
-        place = self._place(metadata["namespace"], metadata["name"])
+        folder = self._folder(metadata["namespace"], metadata["name"])
         with contextlib.ExitStack() as stack:
             namespace = stack.enter_context(user_namespace(first_id)) if first_id else None
             sub_paths = {}
             for volume, sub_path in find_sub_paths(manifest):
                 if volume in volumes and (volume, sub_path) not in sub_paths:
-                    point = place / _file_name(volume, sub_path)
+                    point = folder / _file_name(volume, sub_path)
                     where = f"Pod {metadata['name']}, volume {volume}"
-                    shifts = None if _is_shifted(volumes[volume], first_id) else namespace
-                    _show(volumes[volume], sub_path, point, where, shifts)
+                    owner_ids = None if _is_shifted(volumes[volume], first_id) else namespace
+                    _mount_sub_path(volumes[volume], sub_path, point, where, owner_ids)
                     sub_paths[volume, sub_path] = point
             if namespace is None:
                 return MountedPaths(volumes, sub_paths, roots)
             return MountedPaths(
-                {name: _shifted(path, place / name, namespace, first_id) for name, path in volumes.items()},
+                {name: _shifted(path, folder / name, namespace, first_id) for name, path in volumes.items()},
                 sub_paths,
                 {
-                    image: _shifted(path, place / _file_name("image", image), namespace, first_id)
+                    image: _shifted(path, folder / _file_name("image", image), namespace, first_id)
                     for image, path in roots.items()
                 },
             )
 
     def remove(self, namespace: str, pod: str) -> None:
-        """Take the mounts of a pod away. The volumes stay as they are."""
-        place = self._place(namespace, pod)
-        for point in mounts_below(place):
+        """Remove the mounts of a pod. The volumes stay as they are."""
+        folder = self._folder(namespace, pod)
+        for point in mounts_below(folder):
             detach(point)
-        if place.is_dir():
-            for point in place.iterdir():
-                detach(point)  # left from a boot or a shutdown: nothing is mounted there any more
-            place.rmdir()
+        if folder.is_dir():
+            for point in folder.iterdir():
+                detach(point)  # left by a boot or a shutdown, with nothing mounted
+            folder.rmdir()
 
-    def _place(self, namespace: str, pod: str) -> Path:
+    def _folder(self, namespace: str, pod: str) -> Path:
         return self._root / namespace / pod
 
 
@@ -100,7 +101,7 @@ def _file_name(kind: str, text: str) -> str:
 
 
 def _is_shifted(path: Path, first_id: int) -> bool:
-    """Whether it is an overlay that was laid for this range."""
+    """Return whether the path is an overlay that was mounted for this range of ids."""
     return first_id > 0 and shifted_by(path) == first_id
 
 
@@ -115,7 +116,7 @@ def _shifted(path: Path, point: Path, namespace: int, first_id: int) -> Path:
     return point
 
 
-def _show(volume: Path, sub_path: str, point: Path, where: str, user_namespace: int | None) -> None:
+def _mount_sub_path(volume: Path, sub_path: str, point: Path, where: str, user_namespace: int | None) -> None:
     try:
         with Folder.open(volume) as folder, folder.pinned(sub_path) as descriptor:
             mount_descriptor(descriptor, point, user_namespace)
@@ -124,6 +125,6 @@ def _show(volume: Path, sub_path: str, point: Path, where: str, user_namespace: 
             f'{where}: the path "{sub_path}" {error.why}; name a plain folder or file of the volume.'
         ) from error
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise EngineError(f'{where}: there is no "{sub_path}" in it; make that folder first.') from error
+        raise EngineError(f'{where}: there is no "{sub_path}" in it; create that folder first.') from error
     except OSError as error:
         raise EngineError(f'{where}: "{sub_path}" cannot be mounted: {error}.') from error

@@ -1,13 +1,10 @@
-"""Volumes: claims that outlive pods, scratch space that goes with its pod.
+"""Volumes: claims that outlive pods, and scratch space that is removed with its pod.
 
 A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourceRef of kind RootFilesystem it
-is an overlay: the named root file system below, everything written above it, one mount on this machine that
-all pods share. It keeps the version of the root file system that it began with. With any other source it is a
-copy, made once, before the claim counts as existing. Sizes are recorded and not enforced.
-
-Copies of volume contents: whole or not at all, sparse, shared with the original where the file system can.
-
-Blocking. A copy is made beside its place and moved there once it is on the disk.
+is an overlay: the named root file system below, all changes above it, one mount on this machine that all pods
+share. It keeps the version of the root file system that it started with. With any other source it is a copy,
+made once, before the claim counts as existing: complete or absent, sparse, and shared with the original where
+the file system supports it. Sizes are recorded and not enforced.
 """
 
 import os
@@ -41,26 +38,27 @@ FOLDER_MODE, FILE_MODE = 0o755, 0o644
 state folder, which only root may enter."""
 
 MAX_ENTRIES = 10_000_000
-"""Files and folders of a volume that is copied; a copy takes as many inodes of the machine's disk."""
+"""Most files and folders of a volume that is copied; a copy takes as many inodes of the disk."""
 MAX_DEPTH = 128
-"""Levels of folders; each holds three open files while what is below it is copied."""
+"""Most levels of folders; each holds three open files while its content is copied."""
 SPARE_BYTES = 1024**3
-"""What a copy may take beyond a twentieth more than its volume's size: for the tables of disk files."""
+"""Space that a copy may take beyond 105 % of its volume's size, for the tables of disk files."""
 
 
 class Volumes:
-    """Makes folders and mounts on the host; blocking, to be called in a thread."""
+    """Creates folders and mounts on this machine; blocking, to be called in a thread."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._mounting = threading.Lock()
 
     def claims(self, namespace: str) -> list[str]:
+        """Return the names of the claims of a namespace."""
         folder = self._layout.volumes / namespace
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def ensure_claim(self, manifest: KubernetesObject) -> None:
-        """The volume exists; an overlay is mounted when the first pod mounts it."""
+        """Create the volume unless it exists; an overlay is mounted when the first pod mounts it."""
         metadata, spec = manifest["metadata"], manifest.get("spec") or {}
         folder = self._folder(metadata["namespace"], metadata["name"])
         source = data_source_of(manifest)
@@ -82,7 +80,7 @@ class Volumes:
         write_record(folder / "volume.json", record)
 
     def claim_path(self, namespace: str, name: str, first_id: int = 0) -> Path:
-        """What pods mount; an overlay shows owners shifted by `first_id`, a folder as they are.
+        """Return the folder that pods mount; an overlay shows owners shifted by `first_id`.
 
         Raises EngineError.
         """
@@ -101,12 +99,13 @@ class Volumes:
         return folder / "data"
 
     def remove_claim(self, namespace: str, name: str) -> None:
+        """Delete a volume with its data."""
         folder = self._folder(namespace, name)
         unmount(folder / "merged")
         remove_tree(folder)
 
     def scratch_path(self, namespace: str, pod: str, volume: str, source: Mapping[str, Any]) -> Path:
-        """An emptyDir of a pod; in memory when its medium says so."""
+        """Return the folder of an emptyDir, in memory if its medium says so; create it if needed."""
         path = self._scratch(namespace, pod) / volume
         if source.get("medium") == "Memory":
             limit = source.get("sizeLimit")
@@ -118,13 +117,14 @@ class Volumes:
         return path
 
     def remove_scratch(self, namespace: str, pod: str) -> None:
+        """Delete the emptyDirs of a pod."""
         folder = self._scratch(namespace, pod)
         for point in mounts_below(folder):
             unmount(point)
         remove_tree(folder)
 
     def _mount(self, folder: Path, lower: str, first_id: int) -> None:
-        """Two overlays must not write to one folder, so one that is shifted otherwise has to go before."""
+        """Mount the overlay; unmount one with other ids first, as two must not write to one folder."""
         merged = folder / "merged"
         if is_mounted(merged):
             if shifted_by(merged) == first_id:
@@ -136,8 +136,8 @@ class Volumes:
                 )
             unmount(merged)
         if first_id:
-            place = self._layout.run / "layers"
-            mount_shifted_overlay(merged, lower=Path(lower), folder=folder, first=first_id, place=place)
+            scratch = self._layout.run / "layers"
+            mount_shifted_overlay(merged, lower=Path(lower), folder=folder, first=first_id, scratch=scratch)
         else:
             mount_overlay(merged, lower=Path(lower), upper=folder / "upper", work=folder / "work")
 
@@ -157,7 +157,7 @@ class Volumes:
         copy_file(disk, target / DISK)
 
     def _lower(self, source: str, known: str | None) -> str:
-        """The root file system that the volume began with, as long as that version is there."""
+        """Return the root file system that a volume started with, or the current one if it is gone."""
         if known and Path(known).is_dir():
             return known
         current = self._layout.images / source / "rootfs"
@@ -178,9 +178,9 @@ def _size_of(manifest: KubernetesObject) -> int:
 
 
 def copy_folder(source: Path, target: Path, size_bytes: int) -> None:
-    """All files below `source`, with owners, times and links, which are copied and not followed.
+    """Copy all files below `source`, with owners, times and links, which are not followed.
 
-    Raises EngineError when they do not fit into a volume of this size, or are more than the limits say.
+    Raises EngineError if they do not fit into a volume of this size or exceed the limits.
     """
     limits = TreeLimits(MAX_ENTRIES, MAX_DEPTH, size_bytes + size_bytes // 20 + SPARE_BYTES)
 
@@ -192,7 +192,7 @@ def copy_folder(source: Path, target: Path, size_bytes: int) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """A folder `target.parent` with this one file in it."""
+    """Create the folder `target.parent` with a copy of this one file."""
 
     def fill(folder: Folder) -> None:
         with Folder.open(source.parent) as original:

@@ -5,6 +5,7 @@ key. Its answers carry errors in the payload, sometimes under status 200: the pa
 Nothing here retries: the reconcile loop does.
 """
 
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import jwt
 API_VERSION = "v0.0.42"
 PORT = 6820
 TOKEN_SECONDS = 300
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 
 _UNKNOWN_JOB_ERRORS = {2017, 9003}
 """ESLURM_INVALID_JOB_ID and slurmdbd's "nothing found"."""
@@ -126,7 +129,10 @@ class SlurmRest:
     def __init__(self, address: str, key: bytes, *, timeout_seconds: float = 5.0) -> None:
         self._key = key
         self._client = httpx.AsyncClient(
-            base_url=f"http://{address}:{PORT}", timeout=timeout_seconds, trust_env=False
+            base_url=f"http://{address}:{PORT}",
+            timeout=timeout_seconds,
+            trust_env=False,
+            verify=_NO_TLS,
         )
 
     async def version(self) -> str:
