@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core import osfiles
-from neocloud.core.osfiles import Folder, UnsafePath, remove_tree
-from neocloud.core.ostrees import TreeLimits, copy_tree
+from neocloud.core import untrusted_files
+from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
+from neocloud.core.untrusted_trees import TreeLimits, copy_tree
 
 SWAPS = 1000
 SECRET = "of the host"
@@ -38,7 +38,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to resolve; the second is taken where the kernel has no openat2."""
     if request.param == "walk":
         monkeypatch.setattr(
-            osfiles, "_resolve", lambda folder, rel, path, *, inner_links: osfiles._walk(folder, rel, path)
+            untrusted_files,
+            "_resolve",
+            lambda folder, rel, path, *, inner_links: untrusted_files._walk(folder, rel, path),
         )
     return request.param
 
@@ -111,9 +113,9 @@ def test_nothing_is_written_through_a_link(volume: Path, outside: Path) -> None:
 
 def test_removing_follows_no_link(volume: Path, outside: Path) -> None:
     (volume / "inner" / "x").symlink_to(outside)
-    osfiles.remove_tree(volume)
+    untrusted_files.remove_tree(volume)
     assert not volume.exists() and (outside / "inner" / "file").read_text() == SECRET
-    osfiles.remove_tree(volume)
+    untrusted_files.remove_tree(volume)
 
 
 def test_a_tree_is_copied_whole(volume: Path, tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_a_tree_is_bounded(volume: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with Folder.open(volume) as source, Folder.open(target) as copy:
         with pytest.raises(UnsafePath, match="more than 4 files"):
             copy_tree(source, copy, limits=TreeLimits(entries=4))
-        monkeypatch.setattr(osfiles, "MAX_TREE_ENTRIES", 3)
+        monkeypatch.setattr(untrusted_files, "MAX_TREE_ENTRIES", 3)
         with pytest.raises(UnsafePath, match="more than 3 files"):
             source.names()
 

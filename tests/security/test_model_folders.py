@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.core.osfiles import Folder, UnsafePath
+from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.services.inference.reconcile import adapters, slurm_files
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights

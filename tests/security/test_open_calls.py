@@ -1,4 +1,4 @@
-"""Modules that read or write where tenants can write use neocloud.core.osfiles, not names (C1, H6, H7)."""
+"""Modules that read or write where tenants can write use neocloud.core.untrusted_files, not names (C1, H6, H7)."""
 
 import ast
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def by_name(path: Path) -> Iterator[str]:
 def test_nothing_is_opened_by_name(folder: str) -> None:
     files = {path: str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")}
     found = [call for path, name in files.items() if name not in ALLOWED for call in by_name(path)]
-    assert not found, "use neocloud.core.osfiles, or say in ALLOWED why no tenant can write there"
+    assert not found, "use neocloud.core.untrusted_files, or say in ALLOWED why no tenant can write there"
 
 
 def test_what_is_allowed_is_there_and_needs_it() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from neocloud import app
 from neocloud.cli.machine import images
-from neocloud.core.osfiles import Folder, make_folder
-from neocloud.core.ostrees import lay_files
+from neocloud.core.untrusted_files import Folder, make_folder
+from neocloud.core.untrusted_trees import lay_files
 from neocloud.engines.podman import bootstrap, pods, service
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.dns import write_in_place

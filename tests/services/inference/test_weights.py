@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core.osfiles import Folder
+from neocloud.core.untrusted_files import Folder
 from neocloud.services.inference.reconcile import adapter, weights
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights

@@ -16,7 +16,7 @@ from neocloud.cli.target import home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
-from neocloud.core.osfiles import remove_tree
+from neocloud.core.untrusted_files import remove_tree
 
 app = command_group()
 

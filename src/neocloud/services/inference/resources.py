@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from neocloud.core import contract
-from neocloud.core.osfiles import Folder
-from neocloud.core.ostrees import content_digest
+from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted_trees import content_digest
 
 Model = contract.message("neocloud.inference.v1.Model")
 ModelSpec = contract.message("neocloud.inference.v1.ModelSpec")

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.osfiles import Folder, UnsafePath, make_folder, remove_tree
-from neocloud.core.ostrees import copy_tree
+from neocloud.core.untrusted_files import Folder, UnsafePath, make_folder, remove_tree
+from neocloud.core.untrusted_trees import copy_tree
 from neocloud.services.tuning.rules.hyperparameters import DataSize
 
 LOG_CHUNK_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from neocloud.core.osfiles import Folder, UnsafePath
+from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifests import fingerprint
 from neocloud.engines.podman.records import read_record, write_record

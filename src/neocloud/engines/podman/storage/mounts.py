@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocloud.core import osfiles
-from neocloud.core.osfiles import make_folder
+from neocloud.core import untrusted_files
+from neocloud.core.untrusted_files import make_folder
 from neocloud.engines.base import EngineError
 
 _BIND, _MOUNT_RECURSIVE, _PRIVATE, _SHARED = 0x1000, 0x4000, 1 << 18, 1 << 20  # linux/mount.h
@@ -154,7 +154,7 @@ def remove_tree(path: Path) -> None:
     held = mounts_below(path)
     if held:
         raise EngineError(f"{path} was not removed: {held[0]} is still mounted there.")
-    osfiles.remove_tree(path)
+    untrusted_files.remove_tree(path)
 
 
 def _call(path: Path, number: int, *arguments: object) -> int:

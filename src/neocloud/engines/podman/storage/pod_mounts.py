@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from neocloud.core.osfiles import Folder, UnsafePath
+from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.engines.base import EngineError, KubernetesObject, PathRefused
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.mounts import detach, mount_descriptor, mounts_below

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.osfiles import Folder, UnsafePath, make_folder
-from neocloud.core.ostrees import TreeLimits, copy_tree
+from neocloud.core.untrusted_files import Folder, UnsafePath, make_folder
+from neocloud.core.untrusted_trees import TreeLimits, copy_tree
 from neocloud.engines.base import EngineError, KubernetesObject
 from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
 from neocloud.engines.manifests import quantity

@@ -4,7 +4,7 @@ nothing."""
 import re
 from dataclasses import dataclass
 
-from neocloud.core.osfiles import Folder
+from neocloud.core.untrusted_files import Folder
 from neocloud.services.inference.reconcile.safetensors import BadWeights, Tensor, main_dtype
 from neocloud.services.inference.reconcile.weights import (
     Weights,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.osfiles import Folder, make_folder
+from neocloud.core.untrusted_files import Folder, make_folder
 from neocloud.services.inference.reconcile.engine_client import EngineClient, EngineRefused
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import (

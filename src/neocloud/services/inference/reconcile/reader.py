@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, Protocol
 
-from neocloud.core.osfiles import UnsafePath
-from neocloud.core.ostrees import content_digest
+from neocloud.core.untrusted_files import UnsafePath
+from neocloud.core.untrusted_trees import content_digest
 from neocloud.services.inference.reconcile.adapter import read_adapter
 from neocloud.services.inference.reconcile.safetensors import BadWeights
 from neocloud.services.inference.reconcile.weights import read_weights

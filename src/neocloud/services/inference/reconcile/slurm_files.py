@@ -13,8 +13,8 @@ import contextlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from neocloud.core.osfiles import Folder, make_folder, remove_tree
-from neocloud.core.ostrees import lay_files
+from neocloud.core.untrusted_files import Folder, make_folder, remove_tree
+from neocloud.core.untrusted_trees import lay_files
 from neocloud.services.inference.resources import ModelFolders, check_weights
 
 KEY, MODEL, ADAPTERS = "key", "model", "adapters"

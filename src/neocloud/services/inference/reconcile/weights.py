@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from neocloud.core.osfiles import MAX_TREE_DEPTH, Folder, UnsafePath
+from neocloud.core.untrusted_files import MAX_TREE_DEPTH, Folder, UnsafePath
 from neocloud.services.inference.reconcile.safetensors import BadWeights, Tensor, main_dtype, read_header
 from neocloud.services.inference.resources import (
     MODULE_NAME,

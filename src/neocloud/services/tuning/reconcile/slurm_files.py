@@ -13,8 +13,8 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
-from neocloud.core.osfiles import Folder, make_folder
-from neocloud.core.ostrees import lay_files
+from neocloud.core.untrusted_files import Folder, make_folder
+from neocloud.core.untrusted_trees import lay_files
 from neocloud.services.inference.resources import ModelFolders, check_weights
 from neocloud.services.slurm.resources import ClusterUnreachable, CommandResult
 from neocloud.services.tuning.work_folder import LATEST_SECONDS

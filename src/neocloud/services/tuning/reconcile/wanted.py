@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.osfiles import UnsafePath
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
+from neocloud.core.untrusted_files import UnsafePath
 from neocloud.services.compute.resources import Preset
 from neocloud.services.inference.resources import (
     Location,

@@ -1,6 +1,6 @@
 """Copies and digests of whole folders that somebody else can write in.
 
-Everything is opened as `osfiles` opens it; blocking. Raises OSError, of which UnsafePath is one.
+Everything is opened as `untrusted_files` opens it; blocking. Raises OSError, of which UnsafePath is one.
 """
 
 import errno
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from neocloud.core.osfiles import MAX_TREE_DEPTH, MAX_TREE_ENTRIES, Folder, UnsafePath, copy_facts
+from neocloud.core.untrusted_files import MAX_TREE_DEPTH, MAX_TREE_ENTRIES, Folder, UnsafePath, copy_facts
 
 _CHUNK_BYTES = 8 * 1024**2
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system
