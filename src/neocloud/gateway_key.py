@@ -4,12 +4,12 @@ Whoever can read it can ask who any token is, so it is readable by its owner alo
 """
 
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from neocloud.core.osfiles import create_file
 
 KEY_BYTES = 32
 KEY_HEADER = "x-neocloud-gateway-key"
@@ -41,22 +41,8 @@ def load_or_make_gateway_key(home: Path) -> GatewayKey:
     path = gateway_key_file(home)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
-        _make(path)
+        create_file(path, secrets.token_urlsafe(KEY_BYTES))
     key = path.read_text().strip()
     if path.stat().st_mode & 0o077 or len(key) < KEY_BYTES:
         raise OSError(f"The gateway's key {path} is damaged or open to others. Remove it; a new one is made.")
     return GatewayKey(key)
-
-
-def _make(path: Path) -> None:
-    """Whole or not at all."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # somebody else was faster: theirs counts
-            os.link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ alive, runs the same program with the same arguments, and answers. Else that one
 import asyncio
 import json
 import logging
-import os
 import signal
 import socket
 import ssl
@@ -21,6 +20,7 @@ from pathlib import Path
 import httpx
 
 import neocloud
+from neocloud.core.osfiles import make_private_parents, write_file
 from neocloud.gateway_key import gateway_folder
 from neocloud.process_watch import Process
 
@@ -189,11 +189,9 @@ def _read_record(home: Path) -> dict:
 
 def _write_record(home: Path, process: Process, port: int, arguments: Sequence[str]) -> None:
     file = _record_file(home)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_parents(file)
     record = {"pid": process.pid, "began": process.began, "port": port, "arguments": list(arguments)}
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({**record, "program": _program()}, indent=2))
-    os.replace(partial, file)
+    write_file(file, json.dumps({**record, "program": _program()}, indent=2))
 
 
 def _program() -> str:

@@ -1,4 +1,4 @@
-"""Modules that read or write where tenants can write use neocloud.core.untrusted_files, not names (C1, H6, H7)."""
+"""Modules that read or write where tenants can write use `untrusted_files`, not names (C1, H6, H7)."""
 
 import ast
 from collections.abc import Iterator
@@ -29,7 +29,6 @@ OF_MODULES = {
     "io": {"open"},
 }
 ALLOWED = {
-    "gateway/accounts/ledger.py": "the lock beside the gateway's own ledger",
     "gateway/control_plane.py": "the key in the gateway's own folder",
     "gateway/objects/batch_results.py": "a batch's folder, the gateway's own; names in it are fixed",
     "gateway/objects/batch_runner.py": "folders of batches, the gateway's own; names are ids that it made",

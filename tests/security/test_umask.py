@@ -14,8 +14,9 @@ import pytest
 
 from neocloud import app
 from neocloud.cli.machine import images
-from neocloud.core.untrusted_files import Folder, make_folder
-from neocloud.core.untrusted_trees import lay_files
+from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted_trees import stage_files
 from neocloud.engines.podman import bootstrap, pods, service
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.dns import write_in_place
@@ -127,7 +128,7 @@ def test_weights_that_are_laid(tmp_path: Path) -> None:
     (source / "config.json").chmod(0o644)
     make_folder(tmp_path / "shown/cluster")
     with Folder.open(source) as weights:
-        lay_files(weights, tmp_path / "shown/cluster/model")
+        stage_files(weights, tmp_path / "shown/cluster/model")
     assert mode(tmp_path / "shown/cluster") == mode(tmp_path / "shown/cluster/model") == 0o755
     assert mode(tmp_path / "shown/cluster/model/config.json") == 0o644
     assert mode(tmp_path / "shown") == 0o700

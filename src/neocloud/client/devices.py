@@ -5,12 +5,11 @@ owner out. All lie in one file that only its owner can read. A damaged file is n
 """
 
 import json
-import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from neocloud.client.profiles import config_file
+from neocloud.core.osfiles import make_private_parents, write_file
 
 
 def device_token(endpoint: str, email: str) -> str:
@@ -23,11 +22,8 @@ def keep_device_token(endpoint: str, email: str, token: str) -> None:
     known = _read() | {_key(endpoint, email): token}
     path = _file()
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(known, file)
-        os.replace(name, path)
+        make_private_parents(path)
+        write_file(path, json.dumps(known))
 
 
 def _read() -> dict[str, str]:

@@ -5,8 +5,6 @@ profile of a cloud on this machine also names its state folder, from which the p
 change when the cloud is started again.
 """
 
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import platformdirs
 import yaml
 
 from neocloud.client.errors import ClientError
+from neocloud.core.osfiles import make_private_parents, write_file
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,8 @@ def write_profiles(profiles: Profiles, path: Path) -> None:
     entries = {}
     for name, profile in profiles.items.items():
         entries[name] = {key: value for key, value in asdict(profile).items() if value and key != "name"}
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        yaml.safe_dump({"current": profiles.current, "profiles": entries}, file, sort_keys=False)
-    os.replace(temporary, path)
+    make_private_parents(path)
+    write_file(path, yaml.safe_dump({"current": profiles.current, "profiles": entries}, sort_keys=False))
 
 
 def _profile(name: str, entry: Any, path: Path) -> Profile:

@@ -4,12 +4,9 @@ The refresh token in the file is used up by each refresh, so two commands that r
 comes second finds what the first one fetched.
 """
 
-import fcntl
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any
 from neocloud.client.errors import ClientError
 from neocloud.client.tokens import RENEW_BEFORE
 from neocloud.core import contract
+from neocloud.core.osfiles import locked, make_private_parents, write_file
 
 SIGN_IN = "neocloud.iam.v1.SignInService"
 Invoke = Callable[[str, Any], Any]
@@ -66,11 +64,8 @@ def read_session(path: Path) -> Session:
 
 def write_session(path: Path, session: Session) -> None:
     """Whole or not at all, and never readable by others."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        json.dump(asdict(session), file)
-    os.replace(name, path)
+    make_private_parents(path)
+    write_file(path, json.dumps(asdict(session)))
 
 
 def forget_session(path: Path) -> None:
@@ -115,12 +110,9 @@ class SessionToken:
         return fresh
 
 
-@contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """One at a time for this session; the kernel ends a turn with its process."""
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _turn(path: Path) -> AbstractContextManager[None]:
+    """One process at a time for this session; the kernel ends a turn with its process."""
+    return locked(path.with_suffix(".lock"), wait=True)
 
 
 def _session(answer: Any, now: datetime) -> Session:

@@ -6,8 +6,6 @@ again. It is never logged, and a damaged cache file is no error: the token is si
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 
 from neocloud.client.credentials import Credentials
 from neocloud.core import contract
+from neocloud.core.osfiles import make_private_parents, write_file
 
 EXCHANGE = "nebius.iam.v1.TokenExchangeService/Exchange"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -103,12 +102,9 @@ class ExchangedToken:
         if self.cache_file is None:
             return
         with suppress(OSError):
-            self.cache_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # mkstemp makes the file 0600, so it is never readable by others, not even for a moment.
-            handle, name = tempfile.mkstemp(dir=self.cache_file.parent)
-            with os.fdopen(handle, "w") as file:
-                json.dump({"token": self._value, "expires_at": self._expires_at.isoformat()}, file)
-            os.replace(name, self.cache_file)
+            make_private_parents(self.cache_file)
+            cached = {"token": self._value, "expires_at": self._expires_at.isoformat()}
+            write_file(self.cache_file, json.dumps(cached))
 
 
 def cache_file_for(credentials: Credentials, endpoint: str, folder: Path) -> Path:

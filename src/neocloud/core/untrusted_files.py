@@ -175,6 +175,19 @@ class Folder:
         finally:
             self.unlink(partial)
 
+    @contextlib.contextmanager
+    def staged(self, name: str) -> Iterator["Folder"]:
+        """Fill a new folder, which gets this name when the block ends, and is removed when that raises."""
+        partial = f".{_name(name)}.partial"
+        self.remove(partial)
+        try:
+            with self.make(partial) as folder:
+                yield folder
+            self.rename(partial, name)
+        except BaseException:
+            self.remove(partial)
+            raise
+
     def new_file(self, name: str, mode: int = 0o644) -> BinaryIO:
         """A file that was not there, open for writing. Raises FileExistsError, also for a link."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -269,17 +282,6 @@ def copy_facts(source: int, target: int) -> None:
     os.fchown(target, state.st_uid, state.st_gid)
     os.fchmod(target, stat.S_IMODE(state.st_mode))
     os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
-
-
-def make_folder(path: Path, mode: int = 0o755) -> None:
-    """A folder for programs of other users, at a path that nobody else can change: made if needed, with this
-    mode whatever the umask. One that is there keeps its mode; folders above it are made as the umask says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.mkdir(mode=mode)
-    except FileExistsError:
-        return
-    path.chmod(mode)
 
 
 def remove_tree(path: Path) -> None:

@@ -37,7 +37,7 @@ def copy_tree(
     _Copy(limits, exact=exact).fill(source, target, 0)
 
 
-def lay_files(
+def stage_files(
     source: Folder, target: Path, check: Callable[[Folder], None] = lambda _: None, *, link: bool = False
 ) -> None:
     """The regular files of a folder, none below it, in a new folder at `target`: whole or not at all.
@@ -48,16 +48,21 @@ def lay_files(
     with Folder.open(target.parent) as parent:
         if parent.state(target.name) is not None:
             return
-        partial = f".{target.name}"
-        parent.remove(partial)
-        with parent.make(partial) as laid:
+        with parent.staged(target.name) as staged:
             for name in source.names():
                 with source.pinned(name, inner_links=True) as found:
                     is_file = stat.S_ISREG(os.fstat(found).st_mode)
                 if is_file:
-                    source.copy_file(name, laid, name, link=link, inner_links=True)
-            check(laid)
-        parent.rename(partial, target.name)
+                    source.copy_file(name, staged, name, link=link, inner_links=True)
+            check(staged)
+
+
+def stage_file(source: Folder, name: str, target: Folder, target_name: str) -> None:
+    """Copy one file, whole or not at all, in place of a file of the new name. Raises OSError."""
+    partial = f".{target_name}.partial"
+    target.remove(partial)
+    source.copy_file(name, target, partial)
+    target.rename(partial, target_name)
 
 
 def content_digest(folder: Folder, names: Iterable[str]) -> str:

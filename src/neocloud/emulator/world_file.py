@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.osfiles import write_file
 from neocloud.core.store import StoreError
 from neocloud.core.store.vault import FORMAT, Vault
 from neocloud.engines.fake import FakeWorld
@@ -56,12 +57,7 @@ class WorldFile:
             for namespace, found in slurm.items()
         }
         content = json.dumps({"world": document_of(world), "slurm": nodes}).encode()
-        partial = self._path.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self._vault.seal(NAME, NAME, content))
-        partial.replace(self._path)
+        write_file(self._path, self._vault.seal(NAME, NAME, content))
 
     def read(self, new: FakeWorld) -> SlurmRecords:
         """Fill the new world with what was kept, and return what Slurm had. Raises StoreError when the file

@@ -6,12 +6,12 @@ ends with it; a clock that was set back makes an entry too old rather than too y
 
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.osfiles import write_file
 from neocloud.gateway.callers import Caller
 
 logger = logging.getLogger(__name__)
@@ -23,11 +23,7 @@ def keep(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now: datetim
         digest.hex(): {**_to_json(caller), "known_at": now.timestamp() - age}
         for digest, (caller, age) in callers.items()
     }
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(content, file)
-    partial.replace(path)
+    write_file(path, json.dumps(content))
 
 
 def load(path: Path, now: datetime, most_seconds: float) -> Iterator[tuple[bytes, Caller, float]]:

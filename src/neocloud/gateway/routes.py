@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.osfiles import write_file
 
 logger = logging.getLogger(__name__)
 
@@ -166,8 +166,4 @@ def load(path: Path) -> Any | None:
 
 def keep(path: Path, response: Any) -> None:
     """Readable by nobody else: it holds the engines' keys."""
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(contract.to_json(response))
-    partial.replace(path)
+    write_file(path, contract.to_json(response))

@@ -11,7 +11,6 @@ makes a new one. The server certificate is made again when its names change or i
 import datetime
 import ipaddress
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from neocloud.core.contract import api_host_names
+from neocloud.core.osfiles import write_file
 
 AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
 SERVER_LIFETIME = datetime.timedelta(days=397)
@@ -106,8 +106,8 @@ def _ensure_authority(
         .add_extension(x509.NameConstraints(_permitted(names), None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    _write(files.authority_key, _pem_key(key), 0o600)
-    _write(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_file(files.authority_key, _pem_key(key), 0o600, durable=True)
+    write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644, durable=True)
     return certificate, key
 
 
@@ -168,8 +168,8 @@ def _sign_server(
         )
         .sign(authority_key, hashes.SHA256())
     )
-    _write(files.server_key, _pem_key(key), 0o600)
-    _write(files.server, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_file(files.server_key, _pem_key(key), 0o600, durable=True)
+    write_file(files.server, certificate.public_bytes(serialization.Encoding.PEM), 0o644, durable=True)
 
 
 def _builder(
@@ -220,16 +220,3 @@ def _pem_key(key: Key) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all, and never readable by others for a moment."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask: clients read the authority's
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

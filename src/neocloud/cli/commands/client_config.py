@@ -1,6 +1,5 @@
 """`neo client-config`: write what the official SDK, SkyPilot, dstack and Terraform need to use this cloud."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,7 @@ from neocloud.cli.target import home_of, profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
+from neocloud.core.osfiles import make_private_parents, write_file
 
 app = command_group(
     "Point other programs at this cloud.\n\nThey speak TLS only: start the cloud with `neo up --tls`, and let"
@@ -186,10 +186,5 @@ def _refuse_overwriting(places: Mapping[Path, PlannedFile]) -> None:
 
 
 def _write(path: Path, file: PlannedFile) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if file.is_secret else 0o644)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(file.content)
-    partial.replace(path)
+    make_private_parents(path)
+    write_file(path, file.content, 0o600 if file.is_secret else 0o644)

@@ -5,7 +5,6 @@ need not be told again; also the mark that the folder is ours), `database-url` w
 `neo.lock` and the server's log.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from neocloud import database_url
 from neocloud.client.errors import ClientError
+from neocloud.core.osfiles import HeldLock, take_lock, write_file
 from neocloud.core.private_folder import OpenFolder, ensure_private
 
 SERVER_MODULE = "neocloud.app"
@@ -205,8 +205,8 @@ class Home:
         shown = replace(options, database_url="") if has_secret else options
         try:
             if has_secret:
-                _write_private(self._database_url_file, options.database_url)
-            _write_private(self.path / "neo.json", json.dumps(asdict(shown), indent=2) + "\n")
+                write_file(self._database_url_file, options.database_url)
+            write_file(self.path / "neo.json", json.dumps(asdict(shown), indent=2) + "\n")
             if not has_secret:
                 self._database_url_file.unlink(missing_ok=True)
         except OSError as error:
@@ -236,31 +236,21 @@ class Home:
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[None]:
         """One `neo up`, `down` or `destroy` at a time; `on_wait` is called when another one is at work."""
-        lock = self.path / "neo.lock"
-        while True:
-            try:
-                descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise _unusable(self.path, error) from error
-            _take(descriptor, on_wait)
-            if _is_same_file(descriptor, lock):
-                break
-            os.close(descriptor)
-            # The one before us was `neo destroy`: the file we waited for is gone.
-            self.create()
+        lock = self._take_lock(on_wait)
         try:
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
 
-
-def _write_private(path: Path, text: str) -> None:
-    """A file of mode 0600, whole or not at all: the options may hold the password of a database."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    partial.replace(path)
+    def _take_lock(self, on_wait: Callable[[], None]) -> HeldLock:
+        while True:
+            try:
+                return take_lock(self.path / "neo.lock", wait=True, on_wait=on_wait)
+            except FileNotFoundError:
+                # The holder before us was `neo destroy`, which removed the folder.
+                self.create()
+            except OSError as error:
+                raise _unusable(self.path, error) from error
 
 
 def is_server_process(pid: int) -> bool:
@@ -268,21 +258,6 @@ def is_server_process(pid: int) -> bool:
     try:
         return SERVER_MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return False
-
-
-def _take(descriptor: int, on_wait: Callable[[], None]) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        on_wait()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
         return False
 
 

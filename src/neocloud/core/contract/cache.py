@@ -6,19 +6,17 @@ builders that start together wait for one another. A folder that cannot be writt
 nothing else.
 """
 
-import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import platformdirs
+
+from neocloud.core.osfiles import locked, write_file
 
 FORMAT = "1"
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -63,24 +61,14 @@ def descriptor_set(path: Path | None = None) -> bytes:
         return _build_in_own_process()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_builder(path.parent):
+        with locked(path.parent / "build.lock", wait=True):
             if path.exists():
                 return path.read_bytes()
             content = _build_in_own_process()
-            _write_atomically(path, content)
+            write_file(path, content)
             return content
     except OSError:
         return _build_in_own_process()
-
-
-@contextmanager
-def _only_builder(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _build_in_own_process() -> bytes:
@@ -95,14 +83,3 @@ def _build_in_own_process() -> bytes:
                 f"Check that nebius and grpcio-tools are installed.\n{last_words}"
             )
         return output.read_bytes()
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -6,12 +6,11 @@ writer thread. A lock file keeps a second process out: two servers on one home w
 """
 
 import asyncio
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from neocloud.core.clock import Clock
+from neocloud.core.osfiles import HeldLock, Locked, take_lock
 from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
@@ -65,7 +65,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
         self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
-        self._lock: int | None = _lock(path)
+        self._lock: HeldLock | None = _lock(path)
         _close_to_others(path)
         self._database = SqliteDatabase(path)
         try:
@@ -122,7 +122,7 @@ class SqliteStore:
 
     def _unlock(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
 
@@ -287,23 +287,16 @@ def _wipe(database: SqliteDatabase) -> None:
         pooled.close()
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path) -> HeldLock:
     lock_path = path.with_name(path.name + ".lock")
     try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        return take_lock(lock_path)
     except OSError as error:
         raise StoreError(
             f"Cannot open {lock_path}: {error.strerror}. Check that the folder exists."
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
+    except Locked as error:
         raise StoreError(
-            f"The database {path} is in use by another Neocloud (process {holder}). Stop it first: neo down."
+            f"The database {path} is in use by another Neocloud (process {error.holder})."
+            " Stop it first: neo down."
         ) from None
-    with suppress(OSError):  # the number is for people; on a full disk the lock must do without
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return descriptor

@@ -9,13 +9,13 @@ against is a copied database file or backup; who can read the key file as well c
 """
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from neocloud.core.contract.secrets import secret_parts
+from neocloud.core.osfiles import create_file
 from neocloud.core.store.protocol import StoreError
 
 KEY_BYTES = 32
@@ -32,26 +32,12 @@ def load_or_make_key(path: str | Path) -> bytes:
     path = Path(path)
     if not path.exists():
         try:
-            _make_key(path)
+            create_file(path, os.urandom(KEY_BYTES))
         except OSError as error:
             raise StoreError(
                 f"Cannot make the key file {path}: {error.strerror}. Check the folder."
             ) from error
     return _load_key(path)
-
-
-def _make_key(path: Path) -> None:
-    """Whole or not at all: half a key after a crash would look like a damaged one for ever."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # somebody else was faster: theirs counts
-            os.link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _load_key(path: Path) -> bytes:

@@ -14,7 +14,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from neocloud.core.untrusted_files import make_folder
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, EngineUnavailable
 from neocloud.engines.podman.host import Host, resolver_configuration
 from neocloud.engines.podman.layout import Layout

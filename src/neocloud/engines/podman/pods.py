@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.untrusted_files import make_folder
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.pod_fields import is_device

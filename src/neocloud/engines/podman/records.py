@@ -7,10 +7,10 @@ Small JSON files that survive the server: written whole or not at all.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from neocloud.core import osfiles
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.podman.layout import Layout
 
@@ -62,15 +62,9 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 def write_file(path: Path, content: bytes, mode: int) -> None:
     """Replace the file in one step, so that a reader sees the old or the new content."""
-    temporary = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-        temporary.replace(path)
+        osfiles.write_file(path, content, mode)
     except OSError as error:
         raise EngineError(
             f"{path} could not be written: {error.strerror}; check free space and the owner of the "

@@ -10,8 +10,6 @@ except one address list that netavark shares between all root Podmans under /run
 """
 
 import asyncio
-import contextlib
-import fcntl
 import json
 import os
 import select
@@ -19,9 +17,10 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from neocloud.core.osfiles import locked
 from neocloud.engines.base import EngineUnavailable
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
@@ -76,19 +75,13 @@ class PodmanService:
             raise EngineUnavailable(
                 f"The state folder cannot be used: {error}; check its owner and free space."
             ) from error
-        with self._lock():
+        with locked(self._layout.podman / "service.lock", wait=True):
             self._prepare_run_folder()
             changed = self._write_configuration()
             if self.process_id() and not changed:
                 return
             self._stop()
             self._start()
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        with (self._layout.podman / "service.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def _prepare_run_folder(self) -> None:
         """Podman takes an empty run folder for a boot; where /run outlives one, we empty it."""

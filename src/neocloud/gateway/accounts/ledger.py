@@ -15,9 +15,7 @@ memory.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
 import sqlite3
 import threading
 from collections import deque
@@ -28,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocloud.core.clock import Clock
+from neocloud.core.osfiles import HeldLock, Locked, take_lock
 from neocloud.gateway.accounts import entries, schema
 from neocloud.gateway.accounts.entries import Closing, Reservation
 from neocloud.gateway.accounts.schema import HOUR_MS, LedgerError
@@ -54,7 +53,7 @@ class _Item(NamedTuple):
 class Ledger:
     """Opened by `open_ledger`. All but `close` is called from one thread, that of the event loop."""
 
-    def __init__(self, connection: sqlite3.Connection, lock: int, clock: Clock, keep_days: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, lock: HeldLock, clock: Clock, keep_days: int) -> None:
         self.problem = ""
         """Why nothing can be written now; "" when all is well."""
         self.spent: Mapping[tuple[str, str], int] = entries.spent(connection)
@@ -97,7 +96,7 @@ class Ledger:
         self._wake.set()
         self._thread.join()
         self._connection.close()
-        os.close(self._lock)
+        self._lock.release()
 
     async def _hurried(self, row: Reservation | None) -> None:
         done: Future[None] = Future()
@@ -181,7 +180,7 @@ def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledg
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = _locked(path.with_name(path.name + ".lock"))
-            undo.callback(os.close, lock)
+            undo.callback(lock.release)
             if path.exists():
                 schema.check(path)
             connection = schema.connect(path)
@@ -198,16 +197,13 @@ def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledg
     return ledger
 
 
-def _locked(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def _locked(path: Path) -> HeldLock:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+        return take_lock(path)
+    except Locked:
         raise LedgerError(
             f"Another gateway uses {path.with_suffix('')}. Wait until it has exited, or stop it."
         ) from None
-    return descriptor
 
 
 def _write(connection: sqlite3.Connection, batch: list[_Item]) -> None:

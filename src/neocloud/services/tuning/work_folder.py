@@ -16,8 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.untrusted_files import Folder, UnsafePath, make_folder, remove_tree
-from neocloud.core.untrusted_trees import copy_tree
+from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
+from neocloud.core.untrusted_trees import copy_tree, stage_file
 from neocloud.services.tuning.rules.hyperparameters import DataSize
 
 LOG_CHUNK_BYTES = 256 * 1024
@@ -68,11 +69,8 @@ class WorkFolder:
         with self._made() as folder, Folder.open(source.parent) as files:
             if folder.has_file(name):
                 return
-            partial = f".{name}.partial"
-            folder.remove(partial)
-            files.copy_file(source.name, folder, partial)
             folder.remove(name)
-            folder.rename(partial, name)
+            stage_file(files, source.name, folder, name)
 
     def holds(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -170,22 +168,18 @@ class WorkFolder:
         Raises BadResult for a link or anything else but files and folders; OSError.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = f".{target.name}.partial"
         with Folder.open(target.parent) as place:
             if place.state(target.name) is not None:
                 return
-            place.remove(partial)
             try:
                 with (
                     Folder.open(self.path) as folder,
                     folder.folder("result") as result,
-                    place.make(partial) as copy,
+                    place.staged(target.name) as copy,
                 ):
                     copy_tree(result, copy)
             except (UnsafePath, FileNotFoundError, NotADirectoryError) as error:
-                place.remove(partial)
                 raise BadResult(f"the new model cannot be taken: {error}") from error
-            place.rename(partial, target.name)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):

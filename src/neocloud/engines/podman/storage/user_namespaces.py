@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from neocloud.core.untrusted_files import make_folder
+from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.storage.mounts import (
     detach,

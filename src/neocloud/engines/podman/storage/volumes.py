@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.untrusted_files import Folder, UnsafePath, make_folder
+from neocloud.core.osfiles import make_folder, sync_folder
+from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.core.untrusted_trees import TreeLimits, copy_tree
 from neocloud.engines.base import EngineError, KubernetesObject
 from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
@@ -222,12 +223,4 @@ def _copy(fill: Callable[[Folder], None], folder: Path) -> None:
     finally:
         if unfinished.exists():
             remove_tree(unfinished)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_folder(folder.parent)

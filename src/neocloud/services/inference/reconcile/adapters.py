@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.untrusted_files import Folder, make_folder
+from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted_files import Folder
 from neocloud.services.inference.reconcile.engine_client import EngineClient, EngineRefused
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import (
@@ -69,13 +70,10 @@ def _lay(folders: ModelFolders, target: Path, wanted: Mapping[str, Any]) -> None
 
 def _lay_one(source: Folder, place: Folder, adapter_id: str, status: Any) -> None:
     """Copy one adapter, whole or not at all."""
-    partial = f".{adapter_id}"
-    place.remove(partial)
-    with place.make(partial) as laid:
+    with place.staged(adapter_id) as staged:
         for name in ADAPTER_FILES:
-            source.copy_file(name, laid, name, link=True, inner_links=True)
-        check_weights(laid, status)
-    place.rename(partial, adapter_id)
+            source.copy_file(name, staged, name, link=True, inner_links=True)
+        check_weights(staged, status)
 
 
 def _tidy(target: Path, wanted: set[str]) -> None:

@@ -13,8 +13,9 @@ import contextlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from neocloud.core.untrusted_files import Folder, make_folder, remove_tree
-from neocloud.core.untrusted_trees import lay_files
+from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted_files import Folder, remove_tree
+from neocloud.core.untrusted_trees import stage_files
 from neocloud.services.inference.resources import ModelFolders, check_weights
 
 KEY, MODEL, ADAPTERS = "key", "model", "adapters"
@@ -46,7 +47,7 @@ class JobFiles:
                 here.write(KEY, key, 0o400)
         if folders.reads_files and not (self._here / MODEL).exists():
             with folders.locate_known(model).folder() as weights:
-                lay_files(
+                stage_files(
                     weights, self._here / MODEL, lambda laid: check_weights(laid, model.status), link=True
                 )
 
@@ -55,7 +56,7 @@ class JobFiles:
         make_folder(self._here)
         make_folder(self._here / ADAPTERS)
         with Folder.open(source) as adapter:
-            lay_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
+            stage_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):

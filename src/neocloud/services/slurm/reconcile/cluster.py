@@ -11,9 +11,9 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
-from neocloud.core.untrusted_files import make_folder
 from neocloud.engines.base import Engine, Reference
 from neocloud.services.compute.resources import (
     FILESYSTEM,

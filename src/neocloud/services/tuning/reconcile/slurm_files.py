@@ -13,8 +13,9 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
-from neocloud.core.untrusted_files import Folder, make_folder
-from neocloud.core.untrusted_trees import lay_files
+from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted_trees import stage_file, stage_files
 from neocloud.services.inference.resources import ModelFolders, check_weights
 from neocloud.services.slurm.resources import ClusterUnreachable, CommandResult
 from neocloud.services.tuning.work_folder import LATEST_SECONDS
@@ -53,21 +54,19 @@ def lay(shown: Path, code: Path, work: Path, attempt: int) -> None:
     with Folder.open(shown.parent) as cluster:
         cluster.make(shown.name).close()
     with Folder.open(code) as recipes:
-        lay_files(recipes, shown / "code")  # copies: nobody on a cluster has the same file as the cloud
+        stage_files(recipes, shown / "code")  # copies: nobody on a cluster has the same file as the cloud
     with Folder.open(work) as source, Folder.open(shown) as target:
         for name in (*(name for name in source.names() if name.endswith("_file.jsonl")), "job.json"):
             laid = f"job-{attempt}.json" if name == "job.json" else name
             if target.state(laid) is None:
-                target.remove(f".{laid}")
-                source.copy_file(name, target, f".{laid}")
-                target.rename(f".{laid}", laid)
+                stage_file(source, name, target, laid)
 
 
 def lay_model(shown: Path, folders: ModelFolders, model: Any) -> None:
     """The weights of a Model, as they were looked at. May be repeated. Raises WeightsGone; OSError."""
     if not (shown / "model").exists():
         with folders.locate_known(model).folder() as weights:
-            lay_files(weights, shown / "model", lambda laid: check_weights(laid, model.status), link=True)
+            stage_files(weights, shown / "model", lambda laid: check_weights(laid, model.status), link=True)
 
 
 async def read_back(run: Run, there: PurePosixPath, work: Path) -> None:
@@ -85,14 +84,11 @@ async def read_back(run: Run, there: PurePosixPath, work: Path) -> None:
 
 async def fetch_result(run: Run, there: PurePosixPath, work: Path) -> None:
     """The folder `result`, piece by piece: it may be large. Whole or not at all."""
-    partial, source = ".result.partial", there / "result"
     with Folder.open(work) as folder:
         if folder.state("result") is not None:
             return
-        folder.remove(partial)
-        with folder.make(partial) as target:
-            await _fetch_files(run, source, target)
-        folder.rename(partial, "result")
+        with folder.staged("result") as target:
+            await _fetch_files(run, there / "result", target)
 
 
 async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
