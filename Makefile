@@ -28,6 +28,7 @@ test: debian-test $(TOOLS) clients ## run the tests
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python scripts/write-stubs
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/lock --check

@@ -41,7 +41,7 @@ from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_
 from neocloud.core.contract.masks import Mask, parse_mask
 from neocloud.core.contract.merge import merge_update
 from neocloud.core.contract.paging import bad_page_token, page_after, page_size, page_token
-from neocloud.core.contract.registry import Rpc, enum, message, method, methods, pool, services
+from neocloud.core.contract.registry import Rpc, enum, has_package, message, method, methods, pool, services
 from neocloud.core.contract.secrets import holds_secrets, keep_secrets, secret_parts
 from neocloud.core.contract.well_known import pack, timestamp, to_datetime, unpack
 
@@ -69,6 +69,7 @@ __all__ = [
     "from_dict",
     "from_json",
     "from_status",
+    "has_package",
     "holds_secrets",
     "id_prefix",
     "internal",

@@ -69,6 +69,21 @@ def enum(full_name: str) -> EnumTypeWrapper:
 
 
 @cache
+def _packages() -> frozenset[str]:
+    """All protobuf packages of the contract, with those that only hold others."""
+    names = {pool().FindFileByName(name).package for name in _loaded().files}
+    return frozenset(name[:end] for name in names for end in _ends(name))
+
+
+def _ends(package: str) -> list[int]:
+    return [index for index, character in enumerate(package) if character == "."] + [len(package)]
+
+
+def has_package(name: str) -> bool:
+    return name in _packages()
+
+
+@cache
 def services() -> Mapping[str, tuple[Rpc, ...]]:
     """All services of the contract with their methods, by full name."""
     found: dict[str, tuple[Rpc, ...]] = {}
