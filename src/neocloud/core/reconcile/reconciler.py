@@ -19,14 +19,16 @@ from neocloud.core.store.protocol import Resource
 FINALIZER = "reconcile"
 """The finalizer that the worker drops when the delete steps have succeeded and nothing owned is left."""
 
-POLL_SECONDS = 0.5
-"""Until the next run when a step waits for a program to start or to answer."""
+DAEMON_POLL_SECONDS = 0.1
+"""Until the next run while a step waits for a daemon that takes a second or two to start."""
 CHILD_POLL_SECONDS = 0.2
-"""Until the next run when a step waits for another resource. Its change usually enqueues this one sooner."""
+"""While a step waits for another resource. Its change usually enqueues this one sooner."""
+POLL_SECONDS = 0.5
+"""While a step waits for a program to start, to answer or to end."""
 ENGINE_RETRY_SECONDS = 2.0
-"""Until the next run when the engine does not answer or cannot do what a step needs."""
+"""After the engine did not answer or could not do what a step needs."""
 RESYNC_SECONDS = 10.0
-"""Until the next run of a resource that runs workloads and has reached its desired state."""
+"""For a resource that runs workloads and has reached its desired state."""
 IDLE_RESYNC_SECONDS = 60.0
 """The same for a resource that runs nothing: a volume, a network, a stopped machine."""
 

@@ -1,14 +1,13 @@
-"""How the nouns of compute become true: volumes, copies of them, and machines."""
+"""Reconcilers of compute: volumes, copies of them, and machines."""
 
 from collections.abc import Sequence
 
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
+from neocloud.services.compute.reconcile.copies import ImageReconciler, SnapshotReconciler
 from neocloud.services.compute.reconcile.disk import DiskReconciler
 from neocloud.services.compute.reconcile.filesystem import FilesystemReconciler
-from neocloud.services.compute.reconcile.image import ImageReconciler
 from neocloud.services.compute.reconcile.machine import InstanceReconciler
-from neocloud.services.compute.reconcile.snapshot import SnapshotReconciler
 
 __all__ = [
     "DiskReconciler",

@@ -1,40 +1,131 @@
-"""Copying the volume of a disk that a machine may be writing: frozen meanwhile, so that the copy is whole."""
+"""Snapshots and images: a copy of the volume of a disk, taken once.
 
-from collections.abc import AsyncIterator
+A disk that a machine may be writing is frozen meanwhile, so that the copy is consistent. Images that came
+with the cloud are files of the engine; there is nothing to do for them.
+"""
+
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
+from neocloud.core import wire
+from neocloud.core.reconcile.reconciler import (
+    IDLE_RESYNC_SECONDS,
+    POLL_SECONDS,
+    Context,
+    Failed,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
 from neocloud.core.store.protocol import Resource, Store
-from neocloud.engines.base import Engine, PodPhase
+from neocloud.engines.base import Engine, Observation, PodPhase
 from neocloud.services.compute.reconcile.control import MachineControl
-from neocloud.services.compute.reconcile.volumes import POLL_SECONDS, VolumeScope, make_volume
-from neocloud.services.compute.resources.disk import DiskReason, DiskState, attachment_namespace, writer
+from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
+from neocloud.services.compute.render import VolumeSource, VolumeView
+from neocloud.services.compute.resources.disk import (
+    IMAGE,
+    SNAPSHOT,
+    DiskReason,
+    DiskState,
+    ImageStatus,
+    SnapshotStatus,
+    attachment_namespace,
+    is_public_image,
+    writer,
+)
 from neocloud.services.compute.resources.instance import INSTANCE, namespace, pod_name
 
 
-async def require_source(context: Context, source_id: str) -> None:
-    """Raises unless the disk or snapshot is there and ready to be copied."""
-    row = await context.get(source_id)
-    if row is None or row.deleted_at or row.state in (DiskState.ERROR, DiskState.BROKEN):
-        raise Failed(
-            DiskReason.SOURCE_LOST, f"{source_id}, which it should be a copy of, cannot be read any more."
-        )
-    if row.state not in (DiskState.READY, DiskState.UPDATING):
-        raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
+class CopyReconciler(VolumeReconciler):
+    """Base of the reconcilers whose volume is a copy of the one that `source_id` names."""
+
+    def source_id(self, resource: Any) -> str:
+        raise NotImplementedError
+
+    async def wait_for_source(self, scope: VolumeScope) -> None:
+        if scope.was_made or scope.exists:
+            return
+        source_id = self.source_id(scope.resource)
+        row = await scope.context.get(source_id)
+        if row is None or row.deleted_at or row.state in (DiskState.ERROR, DiskState.BROKEN):
+            raise Failed(
+                DiskReason.SOURCE_LOST, f"{source_id}, which it should be a copy of, cannot be read any more."
+            )
+        if row.state not in (DiskState.READY, DiskState.UPDATING):
+            raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
+
+    async def make_volume(self, scope: VolumeScope) -> None:
+        if scope.was_made or scope.exists:
+            await super().make_volume(scope)
+            return
+        source = await scope.context.get(self.source_id(scope.resource))
+        async with _frozen(self._engine, await _machine_of(self._store, source)):
+            await super().make_volume(scope)
 
 
-async def copy_volume(engine: Engine, store: Store, scope: VolumeScope, source_id: str) -> None:
-    """Make the volume as a copy of the source's; once made, only see that it is there."""
-    if scope.was_made or scope.is_there:
-        await make_volume(engine, scope)
-        return
-    source = await scope.context.get(source_id)
-    async with _at_rest(engine, await _machine_of(store, source)):
-        await make_volume(engine, scope)
+class SnapshotReconciler(CopyReconciler):
+    kind = SNAPSHOT
+
+    def source_id(self, resource: Any) -> str:
+        return resource.spec.source_disk_id
+
+    async def scope(self, context: Context) -> VolumeScope:
+        snapshot = wire.resource_message(context.resource)
+        source = VolumeSource(resource_id=self.source_id(snapshot))
+        volume = VolumeView(snapshot.metadata.id, snapshot.status.content_size_bytes, source)
+        return VolumeScope(context, snapshot, volume, await self._engine.observe(snapshot.metadata.id))
+
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
+        status: Any = SnapshotStatus()
+        status.CopyFrom(scope.resource.status)
+        status.state = SnapshotStatus.State.Value(state)
+        if result.is_done:
+            status.storage_size_bytes = status.content_size_bytes
+        return result.with_status(status, state, IDLE_RESYNC_SECONDS)
+
+
+class ImageReconciler(CopyReconciler):
+    kind = IMAGE
+
+    def source_id(self, resource: Any) -> str:
+        return resource.spec.source_disk_id or resource.spec.source_disk_snapshot_id
+
+    async def scope(self, context: Context) -> VolumeScope:
+        image = wire.resource_message(context.resource)
+        source = VolumeSource(resource_id=self.source_id(image))
+        volume = VolumeView(image.metadata.id, image.status.storage_size_bytes, source)
+        is_file = is_public_image(image.metadata.id)
+        observation = Observation() if is_file else await self._engine.observe(image.metadata.id)
+        return VolumeScope(context, image, volume, observation)
+
+    def steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return () if is_public_image(scope.volume.id) else super().steps(scope)
+
+    def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return () if is_public_image(scope.volume.id) else super().delete_steps(scope)
+
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
+        status: Any = ImageStatus()
+        status.CopyFrom(scope.resource.status)
+        status.state = ImageStatus.State.Value(state)
+        status.state_description = result.message
+        status.reconciling = bool(result.waiting)
+        return result.with_status(status, state, IDLE_RESYNC_SECONDS)
+
+
+def _state(scope: VolumeScope, result: ReconcileResult) -> str:
+    if scope.is_deleting:
+        return "DELETING"
+    if result.error:
+        return "ERROR"
+    return "READY" if result.is_done else "CREATING"
 
 
 async def _machine_of(store: Store, disk: Resource | None) -> str:
-    """The instance that may be writing this disk."""
+    """Return the id of the instance that may be writing this disk."""
     if disk is None:
         return ""
     holder = writer(await store.read(lambda tx: tx.reservations(attachment_namespace(disk.id))))
@@ -43,7 +134,8 @@ async def _machine_of(store: Store, disk: Resource | None) -> str:
 
 
 @asynccontextmanager
-async def _at_rest(engine: Engine, instance_id: str) -> AsyncIterator[None]:
+async def _frozen(engine: Engine, instance_id: str) -> AsyncIterator[None]:
+    """Freeze the machine's writes meanwhile; nothing to do without an id or while it does not run."""
     if not instance_id:
         yield
         return

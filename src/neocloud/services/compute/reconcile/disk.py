@@ -1,21 +1,19 @@
-"""How a disk becomes a volume, perhaps as a copy, and grows."""
+"""A disk becomes a volume, perhaps as a copy of a snapshot or an image, and grows."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
-from neocloud.core.store.protocol import Store
-from neocloud.engines.base import Engine
-from neocloud.services.compute.reconcile.volumes import (
-    LOOK_AGAIN_SECONDS,
+from neocloud.core.reconcile.reconciler import (
+    IDLE_RESYNC_SECONDS,
     POLL_SECONDS,
-    VolumeScope,
-    make_volume,
-    remove_volume,
+    Context,
+    Failed,
+    ReconcileResult,
+    RetryLater,
 )
+from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
 from neocloud.services.compute.render import VolumeSource, VolumeView
 from neocloud.services.compute.resources.disk import (
     DISK,
@@ -34,34 +32,21 @@ from neocloud.services.compute.rules.disk_spec import newest_of_family
 
 AMD64 = 1
 SOURCE = "source"
-"""Kept beside the disk: what it was made from."""
+"""Name of the secret beside the disk that holds its source."""
 
 
-class DiskReconciler:
+class DiskReconciler(VolumeReconciler):
     kind = DISK
-
-    def __init__(self, engine: Engine, store: Store) -> None:
-        self._engine = engine
-        self._store = store
 
     async def scope(self, context: Context) -> VolumeScope:
         disk = wire.resource_message(context.resource)
         source = await self._make_source(context, disk)
         volume = VolumeView(disk.metadata.id, size_bytes(disk.spec), source or VolumeSource())
         observation = await self._engine.observe(disk.metadata.id)
-        claims = await self._store.read(lambda tx: tx.reservations(attachment_namespace(disk.metadata.id)))
+        attachments = await context.reservations(attachment_namespace(disk.metadata.id))
         return VolumeScope(
-            context, disk, volume, observation, has_source=source is not None, attachments=claims
+            context, disk, volume, observation, has_source=source is not None, attachments=attachments
         )
-
-    def steps(self, scope: VolumeScope) -> Sequence[Step]:
-        return (
-            Step("Wait for what it is made of", self._wait_for_source),
-            Step("Make the volume", self._make_volume),
-        )
-
-    def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
-        return (Step("Remove the volume", self._remove_volume),)
 
     def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
@@ -77,11 +62,13 @@ class DiskReconciler:
             read_only_attachments=readers(scope.attachments),
             managed_by=scope.owner_id,
         )
-        return result.with_status(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
     async def _make_source(self, context: Context, disk: Any) -> VolumeSource | None:
-        """What it starts as a copy of, worked out once: a family has another newest image tomorrow.
-        None while there is no such thing."""
+        """Return what the disk is to be a copy of, None while that does not exist.
+
+        It is found once and kept: a family may have another newest image tomorrow.
+        """
         if disk.spec.WhichOneof("source") is None:
             return VolumeSource()
         known = await self._store.read(lambda tx: tx.secret(disk.metadata.id, SOURCE))
@@ -92,26 +79,19 @@ class DiskReconciler:
             known = await context.secret(SOURCE, lambda: json.dumps(asdict(found)).encode())
         return VolumeSource(**json.loads(known))
 
-    async def _wait_for_source(self, scope: VolumeScope) -> None:
-        """Only until the volume is made: a copy needs its source no longer."""
-        if scope.was_made or scope.is_there or scope.resource.spec.WhichOneof("source") is None:
+    async def wait_for_source(self, scope: VolumeScope) -> None:
+        if scope.was_made or scope.exists or scope.resource.spec.WhichOneof("source") is None:
             return
         source_id = scope.volume.source.origin_id
         row = await scope.context.get(source_id) if scope.has_source else None
         if row is None or row.deleted_at or row.state == "ERROR":
             raise Failed(
                 DiskReason.SOURCE_LOST,
-                f"What it should be a copy of ({_named_source(scope.resource.spec)}) is not there any more. "
-                "Delete this disk and make another.",
+                f"The source of the disk ({_named_source(scope.resource.spec)}) does not exist any more. "
+                "Delete this disk and create another.",
             )
         if row.state != "READY":
             raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
-
-    async def _make_volume(self, scope: VolumeScope) -> None:
-        await make_volume(self._engine, scope)
-
-    async def _remove_volume(self, scope: VolumeScope) -> None:
-        await remove_volume(self._engine, scope)
 
 
 async def _find_source(context: Context, disk: Any) -> VolumeSource | None:

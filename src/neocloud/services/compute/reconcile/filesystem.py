@@ -1,22 +1,17 @@
-"""How a filesystem becomes a volume of the engine, and how it goes.
+"""A filesystem becomes a volume of the engine, in a namespace of its own or in its owner's."""
 
-A volume that was there and is gone is an error, never made anew: an empty volume in its place would hide that
-data was lost.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
-from neocloud.core.store.protocol import Store
-from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
+from neocloud.core import wire
+from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, Context, ReconcileResult, RetryLater, Step
+from neocloud.engines.base import KubernetesObject, Observation, Reference
+from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
 from neocloud.services.compute.render import FilesystemView, removal, render
 from neocloud.services.compute.resources import (
     BLOCK_SIZE_BYTES,
     FILESYSTEM,
     FilesystemReason,
-    FilesystemSpec,
     FilesystemState,
     FilesystemStatus,
     size_bytes,
@@ -24,93 +19,55 @@ from neocloud.services.compute.resources import (
 from neocloud.services.compute.resources.disk import attachment_namespace
 from neocloud.services.compute.resources.filesystem import attached
 
-LOOK_AGAIN_SECONDS = 60.0
-ENGINE_RETRY_SECONDS = 2.0
 
-
-@dataclass
-class FilesystemScope:
-    view: FilesystemView
-    observation: Observation
-    was_made: bool
-    """The volume was there once."""
-    is_deleting: bool
-    attachments: Mapping[str, str]
-    """Who has attached it, as claims."""
-
-    @property
-    def has_claim(self) -> bool:
-        return self.view.claim in self.observation.others
-
-    @property
-    def lacks_namespace(self) -> bool:
-        """It lies in its owner's namespace, of which the engine knows nothing."""
-        return not self.view.has_own_namespace and self.observation == Observation()
-
-
-class FilesystemReconciler:
+class FilesystemReconciler(VolumeReconciler):
     kind = FILESYSTEM
+    reasons = FilesystemReason
 
-    def __init__(self, engine: Engine, store: Store) -> None:
-        self._engine = engine
-        self._store = store
-
-    async def scope(self, context: Context) -> FilesystemScope:
+    async def scope(self, context: Context) -> VolumeScope:
         row = context.resource
-        spec = FilesystemSpec.FromString(row.spec)
-        view = FilesystemView(row.id, size_bytes(spec), row.labels, row.owner_id)
-        return FilesystemScope(
-            view=view,
-            observation=await self._engine.observe(view.namespace),
-            was_made=row.observed_version > 0,
-            is_deleting=row.deleted_at is not None,
-            attachments=await self._store.read(lambda tx: tx.reservations(attachment_namespace(row.id))),
+        filesystem = wire.resource_message(row)
+        view = FilesystemView(row.id, size_bytes(filesystem.spec), row.labels, row.owner_id)
+        return VolumeScope(
+            context,
+            filesystem,
+            view,
+            await self._engine.observe(view.namespace),
+            attachments=await context.reservations(attachment_namespace(row.id)),
         )
 
-    def steps(self, scope: FilesystemScope) -> Sequence[Step]:
-        return (Step("Make the volume", self._ensure_volume),)
+    def steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return (Step("Make the volume", self.make_volume),)
 
-    def delete_steps(self, scope: FilesystemScope) -> Sequence[Step]:
-        return (Step("Remove the volume", self._remove_volume),)
+    async def make_volume(self, scope: VolumeScope) -> None:
+        is_in_owners_namespace = not scope.volume.has_own_namespace
+        is_lost = scope.was_made and not scope.exists
+        if is_in_owners_namespace and not is_lost and scope.observation == Observation():
+            raise RetryLater(f"Namespace {scope.volume.namespace} of its owner is not there yet")
+        await super().make_volume(scope)
 
-    def status(self, scope: FilesystemScope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
         is_ready = state == FilesystemState.READY
         status: Any = FilesystemStatus(
             state=FilesystemStatus.State.Value(state),
             state_description=result.message,
-            size_bytes=scope.view.size_bytes,
+            size_bytes=scope.volume.size_bytes,
             block_size_bytes=BLOCK_SIZE_BYTES,
             reconciling=not is_ready and state != FilesystemState.ERROR,
             read_write_attachments=attached(scope.attachments, is_read_only=False),
             read_only_attachments=attached(scope.attachments, is_read_only=True),
         )
-        return result.with_status(status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
-    async def _ensure_volume(self, scope: FilesystemScope) -> None:
-        if scope.was_made and not scope.has_claim:
-            raise Failed(
-                FilesystemReason.VOLUME_LOST,
-                f"The volume {scope.view.claim.name} is gone from the engine. Restore it from a copy, or"
-                " delete the filesystem and make a new one.",
-            )
-        if scope.lacks_namespace:
-            raise RetryLater(f"Namespace {scope.view.namespace} of its owner is not there yet")
-        try:
-            await self._engine.apply(render(scope.view))
-        except EngineUnavailable as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
-        except EngineError as error:
-            raise Failed(FilesystemReason.ENGINE_REFUSED, str(error)) from error
+    def objects(self, volume: FilesystemView) -> Sequence[KubernetesObject]:
+        return render(volume)
 
-    async def _remove_volume(self, scope: FilesystemScope) -> None:
-        try:
-            await self._engine.remove(removal(scope.view))
-        except EngineError as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+    def references(self, volume: FilesystemView) -> Sequence[Reference]:
+        return removal(volume)
 
 
-def _state(scope: FilesystemScope, result: ReconcileResult) -> FilesystemState:
+def _state(scope: VolumeScope, result: ReconcileResult) -> FilesystemState:
     if scope.is_deleting:
         return FilesystemState.DELETING
     if result.error:

@@ -1,34 +1,35 @@
-"""Steps that disks, snapshots and images share: make the volume, see that it is still there, take it away.
+"""What disks, filesystems, snapshots and images share: make the volume, check that it still exists, remove
+it.
 
-A volume that was there and is gone is an error, never made anew: an empty volume in its place would hide that
-data was lost.
+A volume that existed and is gone is an error and never made again: an empty volume in its place would hide
+that data was lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
-from neocloud.engines.base import Engine, EngineError, EngineUnavailable, Observation
-from neocloud.services.compute.render import VolumeView, volume_objects, volume_removal
+from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, Step
+from neocloud.core.store.protocol import Store
+from neocloud.engines.base import Engine, EngineError, KubernetesObject, Observation, Reference
+from neocloud.engines.calls import engine_call
+from neocloud.services.compute.render import volume_objects, volume_removal
+from neocloud.services.compute.resources import FilesystemReason
 from neocloud.services.compute.resources.disk import DiskReason
 
-LOOK_AGAIN_SECONDS = 60.0
-ENGINE_RETRY_SECONDS = 2.0
-POLL_SECONDS = 0.5
 
-
-@dataclass
+@dataclass(frozen=True)
 class VolumeScope:
     context: Context
     resource: Any
     """The message as stored."""
-    volume: VolumeView
+    volume: Any
+    """A VolumeView, or the FilesystemView of a filesystem."""
     observation: Observation
     has_source: bool = True
-    """False while what it should be a copy of cannot be found."""
+    """False while the source to copy cannot be found."""
     attachments: Mapping[str, str] = field(default_factory=dict)
-    """Of a disk: who has it, as claims."""
+    """Of a disk or filesystem: the ids of the resources that attach it, by reserved value."""
 
     @property
     def owner_id(self) -> str:
@@ -36,11 +37,11 @@ class VolumeScope:
 
     @property
     def was_made(self) -> bool:
-        """The volume was there once."""
+        """Whether the volume existed once."""
         return self.context.resource.observed_version > 0
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self.volume.claim in self.observation.others
 
     @property
@@ -48,23 +49,49 @@ class VolumeScope:
         return self.context.resource.deleted_at is not None
 
 
-async def make_volume(engine: Engine, scope: VolumeScope) -> None:
-    if scope.was_made and not scope.is_there:
-        raise Failed(
-            DiskReason.VOLUME_LOST,
-            f"The volume {scope.volume.claim.name} is gone from the engine. Restore it from a copy, or delete"
-            " the resource and make a new one.",
+class VolumeReconciler:
+    """Base of the reconcilers whose resource is one volume. A subclass says which volume and which status."""
+
+    kind = ""
+    reasons: type[DiskReason] | type[FilesystemReason] = DiskReason
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+
+    async def scope(self, context: Context) -> VolumeScope:
+        raise NotImplementedError
+
+    def steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return (
+            Step("Wait for the source", self.wait_for_source),
+            Step("Make the volume", self.make_volume),
         )
-    try:
-        await engine.apply(volume_objects(scope.volume))
-    except EngineUnavailable as error:
-        raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
-    except EngineError as error:
-        raise Failed(DiskReason.ENGINE_REFUSED, str(error)) from error
 
+    def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
+        return (Step("Remove the volume", self.remove_volume),)
 
-async def remove_volume(engine: Engine, scope: VolumeScope) -> None:
-    try:
-        await engine.remove(volume_removal(scope.volume))
-    except EngineError as error:
-        raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+        raise NotImplementedError
+
+    async def wait_for_source(self, scope: VolumeScope) -> None:
+        """Raise RetryLater until the source can be copied; only while there is no volume yet."""
+
+    async def make_volume(self, scope: VolumeScope) -> None:
+        if scope.was_made and not scope.exists:
+            raise Failed(
+                self.reasons.VOLUME_LOST,
+                f"The volume {scope.volume.claim.name} is gone from the engine. Restore it from a copy, or"
+                " delete the resource and make a new one.",
+            )
+        refused = {EngineError: self.reasons.ENGINE_REFUSED}
+        await engine_call(self._engine.apply(self.objects(scope.volume)), failures=refused)
+
+    async def remove_volume(self, scope: VolumeScope) -> None:
+        await engine_call(self._engine.remove(self.references(scope.volume)))
+
+    def objects(self, volume: Any) -> Sequence[KubernetesObject]:
+        return volume_objects(volume)
+
+    def references(self, volume: Any) -> Sequence[Reference]:
+        return volume_removal(volume)
