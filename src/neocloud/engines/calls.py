@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
-from neocloud.core.reconcile.reconciler import ENGINE_RETRY_SECONDS, Failed, RetryLater
+from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Failed, RetryLater
 from neocloud.engines.base import EngineError, EngineUnavailable
 
 Result = TypeVar("Result")
@@ -14,7 +14,7 @@ async def engine_call(
     *,
     failures: Mapping[type[EngineError], str] | None = None,
     waiting: str = "",
-    retry_seconds: float = ENGINE_RETRY_SECONDS,
+    retry_seconds: float = RETRY_SECONDS,
 ) -> Result:
     """Return what the call returns; raise RetryLater when the engine cannot do it now.
 

@@ -25,8 +25,8 @@ CHILD_POLL_SECONDS = 0.2
 """While a step waits for another resource. Its change usually enqueues this one sooner."""
 POLL_SECONDS = 0.5
 """While a step waits for a program to start, to answer or to end."""
-ENGINE_RETRY_SECONDS = 2.0
-"""After the engine did not answer or could not do what a step needs."""
+RETRY_SECONDS = 2.0
+"""After the engine, or a cluster, did not answer or could not do what a step needs."""
 RESYNC_SECONDS = 10.0
 """For a resource that runs workloads and has reached its desired state."""
 IDLE_RESYNC_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""How a network's records become one object of the engine, and how that goes.
+"""A network and its records become one object of the engine.
 
 Every change inside a network enqueues it (`Rules.dependents`), and it is applied whole: one atomic change.
 """
@@ -7,9 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import (
+    IDLE_RESYNC_SECONDS,
+    Context,
+    ReconcileResult,
+    Step,
+)
 from neocloud.core.store.protocol import Resource
-from neocloud.engines.base import Engine, EngineError, EngineUnavailable
+from neocloud.engines.base import Engine, EngineError
+from neocloud.engines.calls import engine_call
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.render import (
     EGRESS,
@@ -21,9 +27,6 @@ from neocloud.services.vpc.render import (
     removal,
     render,
 )
-
-LOOK_AGAIN_SECONDS = 60.0
-ENGINE_RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -59,25 +62,18 @@ class NetworkReconciler:
         if scope.is_deleting:
             state = vpc.State.DELETING
         scope.status.state = vpc.NetworkStatus.State.Value(state)
-        return result.with_status(scope.status, state, resync_seconds=LOOK_AGAIN_SECONDS)
+        return result.with_status(scope.status, state, IDLE_RESYNC_SECONDS)
 
     async def _apply(self, scope: NetworkScope) -> None:
-        try:
-            await self._engine.apply(render(scope.view))
-        except EngineUnavailable as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
-        except EngineError as error:
-            raise Failed(vpc.NetworkReason.ENGINE_REFUSED, str(error)) from error
+        refused = {EngineError: vpc.NetworkReason.ENGINE_REFUSED}
+        await engine_call(self._engine.apply(render(scope.view)), failures=refused)
 
     async def _remove(self, scope: NetworkScope) -> None:
-        try:
-            await self._engine.remove(removal(scope.view.id))
-        except EngineError as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        await engine_call(self._engine.remove(removal(scope.view.id)))
 
 
 async def view_of(context: Context, network: Resource) -> NetworkView:
-    """The network as it is written down now."""
+    """Return the network as the store holds it now."""
     routes = {
         table.id: _routes(await context.children(table.id))
         for table in await _of_network(context, vpc.ROUTE_TABLE, vpc.RouteTableSpec, network)

@@ -1,8 +1,8 @@
-"""An endpoint from wish to fact: its program runs until it is stopped, and is started anew when it ends."""
+"""An endpoint: its program runs until it is stopped, and is restarted when it ends."""
 
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import ReconcileResult
+from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler
@@ -13,9 +13,6 @@ from neocloud.services.ai.resources import (
     EndpointStatus,
     Reason,
 )
-
-RESYNC_SECONDS = 10.0
-STOPPED_RESYNC_SECONDS = 60.0
 
 
 class EndpointReconciler(WorkloadReconciler):
@@ -29,7 +26,7 @@ class EndpointReconciler(WorkloadReconciler):
         status.state = EndpointStateEnum.Value(state)
         show_addresses(status, scope, state)
         show_details(status, *_details(scope, result))
-        resync = STOPPED_RESYNC_SECONDS if state == EndpointState.STOPPED else RESYNC_SECONDS
+        resync = IDLE_RESYNC_SECONDS if state == EndpointState.STOPPED else RESYNC_SECONDS
         return result.with_status(status, state, resync)
 
 

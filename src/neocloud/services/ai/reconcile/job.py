@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
+from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, Context, ReconcileResult, Step
 from neocloud.engines.base import ObservedPod, PodPhase
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
@@ -16,7 +16,6 @@ from neocloud.services.ai.reconcile.workload import WorkloadReconciler
 from neocloud.services.ai.record import Record
 from neocloud.services.ai.resources import ENDED, JOB, JobSpec, JobState, JobStateEnum, JobStatus, Reason
 
-RESYNC_SECONDS = 10.0
 _OVER = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 

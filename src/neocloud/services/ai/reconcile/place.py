@@ -6,7 +6,7 @@ A security group of its own lets anybody who reaches the subnet talk to its port
 from collections.abc import Mapping
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
 from neocloud.services.ai.reconcile.scope import WorkloadScope
@@ -32,7 +32,6 @@ from neocloud.services.vpc.resources import (
     public_address,
 )
 
-POLL_SECONDS = 0.2
 ANYWHERE = "0.0.0.0/0"
 PRIORITY = 500
 _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
@@ -44,7 +43,8 @@ async def find_interface(scope: WorkloadScope) -> None:
     subnet = await scope.context.get(subnet_id)
     if subnet is None:
         raise Failed(
-            Reason.SUBNET_GONE, f"Subnet {subnet_id} is gone; delete this and make it anew elsewhere."
+            Reason.SUBNET_GONE,
+            f"Subnet {subnet_id} is gone; delete this and create it again on another subnet.",
         )
     network_id = SubnetSpec.FromString(subnet.spec).network_id
     private = await _allocation(scope, scope.id, private_address(subnet_id))
@@ -77,7 +77,9 @@ async def find_filesystems(scope: WorkloadScope) -> None:
                 f"Filesystem {volume.source} belongs to another resource or project; name one of your own.",
             )
         if row.state not in _USABLE:
-            raise RetryLater(f"filesystem {row.name or row.id} is {row.state}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(
+                f"filesystem {row.name or row.id} is {row.state}", delay_seconds=CHILD_POLL_SECONDS
+            )
         sub_path = volume.source_path.strip("/")
         found.append(MountView(claim_reference(row), volume.container_path, sub_path, is_read_only(volume)))
     scope.mounts = tuple(found)
@@ -87,7 +89,7 @@ async def _allocation(scope: WorkloadScope, name: str, spec: Any) -> Resource:
     parent_id = scope.message.metadata.parent_id
     row = await scope.context.ensure_child(ALLOCATION, name=name, parent_id=parent_id, spec=spec, labels={})
     if not address_of(row) or not await assign(scope.context, row.id):
-        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=POLL_SECONDS)
+        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=CHILD_POLL_SECONDS)
     return row
 
 

@@ -1,11 +1,18 @@
-"""What endpoints and jobs do alike: make the pod, wait for it, take it away, write the record."""
+"""What endpoints and jobs share: create the pod, wait for it, remove it, write the record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import (
+    CHILD_POLL_SECONDS,
+    Context,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.engines.base import Engine, EngineError, PathRefused, Reference
+from neocloud.engines.base import Engine, PathRefused, Reference
+from neocloud.engines.calls import engine_call
 from neocloud.services.ai.reconcile.place import find_filesystems, find_interface
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.record import Record, read_record, write_record
@@ -13,9 +20,6 @@ from neocloud.services.ai.render import WorkloadView, workload_objects
 from neocloud.services.ai.resources import POD, Reason, namespace
 from neocloud.services.ai.rules.container import is_udp, words
 from neocloud.services.compute.resources import preset
-
-POLL_SECONDS = 0.2
-ENGINE_RETRY_SECONDS = 2.0
 
 
 class WorkloadReconciler:
@@ -52,38 +56,30 @@ class WorkloadReconciler:
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:
             await self._stop(scope)  # of an earlier attempt
-        try:
-            await self._engine.apply(workload_objects(self._view(scope)))
-        except PathRefused as error:
-            raise Failed(Reason.PATH_REFUSED, str(error)) from error
-        except EngineError as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        refused = {PathRefused: Reason.PATH_REFUSED}
+        await engine_call(self._engine.apply(workload_objects(self._view(scope))), failures=refused)
         scope.observation = await self._engine.observe(namespace(scope.id))
 
     async def _wait(self, scope: WorkloadScope) -> None:
         if not scope.is_up:
             why = scope.pod.message if scope.pod else ""
-            raise RetryLater(f"it is starting{f': {why}' if why else ''}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(f"it is starting{f': {why}' if why else ''}", delay_seconds=CHILD_POLL_SECONDS)
         if not scope.record.started_at:
             now = scope.context.now.timestamp()
             await self.note(scope, lambda record: replace(record, started_at=now))
 
     async def _stop(self, scope: WorkloadScope) -> None:
         if scope.pod is not None:
-            await self._remove([Reference("Pod", namespace(scope.id), POD)])
+            await engine_call(self._engine.remove([Reference("Pod", namespace(scope.id), POD)]))
             scope.observation = await self._engine.observe(namespace(scope.id))
 
     async def _remove_namespace(self, scope: WorkloadScope) -> None:
-        await self._remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
-
-    async def _remove(self, references: Sequence[Reference]) -> None:
-        try:
-            await self._engine.remove(references)
-        except EngineError as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        await engine_call(
+            self._engine.remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
+        )
 
     async def note(self, scope: WorkloadScope, change: Callable[[Record], Record]) -> None:
-        """Unless somebody asked for something else since this pass began; then the next pass decides."""
+        """Change the record, unless it was changed since this run began; then the next run decides."""
         before = scope.record
 
         def work(tx: Transaction) -> Record:

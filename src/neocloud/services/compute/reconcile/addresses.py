@@ -4,7 +4,7 @@ An interface is known when all of its addresses are; until then nothing of it is
 before it is used, so that no two instances answer to one.
 """
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
@@ -25,8 +25,6 @@ from neocloud.services.vpc.resources import (
     public_address,
     unassign,
 )
-
-POLL_SECONDS = 0.2
 
 
 async def find_addresses(scope: MachineScope) -> None:
@@ -74,9 +72,11 @@ async def _allocation(scope: MachineScope, given_id: str, name: str, spec: objec
             labels={},
         )
     if not address_of(row):
-        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=POLL_SECONDS)
+        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=CHILD_POLL_SECONDS)
     if not await assign(scope.context, row.id):
-        raise RetryLater(f"{address_of(row)} ({row.id}) is in use by another", delay_seconds=POLL_SECONDS)
+        raise RetryLater(
+            f"{address_of(row)} ({row.id}) is in use by another", delay_seconds=CHILD_POLL_SECONDS
+        )
     return row
 
 
@@ -90,7 +90,9 @@ async def _interface(scope: MachineScope, subnet: Resource) -> InterfaceView:
     try:
         block = block_of(SubnetStatus.FromString(subnet.status), address)
     except StopIteration:
-        raise RetryLater(f"subnet {subnet.id} does not hold {address}", delay_seconds=POLL_SECONDS) from None
+        raise RetryLater(
+            f"subnet {subnet.id} does not hold {address}", delay_seconds=CHILD_POLL_SECONDS
+        ) from None
     return InterfaceView(
         network=network_namespace(network_id),
         subnet=subnet.id,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import DiskView, SharedView
@@ -10,7 +10,6 @@ from neocloud.services.compute.resources.disk import DISK, DiskState, DiskStatus
 from neocloud.services.compute.resources.filesystem import FilesystemState, claim_reference
 from neocloud.services.compute.resources.instance import InstanceReason, attached_disks, is_read_only
 
-POLL_SECONDS = 0.2
 _FAILED = frozenset({DiskState.ERROR, DiskState.BROKEN})
 
 
@@ -41,7 +40,7 @@ async def require_ready(scope: MachineScope) -> None:
             why = DiskStatus.FromString(disk.status).state_description
             raise Failed(InstanceReason.DISK_FAILED, f"Disk {disk.name or disk.id} has failed: {why}")
         if not DiskStatus.FromString(disk.status).size_bytes:
-            raise RetryLater(f"disk {disk.name or disk.id} is {disk.state}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(f"disk {disk.name or disk.id} is {disk.state}", delay_seconds=CHILD_POLL_SECONDS)
     for attached in scope.instance.spec.filesystems:
         row = await scope.context.get(attached.existing_filesystem.id)
         if row is None or row.state == FilesystemState.ERROR:
@@ -50,7 +49,9 @@ async def require_ready(scope: MachineScope) -> None:
                 f"Filesystem {attached.existing_filesystem.id} is gone or has failed.",
             )
         if row.state == FilesystemState.CREATING:
-            raise RetryLater(f"filesystem {row.name or row.id} is {row.state}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(
+                f"filesystem {row.name or row.id} is {row.state}", delay_seconds=CHILD_POLL_SECONDS
+            )
 
 
 def disk_views(scope: MachineScope) -> tuple[DiskView, ...]:

@@ -1,17 +1,17 @@
-"""Talking to the control program in a machine's pod: `machine-control VERB ARGUMENTS`, one JSON line back."""
+"""Client of the control program in a machine's pod: `machine-control VERB ARGUMENTS` prints one JSON line."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import RetryLater
-from neocloud.engines.base import Engine, EngineError, Reference
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, RetryLater
+from neocloud.engines.base import Engine, Reference
+from neocloud.engines.calls import engine_call
 from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
 
 PROGRAM = "machine-control"
 TIMEOUT_SECONDS = 45.0
-POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,34 +36,29 @@ class MachineControl:
         self._pod = Reference("Pod", namespace(instance_id), pod_name(instance_id))
 
     async def status(self) -> GuestStatus:
-        answer = await self._ask("status")
+        answer = await self._call("status")
         disks = answer.get("disks") or {}
         sizes = {disk_id: int(disk["size_bytes"]) for disk_id, disk in disks.items()}
         return GuestStatus(str(answer.get("state", "")), str(answer.get("reason", "")), sizes)
 
     async def resize_disk(self, disk_id: str, size_bytes: int) -> None:
-        await self._ask("resize-disk", disk_id, str(size_bytes))
+        await self._call("resize-disk", disk_id, str(size_bytes))
 
     async def freeze(self) -> None:
-        """Let the guest write out what it holds, then write nothing until `thaw`."""
-        await self._ask("freeze")
+        """Let the guest flush its writes, then write nothing until `thaw`."""
+        await self._call("freeze")
 
     async def thaw(self) -> None:
-        await self._ask("thaw")
+        await self._call("thaw")
 
-    async def _ask(self, verb: str, *arguments: str) -> dict[str, Any]:
+    async def _call(self, verb: str, *arguments: str) -> dict[str, Any]:
         """Raises RetryLater while the machine cannot answer."""
-        try:
-            result = await self._engine.exec(
-                self._pod,
-                [PROGRAM, verb, *arguments],
-                container=POD_CONTAINER,
-                timeout_seconds=TIMEOUT_SECONDS,
-            )
-        except EngineError as error:
-            raise RetryLater(
-                f"the machine does not answer yet: {error}", delay_seconds=POLL_SECONDS
-            ) from error
+        command = [PROGRAM, verb, *arguments]
+        result = await engine_call(
+            self._engine.exec(self._pod, command, container=POD_CONTAINER, timeout_seconds=TIMEOUT_SECONDS),
+            waiting="the machine does not answer yet",
+            retry_seconds=POLL_SECONDS,
+        )
         answer = _parsed(result.stdout)
         if result.exit_code or answer is None:
             why = (answer or {}).get("error") or result.stderr.decode(errors="replace").strip()

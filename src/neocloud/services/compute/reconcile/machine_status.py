@@ -5,7 +5,7 @@ While a machine runs it is RUNNING, whatever else of it is still being changed: 
 
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import ReconcileResult
+from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.resources.instance import (
     InstanceState,
@@ -14,9 +14,6 @@ from neocloud.services.compute.resources.instance import (
     attached_disks,
     hostname,
 )
-
-RESYNC_SECONDS = 10.0
-STOPPED_RESYNC_SECONDS = 60.0
 
 
 def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
@@ -33,7 +30,7 @@ def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileRes
         for (_, attached), disk in zip(attached_disks(scope.instance.spec), scope.disks, strict=False):
             is_managed = attached.WhichOneof("type") == "managed_disk"
             status.disk_attachments.add(id=disk.id, name=disk.name, is_managed=is_managed)
-    resync = STOPPED_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
+    resync = IDLE_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
     return result.with_status(status, state, resync)
 
 

@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import (
+    POLL_SECONDS,
+    Context,
+    Failed,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
 from neocloud.services.inference.reconcile.adapters import lay, load_into, tidy
@@ -42,7 +49,6 @@ from neocloud.services.inference.rules.scaling import Demand, quiet_time, wanted
 from neocloud.services.inference.rules.shape import deployment_plan, shape_of
 from neocloud.services.inference.traffic import TrafficBoard
 
-POLL_SECONDS = 0.5
 LOG_LINES = 60
 
 

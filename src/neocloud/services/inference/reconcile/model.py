@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import (
+    POLL_SECONDS,
+    Context,
+    Failed,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.services.inference.reconcile.log_tail import last_lines
@@ -34,8 +41,7 @@ from neocloud.services.inference.resources import (
 
 StateEnum = contract.enum("neocloud.inference.v1.ModelStatus.State")
 
-POLL_SECONDS = 0.5
-LOOK_AGAIN_SECONDS = 30.0
+BAD_FOLDER_RESYNC_SECONDS = 30.0
 
 
 @dataclass
@@ -96,7 +102,7 @@ class ModelReconciler:
         status.adapter_ids.extend(each for each, kind in scope.users.items() if kind == MODEL)
         status.deployment_ids.extend(each for each, kind in scope.users.items() if kind == DEPLOYMENT)
         is_bad_folder = result.error is not None and not scope.model.spec.source.HasField("hub")
-        return result.with_status(status, state, LOOK_AGAIN_SECONDS if is_bad_folder else None)
+        return result.with_status(status, state, BAD_FOLDER_RESYNC_SECONDS if is_bad_folder else None)
 
     async def _fetch(self, scope: ModelScope) -> None:
         """A pod does it; what is there already is not fetched again."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Store
 from neocloud.services.inference.reconcile.placement import Seen
 from neocloud.services.inference.reconcile.pods import engine_view
@@ -41,9 +41,7 @@ from neocloud.services.slurm.resources import (
     shown_folder,
 )
 
-RETRY_SECONDS = 2.0
 PROBE_SECONDS = 5.0
-END_SECONDS = 0.5
 _WANTED_ENDINGS = frozenset({"CANCELLED"})
 """Somebody wanted it: no engine that failed."""
 
@@ -179,7 +177,7 @@ class SlurmPlacement:
         async with _explained(scope):
             for job_id in living:
                 await self._jobs.cancel(scope.spec.slurm_cluster_id, job_id)
-        raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=END_SECONDS)
+        raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=POLL_SECONDS)
 
     async def _has_cluster(self, scope: Scope) -> bool:
         """Jobs go with their cluster."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
 from neocloud.services.compute.resources import (
@@ -39,8 +39,6 @@ from neocloud.services.slurm.render import (
 )
 from neocloud.services.slurm.resources import CLUSTER, SHARED_ROOT_IMAGE, shown_folder
 
-POLL_SECONDS = 0.1
-"""How soon to look again at something that takes a second or two, such as a daemon that starts."""
 LOGIN_PORT = "login.port"
 """Stored beside the secrets: the port chosen for a cluster whose spec leaves it open."""
 
@@ -124,7 +122,9 @@ class ClusterReconciler:
         )
         scope.shared_root_id = filesystem.id
         if filesystem.state != "READY":
-            raise RetryLater(f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(
+                f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=DAEMON_POLL_SECONDS
+            )
 
     async def _start_pods(self, scope: Scope) -> None:
         if not scope.login_port:
@@ -149,7 +149,7 @@ class ClusterReconciler:
                 scope.slurm_version = await slurm.version()
                 scope.nodes = {node.name: node for node in await slurm.nodes()}
         except SlurmUnreachable as error:
-            raise RetryLater(str(error), delay_seconds=POLL_SECONDS) from error
+            raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
 
     async def _load_configuration(self, scope: Scope) -> None:
         """Daemons read files when they start; a change after that needs telling."""
@@ -175,7 +175,7 @@ class ClusterReconciler:
             await workers.bring_back(slurm, scope)
         waiting = workers.missing(scope)
         if waiting:
-            raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=POLL_SECONDS)
+            raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id) as slurm:
@@ -187,7 +187,9 @@ class ClusterReconciler:
 
     async def _delete_owned(self, scope: Scope) -> None:
         if not await scope.context.delete_owned():
-            raise RetryLater("what belongs to the cluster is being deleted", delay_seconds=POLL_SECONDS)
+            raise RetryLater(
+                "what belongs to the cluster is being deleted", delay_seconds=DAEMON_POLL_SECONDS
+            )
 
     async def _remove_namespace(self, scope: Scope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
@@ -198,7 +200,7 @@ def _require_ready(scope: Scope, pod_name: str) -> None:
     pod = scope.observation.pod(pod_name)
     if pod is None or not pod.ready:
         reason = pod.message if pod and pod.message else "starting"
-        raise RetryLater(f"{pod_name}: {reason}", delay_seconds=POLL_SECONDS)
+        raise RetryLater(f"{pod_name}: {reason}", delay_seconds=DAEMON_POLL_SECONDS)
 
 
 def _free_port(ports: LoginPorts) -> int:

@@ -1,12 +1,11 @@
 """The filesystems of users that a cluster mounts: they must be there and ready before a pod starts."""
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.services.compute.resources import FilesystemState, claim_reference
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import MountView
 from neocloud.services.slurm.resources import Reason
 
-POLL_SECONDS = 0.2
 _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
 
 
@@ -21,6 +20,8 @@ async def find_filesystems(scope: Scope) -> None:
                 f"Filesystem {mounted.filesystem_id} is gone or has failed; take it out of spec.filesystems.",
             )
         if row.state not in _USABLE:
-            raise RetryLater(f"filesystem {row.name or row.id} is {row.state}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(
+                f"filesystem {row.name or row.id} is {row.state}", delay_seconds=CHILD_POLL_SECONDS
+            )
         found.append(MountView(claim_reference(row), mounted.mount_path))
     scope.mounts = tuple(found)

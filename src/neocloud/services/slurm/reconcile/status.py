@@ -1,9 +1,9 @@
-"""A cluster's status, computed once at the end of every pass from what the pass saw. Pure."""
+"""A cluster's status, computed once at the end of every run from what the run saw. Pure."""
 
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import ReconcileResult
+from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.resources import ClusterStatus, ConditionType, State
@@ -11,7 +11,6 @@ from neocloud.services.slurm.resources import ClusterStatus, ConditionType, Stat
 StateEnum = contract.enum("neocloud.slurm.v1.ClusterStatus.State")
 
 RECOVERY_SECONDS = 0.3
-RESYNC_SECONDS = 10.0
 
 
 def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:

@@ -8,7 +8,7 @@ rules of their own in the group. Addresses of nodes that are gone are given back
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
 from neocloud.services.slurm.reconcile.scope import Scope
@@ -32,7 +32,6 @@ from neocloud.services.vpc.resources import (
     subnet_blocks,
 )
 
-POLL_SECONDS = 0.1
 ANYWHERE = "0.0.0.0/0"
 PRIORITY = 500
 
@@ -80,7 +79,7 @@ async def _ensure_allocation(scope: Scope, pod: str, subnet_id: str) -> Resource
         labels={},
     )
     if not address_of(row) or not await assign(scope.context, row.id):
-        raise RetryLater(f"{row.name} has no address yet", delay_seconds=POLL_SECONDS)
+        raise RetryLater(f"{row.name} has no address yet", delay_seconds=DAEMON_POLL_SECONDS)
     return row
 
 

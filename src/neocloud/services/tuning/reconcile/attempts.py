@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.record import JobRecord, read_record, write_record
 from neocloud.services.tuning.resources import Reason
 
-RETRY_SECONDS = 0.5
 MOST_LOSSES = 3
 """So often in a row may what runs it go away without having got further."""
 
@@ -27,7 +26,7 @@ async def next_attempt(store: Store, scope: Scope, record: JobRecord) -> None:
     """Raises RetryLater: what the folder said belongs to the attempt before."""
     following = replace(record, attempt=record.attempt + 1, slurm_jobs=())
     await keep_record(store, scope, following)
-    raise RetryLater(f"attempt {following.attempt} is being started", delay_seconds=RETRY_SECONDS)
+    raise RetryLater(f"attempt {following.attempt} is being started", delay_seconds=POLL_SECONDS)
 
 
 async def lost(store: Store, scope: Scope, what: str, reason: str) -> None:

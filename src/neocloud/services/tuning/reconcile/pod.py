@@ -1,11 +1,12 @@
-"""The pod of a job: started, watched, stopped with a checkpoint, and started anew when it was lost."""
+"""The pod of a job: started, watched, stopped with a checkpoint, and restarted when it was lost."""
 
 import asyncio
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import ObservedPod, PodPhase, Reference
+from neocloud.engines.calls import engine_call
 from neocloud.services.compute.resources import preset
 from neocloud.services.tuning.reconcile.attempts import lost, next_attempt
 from neocloud.services.tuning.reconcile.code_folder import code_folder
@@ -14,7 +15,6 @@ from neocloud.services.tuning.reconcile.wanted import base_weights
 from neocloud.services.tuning.render import ATTEMPT_LABEL, POD, JobView, render
 from neocloud.services.tuning.resources import namespace
 
-POLL_SECONDS = 0.5
 IMAGE = "jail"
 
 
@@ -24,7 +24,7 @@ class JobPod:
         self._engine = dependencies.engine
 
     async def ensure(self, scope: Scope, base: Any) -> None:
-        """Returns while it trains, and once it has ended; raises RetryLater until then."""
+        """Return while it trains and once it has ended; raise RetryLater until then."""
         pod = scope.observation.pod(POD)
         if scope.outcome.get("state") == "stopped":  # as when the whole cloud was stopped
             await next_attempt(self._dependencies.store, scope, scope.record)
@@ -44,14 +44,13 @@ class JobPod:
             raise RetryLater("the files are being checked", delay_seconds=POLL_SECONDS)
 
     async def stop(self, scope: Scope) -> None:
-        """Asks for a checkpoint and returns when the pod has ended."""
+        """Request a checkpoint; return when the pod has ended."""
         pod = scope.observation.pod(POD)
         if pod is None or pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or scope.outcome:
             return
-        try:
-            await self._engine.exec(pod.reference, ["sh", "-c", "kill -TERM 1"])
-        except EngineError as error:  # it ends just now, or has not begun
-            raise RetryLater(f"it is being stopped: {error}", delay_seconds=POLL_SECONDS) from error
+        terminate = self._engine.exec(pod.reference, ["sh", "-c", "kill -TERM 1"])
+        # An error means that it has just ended or has not begun.
+        await engine_call(terminate, waiting="it is being stopped", retry_seconds=POLL_SECONDS)
         raise RetryLater("its step and a checkpoint are being finished", delay_seconds=POLL_SECONDS)
 
     async def remove(self, scope: Scope) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.inference.resources import WeightsGone
 from neocloud.services.slurm.resources import (
@@ -31,8 +31,6 @@ from neocloud.services.tuning.reconcile.slurm_job import attempt_of, new_job, wo
 from neocloud.services.tuning.reconcile.wanted import model_folders
 from neocloud.services.tuning.resources import Reason
 from neocloud.services.tuning.work_folder import WorkFolder
-
-RETRY_SECONDS = 2.0
 
 
 class JobOnSlurm:
