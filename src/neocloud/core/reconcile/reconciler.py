@@ -57,7 +57,7 @@ class Failed(Exception):
 class Step:
     name: str
     """Shown to people as progress: "Start the controller"."""
-    run: Callable[[Any], Awaitable[None]]
+    run: Callable[[Any], Awaitable[object]]
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class WorkloadReconciler:
         if not scope.should_run:
             return (Step("Stop it", self._stop),)
         return (
-            Step("Give it addresses", find_interface),
-            Step("Find its filesystems", find_filesystems),
+            Step("Find addresses", find_interface),
+            Step("Find filesystems", find_filesystems),
             Step("Start it", self._start),
             Step("Wait until it runs", self._wait),
         )
@@ -47,7 +47,7 @@ class WorkloadReconciler:
     def delete_steps(self, scope: WorkloadScope) -> Sequence[Step]:
         return (
             Step("Stop it", self._stop),
-            Step("Remove what the engine keeps of it", self._remove_namespace),
+            Step("Remove its namespace", self._remove_namespace),
         )
 
     def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
@@ -56,8 +56,8 @@ class WorkloadReconciler:
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:
             await self._stop(scope)  # of an earlier attempt
-        refused = {PathRefused: Reason.PATH_REFUSED}
-        await engine_call(self._engine.apply(workload_objects(self._view(scope))), failures=refused)
+        objects = workload_objects(self._view(scope))
+        await engine_call(self._engine.apply(objects), failures={PathRefused: Reason.PATH_REFUSED})
         scope.observation = await self._engine.observe(namespace(scope.id))
 
     async def _wait(self, scope: WorkloadScope) -> None:

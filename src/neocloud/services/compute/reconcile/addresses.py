@@ -1,13 +1,13 @@
 """The addresses of an instance: allocations of its own, or those that its spec names.
 
-An interface is known when all of its addresses are; until then nothing of it is shown. An address is taken
+An interface is known when all of its addresses are; until then nothing of it is shown. An address is assigned
 before it is used, so that no two instances answer to one.
 """
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.interface import mac_of
-from neocloud.services.compute.reconcile.machine_scope import MachineScope
+from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.resources.instance import InstanceReason
 from neocloud.services.vpc.resources import (
@@ -27,28 +27,30 @@ from neocloud.services.vpc.resources import (
 )
 
 
-async def find_addresses(scope: MachineScope) -> None:
-    """Set the scope's allocations and interface. Raises RetryLater until all addresses are there."""
-    wish = scope.wished_interface
-    subnet = await scope.context.get(wish.subnet_id)
+async def find_addresses(scope: MachineScope) -> Addresses:
+    """Find the instance's addresses and set them in the scope. Raises RetryLater until all are there."""
+    desired = scope.desired_interface
+    subnet = await scope.context.get(desired.subnet_id)
     if subnet is None:
-        raise Failed(InstanceReason.ADDRESS_FAILED, f"Subnet {wish.subnet_id} is gone.")
-    scope.private_allocation = await _allocation(
-        scope, wish.ip_address.allocation_id, f"{scope.id}-{wish.name}", private_address(wish.subnet_id)
+        raise Failed(InstanceReason.ADDRESS_FAILED, f"Subnet {desired.subnet_id} is gone.")
+    private = await _allocation(
+        scope,
+        desired.ip_address.allocation_id,
+        f"{scope.id}-{desired.name}",
+        private_address(desired.subnet_id),
     )
-    if wish.HasField("public_ip_address"):
-        scope.public_allocation = await _allocation(
-            scope,
-            wish.public_ip_address.allocation_id,
-            _public_name(scope),
-            public_address(wish.subnet_id),
-        )
-    scope.interface = await _interface(scope, subnet)
+    public = None
+    if desired.HasField("public_ip_address"):
+        given_id, spec = desired.public_ip_address.allocation_id, public_address(desired.subnet_id)
+        public = await _allocation(scope, given_id, _public_name(scope), spec)
+    scope.addresses = Addresses(await _interface(scope, subnet, private, public), private, public)
+    return scope.addresses
 
 
-async def let_public_address_go(scope: MachineScope) -> None:
-    """One that the spec asks for no longer; to be called when the machine does not answer to it any more."""
-    kept = scope.public_allocation.id if scope.public_allocation else ""
+async def release_public_address(scope: MachineScope) -> None:
+    """Release one that the spec no longer asks for, once the machine does not answer to it any more."""
+    public = scope.addresses.public if scope.addresses else None
+    kept = public.id if public else ""
     for shown in scope.instance.status.network_interfaces:
         held = shown.public_ip_address.allocation_id
         if held and held != kept:
@@ -80,11 +82,12 @@ async def _allocation(scope: MachineScope, given_id: str, name: str, spec: objec
     return row
 
 
-async def _interface(scope: MachineScope, subnet: Resource) -> InterfaceView:
-    assert scope.private_allocation is not None, "found just before"
+async def _interface(
+    scope: MachineScope, subnet: Resource, private: Resource, public: Resource | None
+) -> InterfaceView:
     network_id = SubnetSpec.FromString(subnet.spec).network_id
     network = await scope.context.get(network_id)
-    address = address_of(scope.private_allocation)
+    address = address_of(private)
     if network is None:
         raise Failed(InstanceReason.ADDRESS_FAILED, f"Network {network_id} is gone.")
     try:
@@ -102,12 +105,12 @@ async def _interface(scope: MachineScope, subnet: Resource) -> InterfaceView:
         mac=mac_of(scope.id),
         domain=domain_of(network.name),
         security_groups=await _security_groups(scope, network_id),
-        public_address=address_of(scope.public_allocation) if scope.public_allocation else "",
+        public_address=address_of(public) if public else "",
     )
 
 
 async def _security_groups(scope: MachineScope, network_id: str) -> tuple[str, ...]:
-    named = tuple(group.id for group in scope.wished_interface.security_groups)
+    named = tuple(group.id for group in scope.desired_interface.security_groups)
     if named:
         return named
     rows = await scope.context.list(SECURITY_GROUP, scope.instance.metadata.parent_id)
@@ -116,4 +119,4 @@ async def _security_groups(scope: MachineScope, network_id: str) -> tuple[str, .
 
 
 def _public_name(scope: MachineScope) -> str:
-    return f"{scope.id}-{scope.wished_interface.name}-public"
+    return f"{scope.id}-{scope.desired_interface.name}-public"

@@ -1,4 +1,4 @@
-"""The disks and filesystems of an instance: its own are made, those of others must be ready."""
+"""The disks and filesystems of an instance: its own are created, others must be ready."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _FAILED = frozenset({DiskState.ERROR, DiskState.BROKEN})
 
 
 async def ensure_disks(scope: MachineScope) -> None:
-    """Make the managed disks, and find them all. Whether they are ready is asked before the start."""
+    """Create the managed disks and set all disks in the scope; a machine that is to run needs them ready."""
     scope.disks = []
     for _, attached in attached_disks(scope.instance.spec):
         if attached.WhichOneof("type") == "managed_disk":
@@ -31,10 +31,12 @@ async def ensure_disks(scope: MachineScope) -> None:
         if row is None:
             raise Failed(InstanceReason.DISK_FAILED, f"Disk {attached.existing_disk.id} is gone.")
         scope.disks.append(row)
+    if scope.should_run:
+        await require_ready(scope)
 
 
 async def require_ready(scope: MachineScope) -> None:
-    """Raises until all that is attached can be used."""
+    """Raise RetryLater until everything attached can be used."""
     for disk in scope.disks:
         if disk.state in _FAILED:
             why = DiskStatus.FromString(disk.status).state_description

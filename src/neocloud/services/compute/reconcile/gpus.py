@@ -1,6 +1,6 @@
-"""Which of the host's GPUs an instance has: claimed when it starts, given back when it is stopped.
+"""The host's GPUs of an instance: reserved when it starts, released when it is stopped.
 
-A GPU is handed to the guest whole, by VFIO. None is promised twice: all are reserved in one namespace.
+A GPU is passed to the guest whole, by VFIO. All are reserved in one namespace, so none is passed twice.
 """
 
 from neocloud.core.reconcile.reconciler import Failed
@@ -14,17 +14,17 @@ from neocloud.services.compute.resources.instance import InstanceReason
 NAMESPACE = "gpus"
 
 
-async def take_gpus(
+async def acquire_gpus(
     store: Store, instance_id: str, preset: Preset, capabilities: Capabilities
 ) -> tuple[GpuView, ...]:
-    """Those it holds already, and as many more as its shape needs. Raises Failed when too few are free."""
+    """Return the GPUs it holds already and as many more as it needs. Raises Failed when too few are free."""
     fitting = {
         str(each.index): each
         for each in capabilities.accelerators
         if preset.gpu_type in ("", gpu_type(each.model))
     }
 
-    def take(tx: Transaction) -> list[Accelerator]:
+    def acquire(tx: Transaction) -> list[Accelerator]:
         held = tx.reservations(NAMESPACE)
         mine = [value for value in fitting if held.get(value) == instance_id]
         for value in fitting:
@@ -34,7 +34,7 @@ async def take_gpus(
 
     if not preset.gpus:
         return ()
-    found = await store.write(take)
+    found = await store.write(acquire)
     if len(found) < preset.gpus:
         raise Failed(
             InstanceReason.NO_GPU_LEFT,
@@ -43,11 +43,11 @@ async def take_gpus(
     return tuple(GpuView(each.pci_address, each.iommu_group) for each in found if each.pci_address)
 
 
-async def give_gpus_back(store: Store, instance_id: str) -> None:
-    def give(tx: Transaction) -> None:
+async def release_gpus(store: Store, instance_id: str) -> None:
+    def release(tx: Transaction) -> None:
         for value, holder in tx.reservations(NAMESPACE).items():
             if holder == instance_id:
                 tx.release(NAMESPACE, value)
 
     if instance_id in (await store.read(lambda tx: tx.reservations(NAMESPACE))).values():
-        await store.write(give)
+        await store.write(release)

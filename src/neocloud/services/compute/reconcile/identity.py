@@ -1,4 +1,4 @@
-"""The token that programs in a guest get: of the instance's service account, renewed while it runs."""
+"""The token for programs in a guest: of the instance's service account, renewed while it runs."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

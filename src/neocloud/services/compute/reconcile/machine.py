@@ -1,34 +1,24 @@
-"""An instance from wish to fact: addresses, disks, a pod whose program is QEMU, and back.
+"""An instance: addresses, disks, a pod whose program is QEMU, and their release.
 
 An instance that should not run keeps its addresses and disks and has no pod. One that has ended by itself is
-halted: it stays as it is until somebody starts it, unless its recovery policy says otherwise.
+halted: it stays so until it is started, unless its recovery policy says otherwise.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.engines.base import (
-    Engine,
-    EngineError,
-    KubernetesObject,
-    PodPhase,
-    Reference,
-)
-from neocloud.services.compute.reconcile.addresses import find_addresses, let_public_address_go
-from neocloud.services.compute.reconcile.attachments import (
-    disk_views,
-    ensure_disks,
-    require_ready,
-    shared_views,
-)
-from neocloud.services.compute.reconcile.control import POLL_SECONDS, MachineControl
-from neocloud.services.compute.reconcile.gpus import give_gpus_back, take_gpus
+from neocloud.engines.base import Engine, KubernetesObject, PodPhase, Reference
+from neocloud.engines.calls import engine_call
+from neocloud.services.compute.reconcile.addresses import find_addresses, release_public_address
+from neocloud.services.compute.reconcile.attachments import disk_views, ensure_disks, shared_views
+from neocloud.services.compute.reconcile.control import MachineControl
+from neocloud.services.compute.reconcile.gpus import acquire_gpus, release_gpus
 from neocloud.services.compute.reconcile.identity import IdentityTokens
-from neocloud.services.compute.reconcile.machine_scope import MachineScope, read_scope
+from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope, read_scope
 from neocloud.services.compute.reconcile.machine_status import machine_status
 from neocloud.services.compute.reconcile.record import MachineRecord, read_record, write_record
 from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
@@ -43,7 +33,6 @@ from neocloud.services.compute.resources.instance import (
 )
 from neocloud.services.compute.rules.user_data import complete_user_data
 
-ENGINE_RETRY_SECONDS = 2.0
 RESTART_POLICIES = ("OnFailure", "Never", "Always")
 """By number of the recovery policy: RECOVER, FAIL, ALWAYS."""
 
@@ -83,59 +72,46 @@ class InstanceReconciler:
         scope = await read_scope(context, self._engine, self._store)
         halt = scope.ended()
         if scope.instance.spec.stopped and scope.record.halt:
-            await self._note(scope, Halt.NONE)  # who asks for a stop has taken note
+            await self._halt(scope, Halt.NONE)  # a requested stop replaces it
         elif halt:
-            await self._note(scope, halt)
+            await self._halt(scope, halt)
         return scope
 
     def steps(self, scope: MachineScope) -> Sequence[Step]:
-        places = (
-            Step("Give it addresses", self._find_addresses),
-            Step("Make its disks", self._ensure_disks),
-        )
-        let_go = Step("Give back what it needs no longer", self._let_go)
+        resources = (Step("Find addresses", find_addresses), Step("Create its disks", ensure_disks))
+        release = Step("Release what it no longer needs", release_public_address)
         if not scope.should_run:
-            return (Step("Stop the machine", self._stop), *places, let_go)
+            return (Step("Stop the machine", self._stop), *resources, release)
         return (
-            *places,
+            *resources,
             Step("Start the machine", self._start),
             Step("Wait for the guest", self._wait_for_guest),
             Step("Grow its disks", self._grow_disks),
-            let_go,
+            release,
         )
 
     def delete_steps(self, scope: MachineScope) -> Sequence[Step]:
         return (
             Step("Stop the machine", self._stop),
-            Step("Remove what the engine keeps of it", self._remove_namespace),
+            Step("Remove its namespace", self._remove_namespace),
         )
 
     def status(self, scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
         return machine_status(scope, result)
-
-    async def _find_addresses(self, scope: MachineScope) -> None:
-        await find_addresses(scope)
-
-    async def _let_go(self, scope: MachineScope) -> None:
-        await let_public_address_go(scope)
-
-    async def _ensure_disks(self, scope: MachineScope) -> None:
-        await ensure_disks(scope)
-        if scope.should_run:
-            await require_ready(scope)
 
     async def _start(self, scope: MachineScope) -> None:
         pod = scope.pod
         if pod is not None and pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
             await self._remove_pod(scope)  # it ended when the cloud was stopped
             pod = None
-        view = await self._view(scope)
+        view = await self._view(scope, scope.addresses or await find_addresses(scope))
         manifest = machine_pod(view)
         if pod is None or not scope.record.pod_spec:
             await self._keep_pod_spec(scope, manifest)
         else:
             manifest["spec"] = scope.record.pod_spec
-        await self._apply([*machine_objects(view), *await self._tokens.objects(scope), manifest])
+        objects = [*machine_objects(view), *await self._tokens.objects(scope), manifest]
+        await engine_call(self._engine.apply(objects))
         scope.observation = await self._engine.observe(namespace(scope.id))
 
     async def _wait_for_guest(self, scope: MachineScope) -> None:
@@ -147,28 +123,26 @@ class InstanceReconciler:
             raise RetryLater(
                 f"the guest is {scope.guest.state}: {scope.guest.reason}", delay_seconds=POLL_SECONDS
             )
-        self._require_start_was_seen(scope)
+        self._show_starting(scope)
 
     async def _grow_disks(self, scope: MachineScope) -> None:
-        """The engine has made room; the guest must be told."""
-        assert scope.guest is not None, "a step before this one set it"
+        """Tell the guest about volumes that the engine has grown."""
         control = MachineControl(self._engine, scope.id)
         for disk in disk_views(scope):
-            seen = scope.guest.disk_sizes.get(disk.id)
-            if not disk.is_read_only and seen is not None and seen < disk.size_bytes:
+            known = scope.guest.disk_sizes.get(disk.id)
+            if not disk.is_read_only and known is not None and known < disk.size_bytes:
                 await control.resize_disk(disk.id, disk.size_bytes)
 
-    def _require_start_was_seen(self, scope: MachineScope) -> None:
-        """Clients wait until they see STARTING: it lasts long enough for one that looks every few seconds."""
+    def _show_starting(self, scope: MachineScope) -> None:
+        """Stay STARTING long enough for clients that poll for that state every few seconds."""
         if scope.state == InstanceState.RUNNING:
             return
-        seen_until: datetime = scope.starting_since + timedelta(seconds=self._starting_seconds)
-        rest = (seen_until - scope.context.now).total_seconds()
+        shown_until: datetime = scope.starting_since + timedelta(seconds=self._starting_seconds)
+        rest = (shown_until - scope.context.now).total_seconds()
         if rest > 0:
             raise RetryLater("the guest runs; it is shown as starting for a moment", delay_seconds=rest)
 
-    async def _view(self, scope: MachineScope) -> MachineView:
-        assert scope.interface is not None, "a step before this one set it"
+    async def _view(self, scope: MachineScope, addresses: Addresses) -> MachineView:
         spec, capabilities = scope.instance.spec, await self._engine.capabilities()
         shape = preset(spec.resources.platform, spec.resources.preset)
         return MachineView(
@@ -182,11 +156,11 @@ class InstanceReconciler:
             acceleration=capabilities.details.get("acceleration", "tcg").split()[0],
             restart_policy=RESTART_POLICIES[spec.recovery_policy],
             hostname=hostname(scope.id, spec),
-            interface=scope.interface,
+            interface=addresses.interface,
             disks=disk_views(scope),
             filesystems=await shared_views(scope),
             user_data=complete_user_data(spec.cloud_init_user_data),
-            gpus=await take_gpus(self._store, scope.id, shape, capabilities),
+            gpus=await acquire_gpus(self._store, scope.id, shape, capabilities),
             has_identity=bool(spec.service_account_id),
         )
 
@@ -196,38 +170,28 @@ class InstanceReconciler:
             scope.observation = await self._engine.observe(namespace(scope.id))
 
         if not scope.should_run:
-            await give_gpus_back(self._store, scope.id)
+            await release_gpus(self._store, scope.id)
 
     async def _remove_pod(self, scope: MachineScope) -> None:
-        await self._remove([Reference("Pod", namespace(scope.id), pod_name(scope.id))])
+        pod = Reference("Pod", namespace(scope.id), pod_name(scope.id))
+        await engine_call(self._engine.remove([pod]))
 
     async def _remove_namespace(self, scope: MachineScope) -> None:
-        await self._remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
-
-    async def _apply(self, objects: Sequence[KubernetesObject]) -> None:
-        """What the engine cannot do now it may do soon: its message is shown to who waits."""
-        try:
-            await self._engine.apply(objects)
-        except EngineError as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
-
-    async def _remove(self, references: Sequence[Reference]) -> None:
-        try:
-            await self._engine.remove(references)
-        except EngineError as error:
-            raise RetryLater(str(error), delay_seconds=ENGINE_RETRY_SECONDS) from error
+        name = namespace(scope.id)
+        await engine_call(self._engine.remove([Reference("Namespace", name, name)]))
 
     async def _keep_pod_spec(self, scope: MachineScope, manifest: KubernetesObject) -> None:
-        """Before the pod exists: after a crash the same pod must come of it."""
+        """Keep the spec before the pod exists: after a crash the same pod must be made."""
         await self._change_record(scope, lambda record: replace(record, pod_spec=manifest["spec"]))
 
-    async def _note(self, scope: MachineScope, halt: Halt) -> None:
+    async def _halt(self, scope: MachineScope, halt: Halt) -> None:
         await self._change_record(scope, lambda record: replace(record, halt=halt))
 
     async def _change_record(
         self, scope: MachineScope, change: Callable[[MachineRecord], MachineRecord]
     ) -> None:
-        """Unless the wish has changed since this pass began; then the next pass decides."""
+        """Change the record, unless spec or state has changed since this run began; then the next run
+        decides."""
         version, state = scope.context.resource.resource_version, scope.state
 
         def work(tx: Transaction) -> MachineRecord:

@@ -1,4 +1,4 @@
-"""What one pass over an instance knows: the wish, the record, what the engine shows, what it finds out."""
+"""What one run over an instance knows: the spec, the record, what the engine shows, what the steps find."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +14,15 @@ from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.resources.instance import Halt, InstanceState, namespace, pod_name
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """The allocations of an instance and the interface that has their addresses."""
+
+    interface: InterfaceView
+    private: Resource
+    public: Resource | None
+
+
 @dataclass
 class MachineScope:
     context: Context
@@ -22,20 +31,18 @@ class MachineScope:
     record: MachineRecord
     observation: Observation
     starting_since: datetime
-    """When the start began that is under way; now, when none is."""
+    """When the current start began; now, if none is under way."""
     disks: list[Resource] = field(default_factory=list)
-    """The boot disk first. Found in this pass, like all that follows."""
-    interface: InterfaceView | None = None
-    private_allocation: Resource | None = None
-    public_allocation: Resource | None = None
-    guest: GuestStatus | None = None
+    """The boot disk first. Found by a step, like all that follows."""
+    addresses: Addresses | None = None
+    guest: GuestStatus = GuestStatus("unknown")
 
     @property
     def id(self) -> str:
         return self.instance.metadata.id
 
     @property
-    def wished_interface(self) -> Any:
+    def desired_interface(self) -> Any:
         return self.instance.spec.network_interfaces[0]
 
     @property
@@ -59,7 +66,7 @@ class MachineScope:
         return self.pod is not None and self.pod.phase is PodPhase.RUNNING
 
     def ended(self) -> Halt:
-        """Why its pod has ended for good, if it has."""
+        """Return why its pod has ended for good, if it has."""
         pod = self.pod
         if pod is None or not self.should_run or self.state == InstanceState.STOPPED:
             return Halt.NONE  # a pod that ended while the cloud was stopped ended because of that
@@ -84,14 +91,14 @@ async def read_scope(context: Context, engine: Engine, store: Store) -> MachineS
 
 
 def _starting_since(tx: Transaction, row: Resource, now: datetime) -> datetime:
-    """The state history is what says it: it is written with the state and survives everything."""
+    """Read it from the state history, which is written together with the state."""
     if row.state != InstanceState.STARTING:
         return now
     return start_of_last(tx.history(resource_id=row.id), InstanceState.STARTING) or now
 
 
 def start_of_last(history: "list[HistoryEntry] | Any", state: str) -> datetime | None:
-    """When the resource last entered this state, in which it still is."""
+    """Return when the resource entered this state, in which it still is."""
     since = None
     for entry in reversed(list(history)):
         if entry.state != state:

@@ -1,4 +1,4 @@
-"""An instance's status, computed once at the end of every pass from what the pass saw. Pure.
+"""An instance's status, computed once at the end of every run from what the run saw. Pure.
 
 While a machine runs it is RUNNING, whatever else of it is still being changed: `reconciling` says that.
 """
@@ -6,7 +6,7 @@ While a machine runs it is RUNNING, whatever else of it is still being changed: 
 from typing import Any
 
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
-from neocloud.services.compute.reconcile.machine_scope import MachineScope
+from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.resources.instance import (
     InstanceState,
     InstanceStateEnum,
@@ -22,9 +22,9 @@ def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileRes
     status.CopyFrom(scope.instance.status)
     status.state = InstanceStateEnum.Value(state)
     status.reconciling = bool(result.waiting)
-    if scope.interface is not None:
+    if scope.addresses is not None:
         del status.network_interfaces[:]
-        _add_interface(status, scope)
+        _add_interface(status, scope, scope.addresses)
     if scope.disks:
         del status.disk_attachments[:]
         for (_, attached), disk in zip(attached_disks(scope.instance.spec), scope.disks, strict=False):
@@ -46,19 +46,18 @@ def _state(scope: MachineScope, result: ReconcileResult) -> InstanceState:
     return InstanceState.STARTING
 
 
-def _add_interface(status: Any, scope: MachineScope) -> None:
-    wish, view = scope.wished_interface, scope.interface
-    assert view is not None and scope.private_allocation is not None
+def _add_interface(status: Any, scope: MachineScope, addresses: Addresses) -> None:
+    desired, view = scope.desired_interface, addresses.interface
     shown = status.network_interfaces.add(
         index=0,
-        name=wish.name,
+        name=desired.name,
         mac_address=view.mac,
         fqdn=f"{hostname(scope.id, scope.instance.spec)}.{view.domain}",
         security_groups=[{"id": group} for group in view.security_groups],
     )
     shown.ip_address.address = f"{view.address}/32"
-    shown.ip_address.allocation_id = scope.private_allocation.id
-    if scope.public_allocation is not None:
+    shown.ip_address.allocation_id = addresses.private.id
+    if addresses.public is not None:
         shown.public_ip_address.address = f"{view.public_address}/32"
-        shown.public_ip_address.allocation_id = scope.public_allocation.id
-        shown.public_ip_address.static = wish.public_ip_address.static
+        shown.public_ip_address.allocation_id = addresses.public.id
+        shown.public_ip_address.static = desired.public_ip_address.static
