@@ -1,16 +1,15 @@
-"""What must be there before the first pod: folders, the sandbox, the resolver file, the tmpfs for secrets.
+"""Prepare this machine before the first pod, and remove every trace of the engine at its end.
 
-Blocking and repeatable; runs once per engine object, so also after a reboot that took the mounts away.
+Before the first pod: folders, the sandbox, the resolver file, the tmpfs for Secrets. Runs once per engine
+object, so also after a reboot that removed the mounts. Blocking and repeatable.
 
-The end of an engine: what it mounted, made and wrote is taken away again.
-
-May be repeated and works on whatever half of a set-up it finds, with or without a running service. What
-netavark shares between all Podmans of the machine stays: its address list under /run/containers, and IP
-forwarding, which it switched on.
+Removal may be repeated and works on an incomplete set-up, with or without a running service. What netavark
+shares between all Podmans of the machine stays: its address list under /run/containers, and IP forwarding,
+which it switched on.
 """
 
 import asyncio
-import contextlib
+import logging
 import shutil
 from pathlib import Path
 
@@ -29,11 +28,14 @@ from neocloud.engines.podman.records import read_record
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, remove_tree, unmount
 
+logger = logging.getLogger(__name__)
+
 _SANDBOX_FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp")
 _INTERFACES = Path("/sys/class/net")
 
 
 def prepare(layout: Layout, host: Host) -> None:
+    """Create what pods need and the machine may have lost. Raises EngineError."""
     try:
         for folder in (layout.engine, layout.namespaces, layout.volumes):
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,7 @@ def prepare(layout: Layout, host: Host) -> None:
 
 
 def _make_sandbox(root: Path, init: Path) -> None:
-    """A root file system with nothing but the init program that waits for ever and reaps."""
+    """Create a root file system with only the init program, which waits for ever and reaps."""
     make_folder(root)
     for name in _SANDBOX_FOLDERS:
         make_folder(root / name)
@@ -59,7 +61,7 @@ def _make_sandbox(root: Path, init: Path) -> None:
 
 
 def unmount_all(layout: Layout) -> None:
-    """Everything mounted inside our folders, deepest first; the state folder may be a disk of its own."""
+    """Unmount everything inside our folders, deepest first; the state folder may be a disk of its own."""
     for point in [*mounts_below(layout.home), *mounts_below(layout.run)]:
         if point == layout.run or any(map(point.is_relative_to, (layout.podman_view, layout.podman))):
             unmount(point, lazily=True)  # a clean-up process of Podman may still be in it
@@ -68,11 +70,13 @@ def unmount_all(layout: Layout) -> None:
 
 
 async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> None:
+    """Remove containers, networks, images, rules, mounts and files."""
     if await asyncio.to_thread(layout.podman.exists):
-        # A state that Podman itself cannot read any more must not keep anyone from removing it.
-        with contextlib.suppress(EngineUnavailable):
+        try:
             await service.ensure()
             await _remove_from_podman(layout, libpod)
+        except EngineUnavailable as error:  # a state that Podman cannot read must not prevent its removal
+            logger.warning("Removing the state folder without Podman: %s", error)
     await service.stop()
     await asyncio.to_thread(end_processes, layout)
     await withdraw_public_addresses(layout, ())
@@ -95,7 +99,7 @@ async def _remove_from_podman(layout: Layout, libpod: Libpod) -> None:
 
 
 async def _remove_bridges(layout: Layout) -> None:
-    """Bridges go with their last container, except after a crash."""
+    """Remove bridges that a crash left; otherwise they are removed with their last container."""
     names = await asyncio.to_thread(lambda: [path.name for path in _INTERFACES.iterdir()])
     for name in names:
         if name.startswith(layout.interface_prefix):

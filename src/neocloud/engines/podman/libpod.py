@@ -1,10 +1,11 @@
-"""Plain HTTP to Podman's libpod REST API over its unix socket.
+"""HTTP client of Podman's libpod REST API on its unix socket.
 
 Turns every failure into an EngineError whose message can be shown to a user. A service that does not answer
-is started again once. It knows nothing about pods.
+is started again once. The client knows nothing about pods.
 """
 
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import httpx
 
 from neocloud.engines.base import EngineError, EngineUnavailable
+
+logger = logging.getLogger(__name__)
 
 API = "/v4.0.0/libpod"
 _HINTS = (
@@ -30,11 +33,11 @@ class NotFound(EngineError):
 
 
 class Conflict(EngineError):
-    """It exists already, or is in a state that does not allow this."""
+    """The object exists already, or is in a state that does not allow the request."""
 
 
 class Libpod:
-    """One connection pool; `ensure` starts the service when the socket does not answer."""
+    """A connection pool; `ensure` starts the service if the socket does not answer."""
 
     def __init__(self, socket: Path, ensure: Callable[[], Awaitable[None]]) -> None:
         self.socket = socket
@@ -49,7 +52,7 @@ class Libpod:
         return response.json() if response.content else None
 
     async def delete(self, path: str, **params: Any) -> None:
-        """Delete; something that is gone already is fine."""
+        """Delete an object; a missing one is not an error."""
         try:
             await self.request("DELETE", path, params=params)
         except NotFound:
@@ -65,7 +68,7 @@ class Libpod:
     async def request(
         self, method: str, path: str, *, retried: bool = False, **options: Any
     ) -> httpx.Response:
-        """Ask; once more when the service died, as everything asked for here may be repeated."""
+        """Send a request; repeat it once if the service died, as every request here may be repeated."""
         options["params"] = _flat(options.get("params") or {})
         try:
             response = await self._http().request(method, path, **options)
@@ -74,8 +77,9 @@ class Libpod:
         except httpx.TransportError as error:
             if retried or "content" in options:
                 raise EngineUnavailable(
-                    f"Podman broke off while it was asked for {method} {path}; try again."
+                    f"Podman closed the connection during {method} {path}; try again."
                 ) from error
+            logger.warning("Podman's service does not answer %s %s; starting it again", method, path)
             await self._ensure()
             return await self.request(method, path, retried=True, **options)
         _raise_for(response.status_code, response.content, path)
@@ -83,7 +87,7 @@ class Libpod:
 
     @asynccontextmanager
     async def stream(self, path: str, **params: Any) -> AsyncIterator[httpx.Response]:
-        """An answer without end, such as events or followed logs."""
+        """Open a response without end, such as events or followed logs."""
         timeout = httpx.Timeout(10.0, read=None, pool=None)
         try:
             async with self._http().stream("GET", path, params=_flat(params), timeout=timeout) as response:
@@ -94,7 +98,7 @@ class Libpod:
             raise EngineUnavailable(f"Podman ended the stream {path}: {error}.") from error
 
     async def close(self) -> None:
-        """Drop the connections; asking again makes new ones."""
+        """Close the connections; the next request opens new ones."""
         if self._client:
             await self._client.aclose()
             self._client = None
@@ -110,7 +114,7 @@ class Libpod:
 
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
-    """Booleans as Podman writes them, filters as JSON."""
+    """Return the parameters with booleans as Podman writes them and filters as JSON."""
     flat = {}
     for name, value in params.items():
         if isinstance(value, bool):
@@ -129,10 +133,10 @@ def _raise_for(status: int, content: bytes, path: str) -> None:
         message = answer.get("message") or answer.get("cause") or content.decode(errors="replace")
     except ValueError:
         message = content.decode(errors="replace") or f"status {status}"
-    # A container that goes away while Podman works on it is answered with 500.
+    # A container that is removed while Podman works on it is answered with 500.
     if status == 404 or "no such container" in message:
         raise NotFound(f"Podman: {message.strip()}.")
-    # So is a name that a request still holds whose sender has died.
+    # So is a name that is held by a request whose sender has died.
     if status == 409 or ("container name" in message and "already in use" in message):
         raise Conflict(f"Podman: {message.strip()}.")
     hint = next((hint for sign, hint in _HINTS if sign in message), "")

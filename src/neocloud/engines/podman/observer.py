@@ -5,8 +5,8 @@ Podman polls its event file four times a second, so the end of a container is re
 """
 
 import asyncio
-import contextlib
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ from neocloud.engines.podman.libpod import Libpod, NotFound
 from neocloud.engines.podman.observation import Row, by_pod, container_name, observed_pod
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.translate import SANDBOX
+
+logger = logging.getLogger(__name__)
 
 _RECORDED = ("VirtualNetwork", "Service", "NetworkPolicy")
 _KINDS = {
@@ -137,7 +139,7 @@ async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[E
     filters = {"label": [f"neocloud.home={layout.label}"]}
     while True:
         params = {"stream": True, "since": f"{since:.6f}", "filters": filters}
-        with contextlib.suppress(EngineUnavailable):
+        try:
             await libpod.get("/info")  # starts the service again if it ended
             async with libpod.stream("/events", **params) as response:
                 async for line in response.aiter_lines():
@@ -145,6 +147,8 @@ async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[E
                     event = pod_event(raw) if raw.get("Actor") and seen.is_new(raw) else None
                     if event:
                         yield event
+        except EngineUnavailable as error:
+            logger.warning("The stream of Podman's events ended: %s Connecting again.", error)
         await asyncio.sleep(_RECONNECT_SECONDS)
 
 

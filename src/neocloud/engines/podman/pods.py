@@ -1,10 +1,11 @@
-"""The life of pods: created, replaced, started again, stopped, removed.
+"""Create, replace, start again, stop and remove pods.
 
-One change per pod at a time. Every step may be repeated and finds out for itself what is there, so that a
-server that dies between two steps leaves nothing that the next `ensure` or `remove` cannot put right.
+One change per pod at a time. Every step may be repeated and reads the current state itself, so that a server
+that dies between two steps leaves nothing that the next `ensure` or `remove` cannot repair.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.interface import member_of, pod_fingerprint
 from neocloud.engines.pod_fields import is_device
 from neocloud.engines.pod_references import claim_reference, environment_objects
+from neocloud.engines.podman.change_log import logged, pod_field
 from neocloud.engines.podman.gpus import GpuAllocator
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
@@ -41,12 +43,16 @@ from neocloud.engines.podman.translate import (
     published_ports,
 )
 
+logger = logging.getLogger(__name__)
+
 _GRACE_SECONDS = 30
 _CREATE_ATTEMPTS = 40
 _CREATE_PAUSE_SECONDS = 0.1
 
 
 class Pods:
+    """All pods of this state folder."""
+
     def __init__(
         self,
         layout: Layout,
@@ -73,24 +79,24 @@ class Pods:
         self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def rows(self, namespace: str | None = None, pod: str | None = None) -> Sequence[Row]:
-        """Containers of this home, running or not."""
+        """Return the containers of this state folder, running or not."""
         labels = [f"neocloud.home={self._layout.label}"]
         labels += [f"neocloud.namespace={namespace}"] if namespace else []
         labels += [f"neocloud.pod={pod}"] if pod else []
         return with_lost(await self._libpod.get("/containers/json", all=True, filters={"label": labels}))
 
     async def known(self, namespace: str) -> set[Reference]:
-        """Pods that exist, and those that were applied and are gone without being removed."""
+        """Return the pods that exist, and those that were applied and have lost their containers."""
         return self.applied(namespace) | set(by_pod(await self.rows(namespace)))
 
     def applied(self, namespace: str) -> set[Reference]:
-        """Pods that were applied and not removed, whatever became of their containers."""
+        """Return the pods that were applied and not removed, whether or not their containers exist."""
         return {Reference.of(manifest) for manifest in self._objects.list(namespace, "Pod")}
 
     async def find_settled(self, manifests: Sequence[KubernetesObject]) -> set[Reference]:
-        """Return those of the pods that `ensure` would leave as they are, with one question per namespace.
+        """Return the pods that `ensure` would not change, with one request per namespace.
 
-        A reconciler applies all pods of its namespace again and again; mostly nothing has changed.
+        A reconciler applies all pods of its namespace periodically; mostly nothing has changed.
         """
         settled: set[Reference] = set()
         for namespace in {manifest["metadata"]["namespace"] for manifest in manifests}:
@@ -112,7 +118,7 @@ class Pods:
         )
 
     async def ensure(self, manifest: KubernetesObject) -> None:
-        """The pod exists as given and runs if its policy says so."""
+        """Create or replace the pod so that it is as given, and start it if its policy says so."""
         reference = Reference.of(manifest)
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
@@ -121,20 +127,30 @@ class Pods:
                 await self._require_images(manifest)
             before = self._objects.get(reference)
             async with self._attachments.admitted(manifest):
-                if rows and (not _is_as_wanted(manifest, rows, first) or _is_lost(manifest, rows)):
+                is_lost = _is_lost(manifest, rows)
+                if is_lost:
+                    logger.warning(
+                        "Pod %s was killed with its monitor; it is created again",
+                        reference.name,
+                        extra=pod_field(reference),
+                    )
+                if rows and (is_lost or not _is_as_wanted(manifest, rows, first)):
                     await self._delete(reference, rows)
                     rows = []
                 self._objects.put(manifest)
             await self._attachments.changed(before, manifest)
             await self._hosts_files.refresh(reference.namespace)
             if not rows:
-                await self._create(manifest)
+                with logged(logger, f"Created and started pod {reference.name}", reference):
+                    await self._create(manifest)
             else:
                 await self._start_again(manifest, rows)
 
     async def remove(self, reference: Reference) -> None:
+        """Stop and remove a pod and its scratch volumes; release its address."""
         async with self._locks[reference]:
-            await self._delete(reference, await self.rows(reference.namespace, reference.name))
+            with logged(logger, f"Removed pod {reference.name}", reference):
+                await self._delete(reference, await self.rows(reference.namespace, reference.name))
             before = self._objects.get(reference)
             self._objects.remove(reference)
             self._attachments.forget(reference)
@@ -149,24 +165,25 @@ class Pods:
             if not rows:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
             grace, manifest = self._grace(reference), self._objects.get(reference)
-            if manifest:  # what it mounts may be gone since it was stopped
+            if manifest:  # its mounts may have been removed since it was stopped
                 await asyncio.to_thread(self._mount_volumes, manifest)
 
             async def restart(row: Row) -> None:
-                if manifest and member_of(manifest) and _owns_network(row):  # it comes back on another port
+                if manifest and member_of(manifest) and _owns_network(row):  # it gets another bridge port
                     await self._stop_container(row["Id"], grace)
                     await self._start(manifest, row["Id"], owns_network=True)
                 else:
                     await self._libpod.post(f"/containers/{row['Id']}/restart", t=grace)
 
-            await self._for_each_container(rows, restart)
+            with logged(logger, f"Restarted pod {reference.name}", reference):
+                await self._for_each_container(rows, restart)
 
     async def stop_all(self) -> None:
-        """Stop every pod of this home and leave it there."""
+        """Stop every pod of this state folder without removing it."""
         await self._stop(await self.rows(), _GRACE_SECONDS)
 
     async def container(self, reference: Reference, container: str | None) -> str:
-        """Podman's name of a container, the pod's first unless named."""
+        """Return Podman's name of a container; of the pod's first one unless named."""
         rows = await self.rows(reference.namespace, reference.name)
         present = [container_name(row) for row in rows if container_name(row) != SANDBOX]
         if not present:
@@ -179,7 +196,7 @@ class Pods:
         return f"{reference.namespace}.{reference.name}.{name}"
 
     async def _require_images(self, manifest: KubernetesObject) -> None:
-        """Before anything is taken away: a pod that cannot be replaced stays as it is."""
+        """Raise EngineError for a missing image, before anything of the old pod is removed."""
         for image in _images(manifest):
             if root_filesystem(self._layout, image):
                 continue
@@ -197,12 +214,13 @@ class Pods:
             await self._start(manifest, spec["name"], owns_network="neocloud.network" in spec["labels"])
 
     async def _create_container(self, spec: Mapping[str, Any]) -> None:
-        """In place of one of that name, which Podman may still be making for a server that died."""
+        """Create a container, in place of one that Podman may still be creating for a dead server."""
         for _ in range(_CREATE_ATTEMPTS):
             try:
                 await self._libpod.post("/containers/create", spec)
                 return
             except Conflict:
+                logger.warning("Container %s exists already; it is replaced", spec["name"])
                 await self._libpod.delete(f"/containers/{spec['name']}", force=True, timeout=0)
                 await asyncio.sleep(_CREATE_PAUSE_SECONDS)
         await self._libpod.post("/containers/create", spec)
@@ -220,9 +238,11 @@ class Pods:
             raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
 
     async def _start_again(self, manifest: KubernetesObject, rows: Sequence[Row]) -> None:
-        """Start what should run and does not: after a reboot, after `shutdown`, after a crash."""
-        idle = _to_start(manifest, rows)
-        if idle:
+        """Start containers that should run and do not: after a reboot, `shutdown` or a crash."""
+        idle, reference = _to_start(manifest, rows), Reference.of(manifest)
+        if not idle:
+            return
+        with logged(logger, f"Started {len(idle)} containers of pod {reference.name}", reference):
             await self._resolve(manifest, {})
             for row in idle:
                 if is_running(row):
@@ -230,7 +250,7 @@ class Pods:
                 await self._start(manifest, row["Id"], owns_network=_owns_network(row))
 
     async def _resolve(self, manifest: KubernetesObject, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
-        """Look up, and make where needed, everything that the pod refers to."""
+        """Look up everything that the pod refers to, and create what is missing."""
         metadata = manifest["metadata"]
         if published_ports(manifest):
             await remove_stale_port_forwards()
@@ -256,14 +276,14 @@ class Pods:
         )
 
     def _first_id(self, manifest: KubernetesObject) -> int:
-        """The id of this machine that the pod's root shall have in a user namespace; 0 without one."""
+        """Return the id of this machine that root of the pod has in its user namespace; 0 without one."""
         network = self._networks.find(manifest["metadata"]["namespace"])
         if not self.shifts_ids or manifest["spec"].get("hostUsers", True) or not network:
             return 0
         return first_id(network.subnet)
 
     def _mount_volumes(self, manifest: KubernetesObject) -> MountedPaths:
-        """Make what the pod mounts, and the root file systems of its containers."""
+        """Create the pod's mounts and the root file systems of its containers."""
         first = self._first_id(manifest)
         roots = {image: root_filesystem(self._layout, image) for image in _images(manifest)}
         if first:
@@ -302,7 +322,7 @@ class Pods:
         await asyncio.to_thread(self._volumes.remove_scratch, reference.namespace, reference.name)
 
     async def _stop(self, rows: Sequence[Row], grace: int) -> None:
-        """Ask each container to end and wait for it, so that half-made pods need no special care."""
+        """Stop each container and wait for it, so that incomplete pods need no special case."""
         await self._for_each_container(rows, lambda row: self._stop_container(row["Id"], grace))
         for row in rows:
             if container_name(row) == SANDBOX:
@@ -312,9 +332,10 @@ class Pods:
         try:
             await self._libpod.post(f"/containers/{container_id}/stop", timeout=grace)
         except EngineError as error:
-            # It was killed with its monitor, which would have written the file. Now Podman knows.
+            # Its monitor, which would have written the file, was killed with it. Podman knows that now.
             if "timed out waiting for file" not in str(error):
                 raise
+            logger.warning("Container %s had been killed with its monitor", container_id)
 
     async def _for_each_container(self, rows: Sequence[Row], action) -> None:
         async def tolerant(row: Row) -> None:
@@ -357,13 +378,13 @@ def _owns_network(row: Row) -> bool:
 
 
 def _is_lost(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
-    """Podman cannot start a container again whose monitor died with it; another has to take its place."""
+    """Return whether a container lost its monitor: Podman cannot start it again, so it has to be replaced."""
     policy = manifest["spec"].get("restartPolicy", "Always")
     return policy != "Never" and any(row["State"] == LOST for row in rows)
 
 
 def _to_start(manifest: KubernetesObject, rows: Sequence[Row]) -> list[Row]:
-    """Containers to start, sandbox first; those that run in the network of an earlier sandbox as well."""
+    """Return the containers to start, sandbox first; those in an earlier sandbox's network count, too."""
     policy = manifest["spec"].get("restartPolicy", "Always")
     sandbox_start = max((row["StartedAt"] for row in rows if container_name(row) == SANDBOX), default=0)
 

@@ -1,11 +1,12 @@
-"""Readiness and liveness, asked by ourselves: Podman's own health checks need systemd.
+"""Readiness and liveness probes, run by the engine, because Podman's health checks need systemd.
 
-Until a pod has answered once it is asked often, as somebody waits for it; after that in its own period. A
-container counts as ready when it answered after its last start.
+Until a pod has answered once it is probed often, because somebody waits for it; after that in its own period.
+A container counts as ready if it answered after its last start.
 """
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,14 +16,17 @@ from typing import Any
 
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.manifests import fingerprint
+from neocloud.engines.podman.change_log import pod_field
 from neocloud.engines.podman.network.security_rules import PROBE_MARK
+
+logger = logging.getLogger(__name__)
 
 _FIRST_TCP_SECONDS = 0.1
 _FIRST_EXEC_SECONDS = 0.5
 _FIRST_ANSWERS_SECONDS = 2.0
 _PERIOD_SECONDS = 10
 _STATUS_BYTES = 16
-"""Of an HTTP answer, enough to hold its status."""
+"""Bytes read of an HTTP response, enough for its status."""
 
 RunCommand = Callable[[Reference, str, list[str], float], Awaitable[int]]
 """(pod, container, command, timeout) to exit code."""
@@ -30,20 +34,21 @@ RunCommand = Callable[[Reference, str, list[str], float], Awaitable[int]]
 
 @dataclass
 class ReadinessState:
-    """What one readiness probe has seen so far."""
+    """Results of one readiness probe so far."""
 
     threshold: int
     last_success: float = 0.0
     failures: int = 0
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    probed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def is_ready(self, started_at: datetime | None) -> bool:
+        """Return whether the container has answered since its start and did not fail too often after it."""
         since = started_at.timestamp() if started_at else float("inf")
         return self.last_success >= since and self.failures < self.threshold
 
 
 class Prober:
-    """One task per probe of each followed pod."""
+    """Runs one task for each probe of each followed pod."""
 
     def __init__(self, run: RunCommand, restart: Callable[[Reference], Awaitable[None]]) -> None:
         self._run = run
@@ -53,9 +58,9 @@ class Prober:
         self._states: dict[tuple[Reference, str], ReadinessState] = {}
 
     def follow(self, manifest: KubernetesObject, address: str, *, adopted: bool = False) -> None:
-        """Begin to probe; nothing changes for a pod that is followed already with this spec.
+        """Start to probe a pod; does nothing for a pod that is followed with this spec already.
 
-        An adopted pod has run before, so its first answer is asked for at once.
+        An adopted pod has run before, so it is probed immediately.
         """
         reference = Reference.of(manifest)
         spec = fingerprint({"spec": manifest["spec"], "address": address})
@@ -65,24 +70,25 @@ class Prober:
         self._specs[reference] = spec
         tasks = self._tasks.setdefault(reference, [])
         for container in manifest["spec"]["containers"]:
-            ask = _ProbeRunner(self._run, reference, container["name"], address)
+            probes = _ProbeRunner(self._run, reference, container["name"], address)
             if probe := container.get("readinessProbe"):
                 state = ReadinessState(probe.get("failureThreshold", 3))
                 self._states[reference, container["name"]] = state
                 delay = 0 if adopted else probe.get("initialDelaySeconds", 0)
-                tasks.append(asyncio.create_task(_watch_readiness(ask, probe, state, delay)))
+                tasks.append(asyncio.create_task(_watch_readiness(probes, probe, state, delay)))
             if probe := container.get("livenessProbe"):
                 startup = container.get("startupProbe")
-                tasks.append(asyncio.create_task(_watch_liveness(ask, probe, startup, self._restart)))
+                tasks.append(asyncio.create_task(_watch_liveness(probes, probe, startup, self._restart)))
 
     async def first_answers(self) -> None:
-        """Wait, though not for long, until every probe was put once: before that nothing is known."""
-        waiting = [state.asked.wait() for state in self._states.values()]
+        """Wait, for a short time at most, until every probe has run once: before that nothing is known."""
+        waiting = [state.probed.wait() for state in self._states.values()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_ANSWERS_SECONDS):
                 await asyncio.gather(*waiting)
 
     def forget(self, reference: Reference) -> None:
+        """Stop to probe a pod."""
         for task in self._tasks.pop(reference, []):
             task.cancel()
         self._specs.pop(reference, None)
@@ -90,7 +96,7 @@ class Prober:
             del self._states[key]
 
     def is_ready(self, reference: Reference, started: Mapping[str, datetime | None]) -> bool:
-        """Whether all containers, given with their start times, have answered since."""
+        """Return whether all containers, given with their start times, have answered since."""
         return all(
             state.is_ready(started.get(container))
             for (pod, container), state in self._states.items()
@@ -104,14 +110,14 @@ class Prober:
 
 @dataclass(frozen=True)
 class _ProbeRunner:
-    """Puts the question of one probe to one container."""
+    """Runs the probes of one container."""
 
     run: RunCommand
     reference: Reference
     container: str
     address: str
 
-    async def answers(self, probe: Mapping[str, Any]) -> bool:
+    async def succeeds(self, probe: Mapping[str, Any]) -> bool:
         timeout = float(probe.get("timeoutSeconds", 1))
         try:
             async with asyncio.timeout(timeout):
@@ -132,21 +138,21 @@ async def _connects(address: str, port: int) -> bool:
 
 
 async def _gets(address: str, action: Mapping[str, Any]) -> bool:
-    """Only the status counts, as in Kubernetes: 200 to 399."""
+    """Send a GET request; only the status counts, as in Kubernetes: 200 to 399."""
     loop = asyncio.get_running_loop()
-    question = f"GET {action.get('path', '/')} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    request = f"GET {action.get('path', '/')} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
     with _marked_socket() as probe:
         await loop.sock_connect(probe, (address, action["port"]))
-        await loop.sock_sendall(probe, question.encode())
-        answer = b""
-        while len(answer) < _STATUS_BYTES and (part := await loop.sock_recv(probe, _STATUS_BYTES)):
-            answer += part
-    status = answer.split(b" ", 2)[1:2]
-    return answer.startswith(b"HTTP/") and bool(status) and status[0][:1] in (b"2", b"3")
+        await loop.sock_sendall(probe, request.encode())
+        response = b""
+        while len(response) < _STATUS_BYTES and (part := await loop.sock_recv(probe, _STATUS_BYTES)):
+            response += part
+    status = response.split(b" ", 2)[1:2]
+    return response.startswith(b"HTTP/") and bool(status) and status[0][:1] in (b"2", b"3")
 
 
 def _marked_socket() -> socket.socket:
-    """Marked as ours: whether a pod is ready does not hang on whom its security groups let in."""
+    """Return a socket with our mark, which passes the pod's security groups: they do not affect readiness."""
     probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     probe.setblocking(False)
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, PROBE_MARK)
@@ -154,50 +160,55 @@ def _marked_socket() -> socket.socket:
 
 
 async def _watch_readiness(
-    ask: _ProbeRunner, probe: Mapping[str, Any], state: ReadinessState, delay: float
+    probes: _ProbeRunner, probe: Mapping[str, Any], state: ReadinessState, delay: float
 ) -> None:
     period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
     first = min(period, _FIRST_EXEC_SECONDS if "exec" in probe else _FIRST_TCP_SECONDS)
     await asyncio.sleep(delay)
     while True:
-        if await ask.answers(probe):
+        if await probes.succeeds(probe):
             state.last_success, state.failures = time.time(), 0
         else:
             state.failures += 1
-        state.asked.set()
+        state.probed.set()
         settled = state.last_success and not state.failures
         await asyncio.sleep(period if settled else first)
 
 
 async def _watch_liveness(
-    ask: _ProbeRunner,
+    probes: _ProbeRunner,
     probe: Mapping[str, Any],
     startup: Mapping[str, Any] | None,
     restart: Callable[[Reference], Awaitable[None]],
 ) -> None:
-    """A container with a startup probe is left alone until that has answered once; then it must go on
-    answering."""
+    """Restart the pod if the probe fails too often; a startup probe has to succeed once before it counts."""
     delay = probe.get("initialDelaySeconds", 0)
     period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
     failures = 0
     await asyncio.sleep(delay)
     if startup:
-        await _until_started(ask, startup)
+        await _until_started(probes, startup)
     while True:
         await asyncio.sleep(period)
-        failures = 0 if await ask.answers(probe) else failures + 1
+        failures = 0 if await probes.succeeds(probe) else failures + 1
         if failures >= probe.get("failureThreshold", 3):
+            logger.warning(
+                "Container %s failed its liveness probe %d times; the pod is restarted",
+                probes.container,
+                failures,
+                extra=pod_field(probes.reference),
+            )
             with contextlib.suppress(EngineError):
-                await restart(ask.reference)
+                await restart(probes.reference)
             failures = 0
             await asyncio.sleep(delay)
             if startup:
-                await _until_started(ask, startup)
+                await _until_started(probes, startup)
 
 
-async def _until_started(ask: _ProbeRunner, startup: Mapping[str, Any]) -> None:
-    """At most for so many periods; then the liveness probe decides what becomes of it."""
+async def _until_started(probes: _ProbeRunner, startup: Mapping[str, Any]) -> None:
+    """Wait for the startup probe, for its number of periods at most; then the liveness probe decides."""
     for _ in range(startup.get("failureThreshold", 3)):
-        if await ask.answers(startup):
+        if await probes.succeeds(startup):
             return
         await asyncio.sleep(float(startup.get("periodSeconds", _PERIOD_SECONDS)))

@@ -11,6 +11,7 @@ except one address list that netavark shares between all root Podmans under /run
 
 import asyncio
 import json
+import logging
 import os
 import select
 import signal
@@ -22,9 +23,12 @@ from pathlib import Path
 
 from neocloud.core.osfiles import locked
 from neocloud.engines.base import EngineUnavailable
+from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.mounts import mount_view, remove_tree
+
+logger = logging.getLogger(__name__)
 
 _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
@@ -81,7 +85,8 @@ class PodmanService:
             if self.process_id() and not changed:
                 return
             self._stop()
-            self._start()
+            with logged(logger, "Started Podman's service"):
+                self._start()
 
     def _prepare_run_folder(self) -> None:
         """Podman takes an empty run folder for a boot; where /run outlives one, we empty it."""

@@ -8,6 +8,7 @@ the pod. Addresses of others are never changed.
 
 import asyncio
 import json
+import logging
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from typing import Any
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.layout import Layout
+
+logger = logging.getLogger(__name__)
 
 _SUBNET_BITS = 24
 _INTERFACE = "lo"
@@ -112,6 +115,7 @@ async def withdraw_public_addresses(layout: Layout, wanted: Iterable[IPv4Address
     wanted = set(wanted)
     for address in ours - wanted:
         await _ip("address", "delete", f"{address}/32", "dev", _INTERFACE)
+        logger.debug("Removed public address %s", address)
     return ours & wanted
 
 
@@ -119,6 +123,7 @@ async def announce_public_addresses(layout: Layout, addresses: Iterable[IPv4Addr
     """Add public addresses to the loopback interface."""
     for address in addresses:
         await _ip("address", "add", f"{address}/32", "dev", _INTERFACE, "label", _label(layout))
+        logger.debug("Added public address %s", address)
 
 
 async def end_connections(addresses: Iterable[IPv4Address]) -> None:

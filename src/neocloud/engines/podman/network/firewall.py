@@ -132,19 +132,20 @@ async def sync_tables(
     bridges: Iterable[tuple[str, IPv4Network]],
     snapshot: NetworkSnapshot | None = None,
     egress: Egress | None = None,
-) -> None:
-    """Load the rules for these bridges and networks; without any, remove our tables.
+) -> str:
+    """Load the rules for these bridges and networks, and return them; without any, remove our tables.
 
     `snapshot` is None on a machine that has never had a virtual network, whose kernel may lack support for
     the table of the bridge family.
     """
     bridges = list(bridges)
     if snapshot and snapshot.networks:
-        rules = render_table(layout, bridges, snapshot, egress)
-        await nftables.load(rules + render_anti_spoofing_table(layout, snapshot))
-        return
-    rules = render_table(layout, bridges, egress=egress) if bridges else _table_removal(layout)
-    await nftables.load(rules + ("\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""))
+        rules = render_table(layout, bridges, snapshot, egress) + render_anti_spoofing_table(layout, snapshot)
+    else:
+        rules = render_table(layout, bridges, egress=egress) if bridges else _table_removal(layout)
+        rules += "\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""
+    await nftables.load(rules)
+    return rules
 
 
 def _table_removal(layout: Layout) -> str:

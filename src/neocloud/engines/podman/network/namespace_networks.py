@@ -6,12 +6,15 @@ a container starts or stops; names are resolved by a hosts file.
 """
 
 import asyncio
+import logging
+import time
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifests import denies_egress
+from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.host import resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
@@ -28,6 +31,8 @@ from neocloud.engines.podman.network.single_flight import SingleFlight
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.records import Objects, read_record, write_record
 from neocloud.engines.podman.storage.mounts import remove_tree
+
+logger = logging.getLogger(__name__)
 
 POLICY = "NetworkPolicy"
 _ROUTES = Path("/proc/net/route")
@@ -52,9 +57,10 @@ class NamespaceNetworks:
         self._objects = objects
         self._opened = tuple(opened)
         self._lock = asyncio.Lock()
+        self._rules = ""
         self._synced = SingleFlight(self._sync)
-        self._public: dict[IPv4Address, IPv4Address] = {}
-        """Public addresses and the private addresses that the loaded rules forward them to."""
+        self._public: dict[IPv4Address, IPv4Address] | None = None
+        """Public addresses and the private addresses that the loaded rules forward them to; None at first."""
 
     def namespaces(self) -> list[str]:
         folder = self.layout.namespaces
@@ -70,7 +76,8 @@ class NamespaceNetworks:
         async with self._lock:
             network = self.find(namespace)
             if network is None or not await self._libpod.exists(self._path(namespace)):
-                await self._create(namespace, network)
+                with logged(logger, f"Created the network of namespace {namespace}"):
+                    await self._create(namespace, network)
         await self.sync()
 
     async def remove(self, namespace: str) -> None:
@@ -80,9 +87,10 @@ class NamespaceNetworks:
         """
         await self._virtual.remove(namespace, with_pods_of=namespace)
         async with self._lock:
-            await self._libpod.delete(self._path(namespace), force=True)
-            await remove_network_chains(self.layout.network(namespace))
-            await asyncio.to_thread(remove_tree, self.layout.namespace(namespace))
+            with logged(logger, f"Removed the network of namespace {namespace}"):
+                await self._libpod.delete(self._path(namespace), force=True)
+                await remove_network_chains(self.layout.network(namespace))
+                await asyncio.to_thread(remove_tree, self.layout.namespace(namespace))
         await self.sync()
 
     async def sync(self) -> None:
@@ -173,10 +181,17 @@ class NamespaceNetworks:
         networks = [self.find(namespace) for namespace in self.namespaces()]
         snapshot = self._virtual.snapshot()
         public = snapshot.public_addresses() if snapshot else {}
-        present = await withdraw_public_addresses(self.layout, public) if snapshot else set()
+        present: set[IPv4Address] = set()
+        if snapshot and (public or self._public != {}):
+            present = await withdraw_public_addresses(self.layout, public)
         bridges = [(n.interface, n.subnet) for n in networks if n]
-        await sync_tables(self.layout, bridges, snapshot, self._egress())
-        await end_connections(a for a, leads_to in self._public.items() if public.get(a) != leads_to)
+        began = time.monotonic()
+        rules = await sync_tables(self.layout, bridges, snapshot, self._egress())
+        if rules != self._rules:
+            logger.debug("Loaded changed firewall rules in %.3f s", time.monotonic() - began)
+            self._rules = rules
+        before = self._public or {}
+        await end_connections(a for a, leads_to in before.items() if public.get(a) != leads_to)
         self._public = public
         await announce_public_addresses(self.layout, public.keys() - present)
 

@@ -17,6 +17,7 @@ ever.
 import asyncio
 import hashlib
 import json
+import logging
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,8 @@ from typing import Any
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.processes import living_containers
 from neocloud.engines.podman.records import read_record, write_record
+
+logger = logging.getLogger(__name__)
 
 _TABLES = (("ip", "nat"), ("ip", "filter"), ("ip6", "nat"), ("ip6", "filter"), ("inet", "netavark"))
 _NETWORK_CHAIN = re.compile(r"NETAVARK-(DN-)?[0-9A-F]{13}|nv_.*")
@@ -99,7 +102,10 @@ async def remove_stale_port_forwards() -> None:
     if stale:
         await asyncio.sleep(_START_SECONDS)
         rules = await _rules()
-        for command in forward_removal(rules, stale & await _stale_containers(rules)):
+        stale &= await _stale_containers(rules)
+        if stale:
+            logger.warning("Removing port forwards that %d killed containers left", len(stale))
+        for command in forward_removal(rules, stale):
             await _iptables(*command)
 
 

@@ -6,6 +6,7 @@ module creates and removes Podman's networks; `firewall.py` decides which packet
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from ipaddress import IPv4Address, IPv4Network
@@ -15,12 +16,15 @@ from typing import Any
 from neocloud.engines.base import EngineError, KubernetesObject, Reference
 from neocloud.engines.interface import Member, member_of
 from neocloud.engines.membership import check_member, check_network, check_unused
+from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod
 from neocloud.engines.podman.network.netavark import remove_network_chains
 from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
 from neocloud.engines.podman.records import Objects, read_record, write_record
 from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
+
+logger = logging.getLogger(__name__)
 
 KIND = "VirtualNetwork"
 BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -143,7 +147,8 @@ class VirtualNetworks:
             self._write([*bridges, bridge])
         if not await self._libpod.exists(f"/networks/{self.network_name(bridge)}"):
             try:
-                await self._create(bridge)
+                with logged(logger, f"Created bridge {bridge.interface} of {self.network_name(bridge)}"):
+                    await self._create(bridge)
             except EngineError:
                 self._write([each for each in self._bridges() if each != bridge])
                 raise
@@ -171,8 +176,9 @@ class VirtualNetworks:
 
     async def _remove_bridge(self, bridge: Bridge) -> None:
         name = self.network_name(bridge)
-        await self._libpod.delete(f"/networks/{name}", force=True)
-        await remove_network_chains(name)
+        with logged(logger, f"Removed bridge {bridge.interface} of {name}"):
+            await self._libpod.delete(f"/networks/{name}", force=True)
+            await remove_network_chains(name)
         self._write([each for each in self._bridges() if each != bridge])
 
     def _refuse_if_occupied(self, bridge: Bridge) -> None:

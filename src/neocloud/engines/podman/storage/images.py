@@ -8,13 +8,17 @@ is part of the name, so a pod keeps the version that it started with while newer
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
+from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1024 * 1024
 _IMPORT_SECONDS = 600.0
@@ -58,26 +62,28 @@ class Images:
         changes = [f"ENV {key}={json.dumps(value)}" for key, value in (env or {}).items()]
         if entrypoint:
             changes.append(f"ENTRYPOINT {json.dumps(list(entrypoint))}")
-        await self._libpod.request(
-            "POST",
-            "/images/import",
-            params={"reference": full_image_name(name), "changes": changes},
-            content=_tar(source),
-            headers={"Content-Type": "application/x-tar"},
-            timeout=_IMPORT_SECONDS,
-        )
+        with logged(logger, f"Imported image {name} from {source}"):
+            await self._libpod.request(
+                "POST",
+                "/images/import",
+                params={"reference": full_image_name(name), "changes": changes},
+                content=_tar(source),
+                headers={"Content-Type": "application/x-tar"},
+                timeout=_IMPORT_SECONDS,
+            )
 
     async def load(self, archive: Path) -> None:
         """Load an image archive (`docker save` format) under the names it contains."""
         if not await asyncio.to_thread(archive.is_file):
             raise EngineError(f"{archive} is missing. Build it again with: neo image build --force")
-        await self._libpod.request(
-            "POST",
-            "/images/load",
-            content=_tar(archive),
-            headers={"Content-Type": "application/x-tar"},
-            timeout=_IMPORT_SECONDS,
-        )
+        with logged(logger, f"Loaded image archive {archive}"):
+            await self._libpod.request(
+                "POST",
+                "/images/load",
+                content=_tar(archive),
+                headers={"Content-Type": "application/x-tar"},
+                timeout=_IMPORT_SECONDS,
+            )
 
 
 async def _tar(source: Path) -> AsyncIterator[bytes]:

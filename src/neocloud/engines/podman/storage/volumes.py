@@ -7,6 +7,7 @@ made once, before the claim counts as existing: complete or absent, sparse, and 
 the file system supports it. Sizes are recorded and not enforced.
 """
 
+import logging
 import os
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from neocloud.core.untrusted_trees import TreeLimits, copy_tree
 from neocloud.engines.base import EngineError, KubernetesObject
 from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
 from neocloud.engines.manifests import quantity
+from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.records import read_record, write_record
 from neocloud.engines.podman.storage.mounts import (
@@ -32,6 +34,8 @@ from neocloud.engines.podman.storage.mounts import (
     unmount,
 )
 from neocloud.engines.podman.storage.user_namespaces import mount_shifted_overlay, shifted_by
+
+logger = logging.getLogger(__name__)
 
 _SCRATCH_MODE = 0o777
 FOLDER_MODE, FILE_MODE = 0o755, 0o644
@@ -76,9 +80,12 @@ class Volumes:
             record["lower"] = self._lower(record["source"], known.get("lower"))
         else:
             if source and not known:
-                self._fill(folder / "data", source, record["size_bytes"])
+                with logged(logger, f"Copied {source} to volume {metadata['namespace']}/{metadata['name']}"):
+                    self._fill(folder / "data", source, record["size_bytes"])
             make_folder(folder / "data", FOLDER_MODE)
-        write_record(folder / "volume.json", record)
+        if record != known:
+            write_record(folder / "volume.json", record)
+            logger.debug("Created or changed volume %s/%s", metadata["namespace"], metadata["name"])
 
     def claim_path(self, namespace: str, name: str, first_id: int = 0) -> Path:
         """Return the folder that pods mount; an overlay shows owners shifted by `first_id`.
@@ -102,8 +109,9 @@ class Volumes:
     def remove_claim(self, namespace: str, name: str) -> None:
         """Delete a volume with its data."""
         folder = self._folder(namespace, name)
-        unmount(folder / "merged")
-        remove_tree(folder)
+        with logged(logger, f"Removed volume {namespace}/{name}"):
+            unmount(folder / "merged")
+            remove_tree(folder)
 
     def scratch_path(self, namespace: str, pod: str, volume: str, source: Mapping[str, Any]) -> Path:
         """Return the folder of an emptyDir, in memory if its medium says so; create it if needed."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
-from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Reference
+from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
 from neocloud.services.slurm.resources import Secret, namespace
@@ -35,9 +35,12 @@ class SlurmAccess:
         return cls(dependencies.engine, dependencies.store, factory)
 
     @asynccontextmanager
-    async def api(self, cluster_id: str) -> AsyncIterator[SlurmApi]:
-        """The cluster's REST service. Raises SlurmUnreachable while the controller is not there."""
-        observation = await self._engine.observe(namespace(cluster_id))
+    async def api(self, cluster_id: str, observation: Observation | None = None) -> AsyncIterator[SlurmApi]:
+        """Open the cluster's REST service; `observation` saves a fresh look at its pods.
+
+        Raises SlurmUnreachable while the controller does not run.
+        """
+        observation = observation or await self._engine.observe(namespace(cluster_id))
         controller = observation.pod(CONTROLLER_POD)
         if controller is None or not controller.ip:
             raise SlurmUnreachable("the controller does not run yet")

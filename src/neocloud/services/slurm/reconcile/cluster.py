@@ -104,7 +104,7 @@ class ClusterReconciler:
             return
         scope.is_recovering = True
         try:
-            async with self._access.api(scope.cluster_id) as slurm:
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await workers.report_lost(slurm, lost)
         except SlurmUnreachable:
             # The controller is lost as well. Left to itself it would miss the jobs after minutes only.
@@ -145,7 +145,7 @@ class ClusterReconciler:
     async def _wait_for_controller(self, scope: Scope) -> None:
         _require_ready(scope, CONTROLLER_POD)
         try:
-            async with self._access.api(scope.cluster_id) as slurm:
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 scope.slurm_version = await slurm.version()
                 scope.nodes = {node.name: node for node in await slurm.nodes()}
         except SlurmUnreachable as error:
@@ -156,7 +156,7 @@ class ClusterReconciler:
         assert scope.view is not None
         version = configuration_version(scope.view)
         if scope.cluster.status.configuration_version not in ("", version):
-            async with self._access.api(scope.cluster_id) as slurm:
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await slurm.reconfigure()
         scope.configuration_version = version
 
@@ -166,19 +166,19 @@ class ClusterReconciler:
             _require_ready(scope, name)
 
     async def _retire_workers(self, scope: Scope) -> None:
-        async with self._access.api(scope.cluster_id) as slurm:
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             await workers.retire(slurm, self._engine, scope)
         scope.observation = await self._engine.observe(scope.namespace)
 
     async def _wait_for_workers(self, scope: Scope) -> None:
-        async with self._access.api(scope.cluster_id) as slurm:
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             await workers.bring_back(slurm, scope)
         waiting = workers.missing(scope)
         if waiting:
             raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
-        async with self._access.api(scope.cluster_id) as slurm:
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             if await workers.restart_requeued_jobs(slurm, scope.context.now):
                 scope.is_recovering = True
 
