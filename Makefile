@@ -9,7 +9,7 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench docs lock fuzz clients debian-run debian-test
+.PHONY: help setup demo serve test test-fast check bench docs lock fuzz clients debian-run debian-test
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,11 @@ demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in
 serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
 	@$(BIN)/python -m neocloud.app --home "$(SERVE_HOME)"
 
-test: debian-test $(TOOLS) clients ## run the tests
-	@$(BIN)/pytest
+test: debian-test $(TOOLS) clients ## run all tests, in parallel
+	@$(BIN)/pytest -n logical
+
+test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
+	@$(BIN)/pytest -n logical -m "not real and not e2e"
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/ruff check .

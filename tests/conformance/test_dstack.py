@@ -7,13 +7,10 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.conformance.trust import trusting
 from tests.e2e.cloud import Cloud
 from tests.e2e.ssh import ssh_until
 
-pytestmark = pytest.mark.e2e
 DRIVER = Path(__file__).with_name("drive_dstack.py")
 
 

@@ -20,7 +20,6 @@ import pytest
 from tests.conformance.trust import trusting
 from tests.e2e.cloud import Cloud
 
-pytestmark = pytest.mark.e2e
 UP = "Instance is up."
 NO_INTERNET = "Could not resolve host"
 BOOT_SECONDS = 300.0

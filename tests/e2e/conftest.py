@@ -18,12 +18,6 @@ from tests.e2e.tiny_model import tiny_model
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
-
-
 @pytest.fixture(scope="package")
 def images() -> Path:
     """The folder with current images."""

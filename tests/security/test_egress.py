@@ -26,7 +26,7 @@ from tests.engines.podman.conftest import traces_of
 from tests.engines.podman.test_packets import network_of
 from tests.engines.podman.wire import Station, outside
 
-packets = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+case = pytest.mark.asyncio(loop_scope="module")
 
 DNS, OTHER = 53, 7000
 RESOLVER, PUBLIC = "10.77.0.53", "1.2.3.4"
@@ -110,12 +110,6 @@ async def station(engine: PodmanEngine, name: str) -> Station:
     found = (await engine.observe(name)).pod(name)
     assert found and found.ip
     return Station(name, found.ip, await network_of(engine, name, name))
-
-
-def case(function: Any) -> Any:
-    for mark in packets:
-        function = mark(function)
-    return function
 
 
 @case

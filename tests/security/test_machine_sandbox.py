@@ -17,7 +17,7 @@ from tests.images.machines.conftest import bench as bench
 from tests.images.machines.conftest import built
 from tests.images.machines.conftest import machine as machine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GIB = 2**30
 QEMU_USER = "60700"

@@ -17,8 +17,6 @@ from tests.e2e.cluster import SHARED, Cluster
 from tests.e2e.conftest import images as images
 from tests.e2e.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
-
 ESCAPE = Path(__file__).with_name("escape.py").read_text()
 NODES = ("worker-0", "worker-1", "login-0")
 LIBRARY = "/usr/local/lib/neocloud"

@@ -16,7 +16,6 @@ import pytest
 
 from tests.e2e.inference.served import Served
 
-pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[3]
 HELLO: Any = [{"role": "user", "content": "How do I block my card when I have lost it on a journey abroad?"}]
 PLACE = {

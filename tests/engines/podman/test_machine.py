@@ -23,7 +23,7 @@ from neocloud.testing.engine_conformance import SERVE
 from neocloud.testing.engine_space import Space, eventually, mounted
 from tests.engines.podman.conftest import PodmanBench, traces_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(loop_scope="module")

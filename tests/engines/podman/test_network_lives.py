@@ -19,7 +19,7 @@ from neocloud.testing.engine_space import Space, eventually, on_network
 from tests.engines.podman.conftest import PodmanBench
 from tests.engines.podman.wire import Station, addresses_of_this_machine, frame, hears, listening, send_frame
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVER, CLIENT, PUBLIC = "10.210.7.9", "10.210.7.8", "203.0.113.211"
 

@@ -33,7 +33,7 @@ from tests.engines.podman.wire import (
     send_frame,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OPEN, CLOSED = 7000, 7001
 HOST = Station("host", "")

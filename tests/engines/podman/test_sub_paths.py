@@ -11,7 +11,7 @@ from neocloud.engines.podman.storage.mounts import mounts_below
 from neocloud.testing.engine_space import Space, eventually, mounted
 from tests.engines.podman.conftest import PodmanBench
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 VOLUME = {"persistentVolumeClaim": {"claimName": "data"}}
 

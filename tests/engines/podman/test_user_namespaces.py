@@ -17,7 +17,7 @@ from neocloud.engines.podman.storage.user_namespaces import SIZE, missing_suppor
 from neocloud.testing.engine_space import Space, eventually, mounted
 from tests.engines.podman.conftest import PodmanBench
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = {"apiGroup": "neocloud.dev", "kind": "RootFilesystem", "name": "root"}
 

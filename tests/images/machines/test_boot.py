@@ -14,7 +14,7 @@ from neocloud.testing.engine_space import eventually
 from tests.images.machines.bench import DISK, DOMAIN, MACHINE, TOKEN, MachineBench
 from tests.images.machines.conftest import built
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GIB = 2**30
 METADATA = "http://metadata.nebius.internal/v1"

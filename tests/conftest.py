@@ -1,0 +1,106 @@
+"""Tiers of tests, and how pytest-xdist shares them out among its workers.
+
+fast   nothing outside of Python and short-lived tools: `make test-fast`
+real   Podman, PostgreSQL, a browser, network namespaces, clients and servers in processes of their own
+e2e    clouds with Slurm, QEMU or vLLM
+
+`make test` runs all three in one pytest: one worker takes the clouds, in sequence, and the others the rest.
+"""
+
+from collections import OrderedDict
+from pathlib import PurePosixPath
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+E2E = (
+    "tests/e2e",
+    "tests/conformance/test_dstack.py",
+    "tests/conformance/test_skypilot.py",
+    "tests/images/machines",
+    "tests/security/test_machine_sandbox.py",
+    "tests/security/test_slurm_escape.py",
+)
+REAL = (
+    "tests/cli/test_machine.py",
+    "tests/conformance/openai",
+    "tests/emulator",
+    "tests/gateway/accounts/test_crash.py",
+    "tests/gateway/objects/test_batch_survives_kill.py",
+    "tests/gateway/pages",
+    "tests/gateway/test_answers.py",
+    "tests/gateway/test_bad_input.py",
+    "tests/gateway/test_faults.py",
+    "tests/security/test_fuzz.py",
+    "tests/security/test_fuzz_gateway.py",
+    "tests/security/test_gateway_capacity.py",
+    "tests/security/test_gateway_connections.py",
+    "tests/security/test_gateway_hosts.py",
+    "tests/security/test_gateway_requests.py",
+    "tests/security/test_gateway_rights.py",
+)
+REAL_FIXTURES = {"busybox_root", "postgres"}
+"""Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
+GROUPS = {
+    "clouds": (*E2E, "tests/engines/podman", "tests/security/test_egress.py"),
+    "studio": ("tests/conformance/openai",),
+    "pages": ("tests/gateway/pages",),
+    "emulator": ("tests/emulator",),
+    "databases": (
+        "tests/core/store",
+        "tests/core/reconcile/test_claims.py",
+        "tests/core/reconcile/test_databases.py",
+    ),
+}
+"""Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
+Longest group first. Every other file is a group of its own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        tier = tier_of(item)
+        if tier != "fast":
+            item.add_marker(tier)
+
+
+def tier_of(item: pytest.Item) -> str:
+    file = item.nodeid.partition("::")[0]
+    if _is_below(file, E2E):
+        return "e2e"
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params.values() if callspec else ()
+    fixtures = REAL_FIXTURES & set(getattr(item, "fixturenames", ()))
+    has_database = any(value == "postgresql" for value in parameters if isinstance(value, str))
+    return "real" if fixtures or has_database or _is_below(file, REAL) else "fast"
+
+
+def group_of(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((name for name, paths in GROUPS.items() if _is_below(file, paths)), file)
+
+
+def _is_below(file: str, paths: tuple[str, ...]) -> bool:
+    return any(PurePosixPath(file).is_relative_to(path) for path in paths)
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Groups in the order of `GROUPS`, then files by their number of tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        order = list(GROUPS)
+        rest = len(order)
+
+        def rank(unit: tuple[str, dict[str, bool]]) -> tuple[int, int]:
+            name, tests = unit
+            return order.index(name) if name in GROUPS else rest, -len(tests)
+
+        self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=rank))
+        super()._assign_work_unit(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
+    return GroupScheduling(config, log)  # type: ignore[arg-type]
