@@ -79,7 +79,7 @@ def test_dates_are_utc_days(signed_in: Neo, billed: FakeCloud) -> None:
 def test_a_date_that_is_none_is_misuse(signed_in: Neo, billed: FakeCloud) -> None:
     ran = signed_in("billing", "report", "--from", "yesterday")
     assert ran.code == 2
-    assert "'yesterday' is no date. Write 2026-11-01" in ran.err
+    assert "'yesterday' is not a date. Write 2026-11-01" in ran.err
 
 
 def test_usage_tells_how_long_what_was_used(signed_in: Neo, billed: FakeCloud) -> None:
@@ -165,4 +165,4 @@ def test_what_models_cost_is_listed_and_reckoned(signed_in: Neo, cloud: FakeClou
     output = contract.method(f"{service}/Estimate").output
     cloud.serve(f"{service}/Estimate", contract.from_dict(output, {**answer, "items": [cost]}))
     ran = signed_in("billing", "estimate", "llama-3.1-70b", "--input", "6000", "--answer", "2000")
-    assert "6,000" in ran.out and "Total 0.00158 USD; a request 0.00158" in ran.out
+    assert "6,000" in ran.out and "Total 0.00158 USD; 0.00158 per request" in ran.out

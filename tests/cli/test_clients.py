@@ -85,7 +85,7 @@ def test_a_second_run_changes_nothing_and_other_files_are_kept(neo, tmp_path):
     domain = tmp_path / ".nebius" / "NEBIUS_DOMAIN.txt"
     domain.write_text("api.elsewhere:443\n")
     refused = neo("sky", "--directory", str(tmp_path))
-    assert "says something else" in str(refused.exception)
+    assert "already exists with other content" in str(refused.exception)
     assert domain.read_text() == "api.elsewhere:443\n"
     assert neo("sky", "--directory", str(tmp_path), "--force").exit_code == 0
     assert domain.read_text() == "api.localhost:7372\n"

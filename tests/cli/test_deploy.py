@@ -88,7 +88,7 @@ def test_an_emulator_says_that_it_takes_no_uploads(
     write_profiles(Profiles().with_profile(profile), config_file())
     for command in (("tune", str(data), "--base", "bank"), ("tco", "--measure", "bank")):
         ran = neo(*command)
-        assert ran.code != 0 and "it is an emulator, where no model answers and no file is taken" in ran.err
+        assert ran.code != 0 and "it is an emulator, which serves no models and accepts no files" in ran.err
 
 
 def test_scale_sets_what_was_said_also_to_nothing(signed_in: Neo, machine: FakeCloud) -> None:

@@ -28,7 +28,7 @@ def test_an_issued_token_goes_to_stdout_and_the_warning_does_not(signed_in: Neo,
     cloud.serve(ISSUE, issued)
     ran = signed_in("iam", "static-key", "issue", *FLAGS, "--output", "json")
     assert json.loads(ran.out) == {"id": "statickey-e00one", "token": "ncsk_statickey-e00one_secret"}
-    assert ran.err == "Keep the token: it is not shown again.\n"
+    assert ran.err == "Store the token now: it is not shown again.\n"
     (asked,) = cloud.asked(ISSUE)
     assert (asked.metadata.name, asked.metadata.parent_id) == ("pulls", PROJECT)
     assert asked.spec.account.service_account.id == "serviceaccount-e00abc"

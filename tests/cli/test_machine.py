@@ -51,7 +51,7 @@ def test_a_second_up_reuses_the_running_server(neo: Neo, machine: Path) -> None:
     first = Home(machine).server()
     ran = neo("up")
     assert ran.code == 0
-    assert "running already" in ran.out
+    assert "already running" in ran.out
     assert Home(machine).server() == first
 
 
@@ -72,7 +72,7 @@ def test_two_up_at_once_start_one_server(neo: Neo, machine: Path) -> None:
     assert process.returncode == 0
     calls = (machine / "calls").read_text().splitlines()
     assert len(calls) == 1
-    assert "running already" in neo("up").out
+    assert "already running" in neo("up").out
 
 
 SECOND_UP = """

@@ -92,10 +92,10 @@ def test_the_next_step_of_a_refusal_is_a_command_that_works(neo: Neo, real: Clou
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("quota", "get", "no.such"), "`neo quota list` shows all"),
+        (("quota", "get", "no.such"), "`neo quota list` lists them"),
         (("quota", "set", "compute.disk.count", "many"), "Write 20, 5TiB or default"),
         (("audit", "list", "--filter", "who = 'me'"), "where a field"),
-        (("audit", "list", "--since", "yesterday"), "is no date"),
+        (("audit", "list", "--since", "yesterday"), "is not a date"),
     ],
 )
 def test_misuse_is_told_what_is_right(neo: Neo, real: Cloud, arguments: tuple[str, ...], told: str) -> None:

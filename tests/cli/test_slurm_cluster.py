@@ -138,7 +138,7 @@ def test_a_private_key_is_refused_before_anything_is_sent(
     private.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     ran = signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(private))
     assert ran.code == 2
-    assert "is a private key, which must stay with you" in ran.err
+    assert "is a private key, which must not be shared" in ran.err
     assert not creating.asked(f"{CLUSTERS}/Create")
 
 
@@ -177,7 +177,7 @@ def test_reuse_takes_the_cluster_that_is_there(signed_in: Neo, cloud: FakeCloud)
     serve_clusters(cloud, cluster("bank"))
     ran = signed_in("slurm", "cluster", "create", "bank", "--reuse")
     assert ran.code == 0
-    assert "is there already and READY" in ran.out
+    assert "already exists and is READY" in ran.out
 
 
 def test_reuse_waits_for_a_cluster_that_is_still_being_made(signed_in: Neo, cloud: FakeCloud) -> None:
@@ -192,7 +192,7 @@ def test_reuse_of_a_broken_cluster_is_an_error(signed_in: Neo, cloud: FakeCloud)
     serve_clusters(cloud, cluster("bank", state="ERROR"))
     ran = signed_in("slurm", "cluster", "create", "bank", "--reuse")
     assert ran.code == 1
-    assert "Cluster bank is ERROR. `neo slurm cluster get bank` says why" in ran.err
+    assert "Cluster bank is ERROR. `neo slurm cluster get bank` shows the reason" in ran.err
 
 
 def test_a_failed_operation_is_an_error_with_its_reason(

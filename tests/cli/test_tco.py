@@ -63,7 +63,7 @@ def test_options_become_the_request(signed_in: Neo, reckoning: FakeCloud) -> Non
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--set", "workers"), "--set 'workers' is no NAME=VALUE"),
+        (("--set", "workers"), "--set 'workers' is not NAME=VALUE"),
         (("--hosted", "llama=1"), "'llama=1' has one price"),
         (("--set", "wrokers=4"), "'wrokers' is no parameter; there are workers"),
     ],

@@ -77,7 +77,7 @@ def test_a_stream_gives_its_chunks_and_raises_an_error_in_its_middle() -> None:
 
 def test_what_is_no_json_and_what_does_not_answer_say_where() -> None:
     page = gateway(lambda _: httpx.Response(200, text="<html>"))
-    with page, pytest.raises(ClientError, match=r"http://gateway\.test/v1 answered what is no JSON"):
+    with page, pytest.raises(ClientError, match=r"http://gateway\.test/v1 answered without valid JSON"):
         page.get("models")
 
     def refuse(_: httpx.Request) -> httpx.Response:

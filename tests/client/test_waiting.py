@@ -70,7 +70,7 @@ def test_a_failed_operation_raises_its_own_words(client: Client) -> None:
 
 def test_waiting_ends_at_its_deadline(client: Client, cloud: FakeCloud, time: FakeTime) -> None:
     cloud.serve(GET, operation("x", done=False))
-    with pytest.raises(ClientError, match="goes on without you") as caught:
+    with pytest.raises(ClientError, match="continues in the cloud") as caught:
         client.wait(operation("x", done=False), timeout_seconds=10)
     assert caught.value.code == "DEADLINE_EXCEEDED"
     assert 10 <= time.now < 11

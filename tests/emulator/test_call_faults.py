@@ -123,7 +123,7 @@ def test_what_makes_no_sense_is_refused(neocloud_emulator: Emulator) -> None:
         ("unavailable", {"calls": "DiscService/Create"}, "matches no method"),
         ("pod-crash", {}, "spec.resource_id is required"),
         ("slow-call", {"calls": CREATE, "delay_seconds": 0}, "spec.slow_call.delay"),
-        ("quota-exceeded", {"calls": CREATE, "pod": "x"}, "has no use for a pod"),
+        ("quota-exceeded", {"calls": CREATE, "pod": "x"}, "does not use a pod"),
     ):
         with pytest.raises(ClientError) as caught:
             neocloud_emulator.inject(kind, **details)

@@ -189,7 +189,7 @@ def test_ctrl_c_keeps_what_was_measured(
     assert found["base_model"]["perplexity"] > 1
     assert found["finetuned_model"]["perplexity"] is None
     assert found["details"]["is_complete"] is False
-    assert "stopped before the end" in printed.err
+    assert "interrupted" in printed.err
 
 
 @pytest.mark.parametrize(

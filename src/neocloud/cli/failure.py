@@ -1,6 +1,6 @@
-"""How a command fails: one sentence or two on stderr, and an exit code that scripts can tell apart.
+"""Failure of a command: one or two sentences on stderr, and an exit code that scripts can distinguish.
 
-A person never sees a traceback. What nobody foresaw is a defect: it is said so, and the details go to a file.
+The user never sees a traceback. An unexpected exception is reported as a defect, with the details in a file.
 """
 
 import sys
@@ -23,18 +23,18 @@ EXIT_CODES = {
 EXIT_CODE_MEANINGS = {
     0: "done",
     1: "failed",
-    2: "wrong use: an unknown option, or a value that the cloud refuses",
+    2: "wrong usage: an unknown option, or a value that the cloud rejects",
     3: "not found",
-    4: "denied: not signed in, or without the permission",
-    5: "the cloud does not answer or is not running",
+    4: "denied: not signed in, or permission missing",
+    5: "the cloud is not running or does not answer",
     6: "not enough resources or quota",
-    7: "the name is taken",
+    7: "the name is already in use",
     130: "interrupted with Ctrl-C",
 }
 
 
 def exit_code(code: str) -> int:
-    """The exit code for a gRPC status name; 1 for everything that has none of its own."""
+    """Return the exit code for a gRPC status name; 1 if it has none of its own."""
     return EXIT_CODES.get(code, 1)
 
 
@@ -43,7 +43,7 @@ def report(message: str) -> None:
 
 
 def report_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An exception hook: keep the details for the report of a defect, tell the person only what to do."""
+    """Exception hook: save the traceback to a file and tell the user how to report it."""
     with tempfile.NamedTemporaryFile("w", prefix="neo-defect-", suffix=".txt", delete=False) as file:
         traceback.print_exception(kind, error, trace, file=file)
     report(f"this is a defect in neo itself ({kind.__name__}). Please report it with the file {file.name}.")

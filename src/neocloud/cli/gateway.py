@@ -1,4 +1,4 @@
-"""Which gateway a command talks to: the profile's own, or the OpenAI-compatible API that was named."""
+"""The gateway that a command talks to: the profile's own, or another OpenAI-compatible API."""
 
 import typer
 
@@ -7,5 +7,5 @@ from neocloud.client.gateway import Gateway, open_api, open_gateway
 
 
 def gateway_of(context: typer.Context, url: str = "", project: str = "") -> Gateway:
-    """Another API than the profile's needs no profile, but a key in the environment."""
+    """Open the profile's gateway, or another API with its key from the environment."""
     return open_api(url) if url else open_gateway(profile_of(context), project)

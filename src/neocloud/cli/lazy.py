@@ -1,7 +1,7 @@
-"""Command groups whose members are imported when they are used, so that `neo --help` starts at once.
+"""Command groups whose members are imported when they are used, so that `neo --help` starts quickly.
 
 A table names each command with its help text; the module behind it is loaded only to run the command or to
-show its own help. This is the one place in the program that imports by name.
+show its own help. No other code in the program imports by name.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True)
 class Entry:
-    """A command that is not loaded yet."""
+    """A command that has not been loaded yet."""
 
     help: str
     panel: str
@@ -25,7 +25,7 @@ class Entry:
 
 class LazyGroup(TyperGroup):
     package: ClassVar[str] = ""
-    """Where each command has a module of its name, with its Typer app as `app`."""
+    """Package with a module for each command, whose Typer app is named `app`."""
     entries: ClassVar[Mapping[str, Entry]] = {}
 
     def __init__(self, **attributes: Any) -> None:
@@ -34,7 +34,7 @@ class LazyGroup(TyperGroup):
             self.commands[name] = TyperCommand(name, help=entry.help, rich_help_panel=entry.panel)
 
     def load(self, name: str) -> None:
-        """Put the real command in place of its entry."""
+        """Replace the placeholder of a command with the real one."""
         module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
         command = typer.main.get_command(module.app)
         command.name = name
@@ -48,7 +48,7 @@ class LazyGroup(TyperGroup):
 
 
 def command_group(help_text: str = "") -> typer.Typer:
-    """An app for a command, or with a help text for a group of commands; all look and behave alike."""
+    """Return an app for one command or, with a help text, for a group of commands; all share one style."""
     return typer.Typer(
         rich_markup_mode="rich",
         add_completion=False,
@@ -59,7 +59,7 @@ def command_group(help_text: str = "") -> typer.Typer:
 
 
 def join_prose(command: Any) -> None:
-    """Let the terminal wrap help texts: lines of a paragraph are joined, indented ones (examples) stay."""
+    """Join the lines of each paragraph, so that the terminal wraps them; keep indented lines (examples)."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     joined = [
         part if re.search(r"^ ", part, re.MULTILINE) else part.replace("\n", " ") for part in paragraphs

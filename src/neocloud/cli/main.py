@@ -1,6 +1,6 @@
 """Entry of `neo`: the table of commands, the options before the command, and the exit code.
 
-It must stay quick to import: everything heavy belongs into the module of the command that needs it.
+It must stay quick to import: anything heavy belongs in the module of the command that needs it.
 """
 
 import os
@@ -24,14 +24,14 @@ HELP = """Neocloud: virtual machines, networks and Slurm clusters, and their bil
 
 First steps:
 
-  neo up                                       # start a cloud here
-  neo image build machine                      # once: its disk
+  neo up                                       # start a cloud on this machine
+  neo image build machine                      # once: build its disk
   neo compute instance create web --public-ip  # a virtual machine
   neo compute instance ssh web                 # a shell in it
   neo slurm cluster create bank --workers 2    # a Slurm cluster
   neo slurm job submit bank train.sbatch       # run a batch job
   neo billing report                           # what it cost
-  neo down                                     # stop; everything is kept
+  neo down                                     # stop it; everything is kept
 
 Every command has its own --help with examples.
 """
@@ -39,7 +39,7 @@ Every command has its own --help with examples.
 
 @dataclass(frozen=True)
 class Choice:
-    """What was said before the command: which profile to use."""
+    """Options given before the command: which profile to use."""
 
     profile: str = ""
 
@@ -48,37 +48,37 @@ class NeoGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
         "up": Entry("Start the cloud on this machine.", MACHINE),
-        "status": Entry("Show what runs, where, and on which hardware.", MACHINE),
-        "down": Entry("Stop the cloud and all that runs in it; keep its state.", MACHINE),
+        "status": Entry("Show the state of the cloud and its machine.", MACHINE),
+        "down": Entry("Stop the cloud and everything that runs in it; keep its state.", MACHINE),
         "destroy": Entry("Remove the cloud and every trace of it.", MACHINE),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
-        "image": Entry("Build the container images, and the disks of machines.", MACHINE),
+        "image": Entry("Build container images and machine disks.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
         "compute": Entry("Virtual machines, their disks and images, and shared file systems.", PRODUCTS),
         "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),
-        "deploy": Entry("Serve a model: give it a name that OpenAI clients call.", PRODUCTS),
-        "deployment": Entry("Models being served: their state, logs, end.", PRODUCTS),
+        "deploy": Entry("Serve a model under a name that OpenAI clients call.", PRODUCTS),
+        "deployment": Entry("Models being served: their state, logs and size.", PRODUCTS),
         "model": Entry("Models and adapters that can be served.", PRODUCTS),
-        "inference": Entry(
-            "Models, the deployments that serve them, and budgets for their tokens.", PRODUCTS
-        ),
+        "inference": Entry("Models, the deployments that serve them, and token budgets.", PRODUCTS),
         "chat": Entry("Chat with models in the browser.", PRODUCTS),
         "tune": Entry("Fine-tune a model: upload the data, train, compare, serve.", PRODUCTS),
         "tuning": Entry("Fine-tuning jobs.", PRODUCTS),
-        "evaluate": Entry("Compare two models that are served.", PRODUCTS),
-        "billing": Entry("What was used, and what it costs.", PRODUCTS),
-        "ai": Entry("Container images, run as endpoints and jobs.", PRODUCTS),
-        "tco": Entry("Show what a cluster costs to own, and a conversation on it.", PRODUCTS),
-        "quota": Entry("How much a tenant and its projects may use, and how much they do.", PRODUCTS),
-        "audit": Entry("Who changed what, and who was refused.", ACCESS),
-        "iam": Entry("Projects, service accounts, groups and who may do what.", ACCESS),
-        "login": Entry("Sign in, as a person or with a service account's credentials file.", ACCESS),
-        "logout": Entry("Sign out, and forget the profile.", ACCESS),
-        "whoami": Entry("Show as whom commands are run, and where.", ACCESS),
-        "user": Entry("People who may sign in.", ACCESS),
-        "session": Entry("Where people are signed in.", ACCESS),
-        "client-config": Entry("Point other programs here: SDK, SkyPilot, dstack, Terraform.", ACCESS),
-        "config": Entry("Profiles: which cloud, as whom, in which project.", ACCESS),
+        "evaluate": Entry("Compare two served models.", PRODUCTS),
+        "billing": Entry("Usage and cost.", PRODUCTS),
+        "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS),
+        "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
+        "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
+        "audit": Entry("Audit events: changes and refused calls.", ACCESS),
+        "iam": Entry("Projects, service accounts, groups and their permissions.", ACCESS),
+        "login": Entry("Sign in as a person, or with a service account's credentials file.", ACCESS),
+        "logout": Entry("Sign out and remove the profile.", ACCESS),
+        "whoami": Entry("Show the account, tenant and project that commands use.", ACCESS),
+        "user": Entry("Users: people who may sign in.", ACCESS),
+        "session": Entry("Sign-in sessions.", ACCESS),
+        "client-config": Entry(
+            "Configure other clients for this cloud: SDK, SkyPilot, dstack, Terraform.", ACCESS
+        ),
+        "config": Entry("Profiles: the cloud, account and project that commands use.", ACCESS),
     }
 
 
@@ -92,8 +92,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"neo {version('neocloud')}")
         raise typer.Exit
 
@@ -114,7 +114,7 @@ def neo(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     command: Any = typer.main.get_command(app)
     try:
         result = command.main(args=list(arguments), prog_name="neo", standalone_mode=False)
@@ -124,13 +124,13 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         return _report_misuse(error)
     except typer.Abort:
-        report("stopped, nothing was changed.")
+        report("stopped; nothing was changed.")
         return 1
     return result if isinstance(result, int) else 0
 
 
 def _report_misuse(error: Any) -> int:
-    """Errors of the command line itself: an unknown option, a value of the wrong type."""
+    """Report an error of the command line itself: an unknown option, a value of the wrong type."""
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
     message = error.format_message()
@@ -145,7 +145,7 @@ def main() -> None:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader went away (`neo ... | head`): that is its right, and no error of ours.
+        # The reader closed the pipe (`neo ... | head`), which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""One question to a model, answered in the terminal as it comes, with the figures of the chat page."""
+"""Send one question to a model and stream the answer to the terminal, with the figures of the chat page."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MILLION = Decimal(1_000_000)
 
 @dataclass
 class Measured:
-    """Of one answer. Seconds are counted from the moment it was asked for."""
+    """Timing and usage of one answer. Seconds count from the moment the request is sent."""
 
     first_seconds: float | None = None
     total_seconds: float = 0.0
@@ -23,7 +23,7 @@ class Measured:
 
     @property
     def tokens_per_second(self) -> float:
-        """While it was writing: the first token is what the others are counted from."""
+        """Speed of writing, measured from the first token on."""
         tokens = self.usage.get("completion_tokens", 0)
         writing = self.total_seconds - (self.first_seconds or 0.0)
         if tokens > 1 and writing > 0:
@@ -32,7 +32,7 @@ class Measured:
 
 
 def answer(gateway: Gateway, body: Mapping[str, Any], pricing: Mapping[str, str] | None) -> None:
-    """The answer goes to stdout, its figures to stderr."""
+    """Print the answer to stdout and its figures to stderr."""
     measured = _stream(gateway, body)
     say(figures(measured, pricing))
 
@@ -65,12 +65,12 @@ def figures(measured: Measured, pricing: Mapping[str, str] | None) -> str:
         f"first token {first}, total {measured.total_seconds:.2f} s,"
         f" {measured.tokens_per_second:.1f} tokens/s,"
         f" {usage.get('prompt_tokens', 0)} tokens in, {usage.get('completion_tokens', 0)} out,"
-        f" {cost_words(usage, pricing)}"
+        f" {format_cost(usage, pricing)}"
     )
 
 
-def cost_words(usage: Mapping[str, Any], pricing: Mapping[str, str] | None) -> str:
-    """Prices are dollars for a million tokens."""
+def format_cost(usage: Mapping[str, Any], pricing: Mapping[str, str] | None) -> str:
+    """Return the cost as text; prices are in dollars per million tokens."""
     if pricing is None:
         return "unpriced"
     if pricing.get("charge") == "by_hour":

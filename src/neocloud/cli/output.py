@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON and YAML for programs.
+"""Output of commands: tables for people, JSON and YAML for programs.
 
-Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and no line is
-cut or wrapped, so `grep` and `awk` see whole rows.
+Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and lines are
+not cut or wrapped, so that `grep` and `awk` see whole rows.
 """
 
 import json
@@ -28,7 +28,7 @@ WORDS_BY_STYLE = {
 }
 STYLES = {word: style for style, words in WORDS_BY_STYLE.items() for word in words.split()}
 UNBROKEN = {"NAME", "ID", "STATE"}
-"""Columns whose cells are copied as a whole, so they are not wrapped."""
+"""Columns that are not wrapped, because their cells are copied."""
 
 
 class Format(StrEnum):
@@ -38,18 +38,19 @@ class Format(StrEnum):
 
 
 OutputOption = Annotated[
-    Format, typer.Option("--output", "-o", help="table for people; json or yaml for programs.")
+    Format,
+    typer.Option("--output", "-o", help="Format of the result: table for people; json or yaml for programs."),
 ]
 
 
 @dataclass(frozen=True)
 class View:
-    """Rows of text for people. Without headers it is a list of names and values."""
+    """Rows of text for people. Without headers, a list of names and values."""
 
     rows: Sequence[Sequence[str]]
     headers: Sequence[str] = ()
     right: frozenset[str] = frozenset()
-    """Headers of columns that hold numbers."""
+    """Headers of right-aligned columns, which hold numbers."""
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> View:
@@ -57,12 +58,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 
 
 def fields_table(pairs: Iterable[tuple[str, Any]]) -> View:
-    """One thing, as name and value per line."""
+    """Return the view of one item, a name and a value per line."""
     return View([[name, _text(value)] for name, value in pairs])
 
 
 def console(file: TextIO | Any = None) -> Console:
-    """A console that does not cut lines when nobody looks at them."""
+    """Return a console that does not cut lines unless it writes to a terminal."""
     target = sys.stdout if file is None else file
     is_terminal = target.isatty()
     width = None if is_terminal else UNBOUNDED_WIDTH
@@ -70,7 +71,7 @@ def console(file: TextIO | Any = None) -> Console:
 
 
 def say(text: str = "") -> None:
-    """A line for the person, beside the result."""
+    """Print a message for the user to stderr."""
     write(f"{text}\n", sys.stderr)
 
 
@@ -79,7 +80,7 @@ def warn(text: str) -> None:
 
 
 def show(output: Format, data: Any, view: View, *, empty: str = "") -> None:
-    """Print `data` as asked for; `view` is its form for people, `empty` what to say when there is nothing."""
+    """Print `data` in the chosen format; `view` is the table, `empty` the message when it has no rows."""
     if output is Format.JSON:
         write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     elif output is Format.YAML:
@@ -103,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def _lines(view: View) -> Iterable[str]:
-    """Plain text with aligned columns and no trailing blanks."""
+    """Return plain text with aligned columns and no trailing blanks."""
     rows = [view.headers, *view.rows] if view.headers else view.rows
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     is_right = [header in view.right for header in view.headers] or [False] * len(widths)
@@ -129,5 +130,5 @@ def _styled(view: View) -> Table:
 
 
 def _cell(text: str) -> Text:
-    """States are coloured by their word."""
+    """Return a cell, coloured if it is the name of a state."""
     return Text(visible(text), style=next((STYLES[word] for word in text.split("+") if word in STYLES), ""))

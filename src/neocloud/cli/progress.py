@@ -1,7 +1,7 @@
-"""Progress of things that take longer than a second, on stderr.
+"""Progress of work that takes longer than a second, on stderr.
 
-On a terminal a line lives while the stage runs and then says how long it took. Elsewhere each stage is a
-plain line when it starts and another when it is done, so that a log shows where time went.
+On a terminal a live line shows the stage and then its duration. Elsewhere each stage prints a plain line when
+it starts and another when it is done, so that a log shows where time was spent.
 """
 
 import sys
@@ -24,7 +24,7 @@ REFRESH_PER_SECOND = 10
 
 
 def duration(seconds: float) -> str:
-    """How long, in the form people say it: 0.8 s, 12 s, 3 min 05 s."""
+    """Return a duration as text: 0.8 s, 12 s, 3 min 05 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def stage(title: str) -> Iterator[Callable[[str], None]]:
-    """Show that `title` is under way; the value is a function that shows a detail beside it."""
+    """Show that `title` is in progress; yields a function that shows a detail beside it."""
     started = time.monotonic()
     screen = console(sys.stderr)
     if not screen.is_terminal:
@@ -72,7 +72,7 @@ class _StageLine:
 
 
 class StepsView:
-    """A list of named steps that become done one after the other, as a reconciler reports them."""
+    """A live list of the named steps that a reconciler reports."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -97,7 +97,7 @@ class StepsView:
             live.refresh()
 
     def update(self, steps: Sequence[Any]) -> None:
-        """Take the steps as they are now; each has `name`, `outcome` and `message`."""
+        """Show the current steps; each has `name`, `outcome` and `message`."""
         self.steps = steps
         for step in steps:
             if step.outcome == "ok" and step.name not in self.done_after:

@@ -1,4 +1,4 @@
-"""The ways a person signs in at the terminal: password, browser, invitation. No password is an argument."""
+"""Sign-in of a person at the terminal: password, browser, invitation. A password is never an argument."""
 
 import platform
 import sys
@@ -35,15 +35,15 @@ class Place:
 
 
 def place_of(context: typer.Context, endpoint: str, ca_file: str) -> Place:
-    """The named endpoint, or that of the present profile. A password goes over loopback or TLS only."""
+    """Return the named endpoint or the current profile's. A password is sent only over loopback or TLS."""
     if not endpoint:
         profile = profile_of(context)
         endpoint, ca_file = live_endpoint(profile), ca_file or profile.ca_file
     if not ca_file and endpoint.rpartition(":")[0] not in LOOPBACK:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"What you type would go to {endpoint} unencrypted",
-            "Name the cloud's certificate with --ca-file, or reach it through `ssh -L`",
+            f"Your password would be sent to {endpoint} unencrypted",
+            "Give the cloud's certificate with --ca-file, or connect through `ssh -L`",
         )
     return Place(endpoint, ca_file)
 
@@ -78,7 +78,7 @@ def in_browser(place: Place, federation_id: str, port: int) -> Session:
         path = f"{SIGN_IN}/StartOidc"
         request = {"federation_id": federation_id, "redirect_uri": reply.redirect_uri}
         begun = place.call(path, contract.method(path).input(**request))
-        say(f"Sign in in the browser. If none opens, go to:\n\n  {begun.authorization_url}\n")
+        say(f"Sign in with the browser. If none opens, go to:\n\n  {begun.authorization_url}\n")
         webbrowser.open(begun.authorization_url)
         code, issuer = reply.wait(begun.state, BROWSER_SECONDS)
     fields = {
@@ -116,7 +116,7 @@ def make_profile(place: Place, session: Session, name: str, project: str) -> Pro
 
 
 def account_words(profile: Any) -> str:
-    """Of a GetProfileResponse: "alice@bank.example (tenantuseraccount-e00...)"."""
+    """Return the account of a GetProfileResponse: "alice@bank.example (tenantuseraccount-e00...)"."""
     if profile.WhichOneof("profile") == "user_profile":
         user = profile.user_profile
         return f"{user.attributes.email or user.attributes.name or user.attributes.sub} ({user.id})"
@@ -137,12 +137,12 @@ def ask_new_password(from_stdin: bool) -> str:
 
 
 def client_words() -> str:
-    """As a list of sessions shows it."""
+    """Return the name of this client in the list of sessions."""
     return f"neo on {platform.node()}"[:200]
 
 
 def default_project(client: Client, tenant_id: str) -> str:
-    """The one that is called default-something, or the only one; "" when it may not be seen."""
+    """Return the project named `default...`, or the only one; "" if projects cannot be listed."""
     try:
         found = list(client.list_all("nebius.iam.v1.ProjectService/List", {"parent_id": tenant_id}))
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""How fast a served model writes: what `neo tco` reckons with. At a fixed length, one stream and sixteen."""
+"""Generation speed of a served model for `neo tco`, at a fixed length with one stream and with sixteen."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,10 @@ QUESTIONS = (
 
 
 def measured_speeds(model: Model) -> Sequence[tuple[int, float]]:
-    """Tokens per second of so many streams together, after a first answer that is not counted: engines
-    compile on it."""
+    """Return the number of streams and their total tokens per second.
+
+    A first answer is not counted, because model servers compile on it.
+    """
     model.answer(_question(0), 8)
     found = []
     for streams in STREAMS:

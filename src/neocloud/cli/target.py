@@ -1,4 +1,4 @@
-"""Which cloud a command talks to: the profile that was chosen, or the state folder that was named."""
+"""The cloud that a command talks to: the selected profile, or a state folder."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ DEFAULT_HOME = Path("/var/lib/neocloud")
 
 
 def profile_of(context: typer.Context) -> Profile:
-    """`--profile` first, then `NEOCLOUD_HOME`, then the current profile."""
+    """Return the profile: `--profile` first, then `NEOCLOUD_HOME`, then the current one."""
     choice: Choice = context.find_object(Choice) or Choice()
     profiles = read_profiles(config_file())
     home = os.environ.get("NEOCLOUD_HOME", "")
@@ -25,7 +25,7 @@ def profile_of(context: typer.Context) -> Profile:
 
 
 def profile_of_home(home: Path, name: str) -> Profile:
-    """A profile made from what the server wrote into its state folder."""
+    """Return a profile made from the files that the server wrote into its state folder."""
     credentials_file = home / "credentials.json"
     if not credentials_file.exists():
         raise ClientError(
@@ -43,7 +43,7 @@ def profile_of_home(home: Path, name: str) -> Profile:
 
 
 def profile_name_for(profiles: Profiles, home: Path) -> str:
-    """The name `neo up` gives: the one this folder has, else `default`, else the folder's own."""
+    """Return the profile name for `neo up`: the existing one, else `default`, else the folder's name."""
     known = profiles.of_home(home)
     if known:
         return known.name
@@ -56,18 +56,18 @@ def client_of(context: typer.Context) -> Client:
 
 
 def project_of(profile: Profile, given: str = "") -> str:
-    """The project to work in. Raises ClientError when none is known."""
+    """Return the project to work in. Raises ClientError when none is known."""
     if given or profile.project_id:
         return given or profile.project_id
     raise ClientError(
         "INVALID_ARGUMENT",
         f"Profile {profile.name!r} names no project",
-        "Give --project, or choose one with `neo config set-project ID`; `neo iam project list` shows them",
+        "Give --project, or choose one with `neo config set-project ID`; `neo iam project list` lists them",
     )
 
 
 def home_of(context: typer.Context, given: Path | None = None) -> Path:
-    """The state folder a command about this machine means."""
+    """Return the state folder for a command about this machine."""
     named = given or (Path(os.environ["NEOCLOUD_HOME"]) if os.environ.get("NEOCLOUD_HOME") else None)
     if named is not None:
         return named.absolute()

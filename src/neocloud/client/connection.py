@@ -68,7 +68,7 @@ class Client:
         return self._send(path, message, metadata, timeout_seconds)
 
     def list_all(self, path: str, request: Request | None = None) -> Iterator[Any]:
-        """All items of a paged list, fetched as they are asked for."""
+        """Iterate over all items of a paged list, fetched on demand."""
         message = self._message(path, request)
         has_pages = "page_token" in message.DESCRIPTOR.fields_by_name
         if has_pages and not message.page_size:
@@ -87,9 +87,9 @@ class Client:
         on_progress: Callable[[Any], None] = lambda operation: None,
         timeout_seconds: float = 3600.0,
     ) -> Any:
-        """Ask until the operation is finished; raises ClientError when it failed.
+        """Poll until the operation is finished; raises ClientError if it failed.
 
-        `on_progress` is called each time.
+        `on_progress` is called with each result.
         """
         deadline = self.clock() + timeout_seconds
         delay = 0.05
@@ -101,7 +101,7 @@ class Client:
                 raise ClientError(
                     "DEADLINE_EXCEEDED",
                     f"Operation {operation.id} has not finished in {timeout_seconds:.0f} s",
-                    f"It goes on without you; look at {operation.resource_id} again later",
+                    f"It continues in the cloud; check {operation.resource_id} later",
                 )
             self.sleep(delay)
             delay = min(delay * 1.5, 0.5)
@@ -146,7 +146,7 @@ def invoke(
     metadata: Sequence[tuple[str, str]] = (),
     timeout_seconds: float = CALL_TIMEOUT_SECONDS,
 ) -> Any:
-    """One call, as it is; gRPC's errors become ClientError."""
+    """Make one call; gRPC errors become ClientError."""
     method = contract.method(path)
     unary = channel.unary_unary(
         f"/{method.path}",
@@ -169,20 +169,20 @@ def connect(profile: Profile) -> Client:
 
 
 def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
-    """With TLS when there are certificates to trust."""
+    """Open a channel, with TLS if there are certificates to trust."""
     if not ca_file:
         return grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
     try:
         roots = Path(ca_file).read_bytes()
     except OSError as error:
         raise ClientError(
-            "NOT_FOUND", f"{ca_file} cannot be read: {error.strerror}", "Name another"
+            "NOT_FOUND", f"{ca_file} cannot be read: {error.strerror}", "Name another file"
         ) from error
     return grpc.secure_channel(endpoint, grpc.ssl_channel_credentials(roots), options=CHANNEL_OPTIONS)
 
 
 def invoker(channel: grpc.Channel, endpoint: str) -> Callable[[str, Any], Any]:
-    """Calls without a token: (path, request) -> response."""
+    """Return a function that calls without a token: (path, request) -> response."""
     return lambda path, message: invoke(channel, endpoint, path, message)
 
 
@@ -197,7 +197,7 @@ def connect_as(credentials: Credentials, endpoint: str) -> Client:
 
 
 def live_endpoint(profile: Profile) -> str:
-    """Where the profile's cloud listens now: a cloud on this machine says so in its state folder."""
+    """Return the endpoint; a cloud on this machine records its present one in its state folder."""
     if not profile.home:
         return profile.endpoint
     try:
@@ -211,7 +211,5 @@ def live_endpoint(profile: Profile) -> str:
 
 
 def items_field(response: Any) -> str:
-    """The repeated field of a list response: `items` nearly everywhere, `operations` or `memberships` in a
-    few.
-    """
+    """Return the repeated field of a list response: usually `items`, sometimes another."""
     return next(field.name for field in response.fields if field.message_type and field.is_repeated)

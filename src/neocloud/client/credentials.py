@@ -1,7 +1,7 @@
 """A service account's credentials file, and the signed assertion that is exchanged for a token.
 
 The file has the form that the published SDKs read (`subject-credentials` with alg, private-key, kid, iss,
-sub). Beside it our server writes where it listens and which tenant and project the account starts in. The
+sub). Our server adds its endpoint and the tenant and project in which the account starts. The
 private key never leaves this module except as a signature.
 """
 
@@ -31,7 +31,7 @@ class Credentials:
     project_id: str = ""
 
     def assertion(self, now: datetime) -> str:
-        """A JWT (RS256) in which the account vouches for itself; lives five minutes."""
+        """Return a signed JWT (RS256) for the account, valid for five minutes."""
         claims = {
             "iss": self.service_account_id,
             "sub": self.service_account_id,
@@ -45,20 +45,20 @@ class Credentials:
         except (ValueError, TypeError, jwt.PyJWTError) as error:
             raise ClientError(
                 "INVALID_ARGUMENT",
-                "The credentials' private key cannot be used: it is no RSA key in PEM form",
+                "The credentials' private key cannot be used: it is not an RSA key in PEM form",
                 "Get a fresh credentials file, then run `neo login --credentials FILE`",
             ) from error
 
 
 def read_credentials(path: Path) -> Credentials:
-    """Raises ClientError when the file is not there, not readable or not of the expected form."""
+    """Read a credentials file. Raises ClientError if it is missing, unreadable or malformed."""
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise ClientError(
             "NOT_FOUND",
             f"There is no credentials file {path}",
-            "`neo up` writes one; `neo login` takes another",
+            "`neo up` writes one; `neo login` accepts another",
         ) from error
     except OSError as error:
         raise ClientError(
@@ -79,7 +79,7 @@ def parse_credentials(document: Any, path: Path) -> Credentials:
     if missing:
         raise _malformed(path, f"`subject-credentials` lacks {', '.join(missing)}")
     if subject.get("alg", "RS256") != "RS256":
-        raise _malformed(path, f"its algorithm is {subject['alg']}, and only RS256 is taken")
+        raise _malformed(path, f"its algorithm is {subject['alg']}, and only RS256 is supported")
     return Credentials(
         service_account_id=subject["sub"],
         key_id=subject["kid"],
@@ -93,6 +93,6 @@ def parse_credentials(document: Any, path: Path) -> Credentials:
 def _malformed(path: Path, why: str) -> ClientError:
     return ClientError(
         "INVALID_ARGUMENT",
-        f"{path} is no credentials file: {why}",
-        "Take the file that `neo up` wrote, or one with the keys alg, private-key, kid, iss, sub",
+        f"{path} is not a credentials file: {why}",
+        "Use the file that `neo up` wrote, or one with the keys alg, private-key, kid, iss, sub",
     )

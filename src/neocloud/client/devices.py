@@ -1,7 +1,8 @@
-"""What this client is known by where somebody signed in with a password before.
+"""Device tokens, which identify this client to clouds where a user has signed in with a password.
 
-A device token opens nothing; sent with the next password, it keeps strangers' wrong guesses from locking the
-owner out. All lie in one file that only its owner can read. A damaged file is no error: the tokens are gone.
+A device token grants no access; sent with the next password, it keeps other people's wrong guesses from
+locking the owner out. All are in one file that only its owner can read. A damaged file is not an error: the
+tokens are lost.
 """
 
 import json
@@ -13,12 +14,12 @@ from neocloud.core.osfiles import make_private_parents, write_file
 
 
 def device_token(endpoint: str, email: str) -> str:
-    """The one of the last sign-in there; "" when there was none."""
+    """Return the token of the last sign-in there; "" if there was none."""
     return _read().get(_key(endpoint, email), "")
 
 
 def keep_device_token(endpoint: str, email: str, token: str) -> None:
-    """Sign-ins work without it, so a folder that cannot be written is no error."""
+    """Save a token. A folder that cannot be written is not an error, because sign-ins work without it."""
     known = _read() | {_key(endpoint, email): token}
     path = _file()
     with suppress(OSError):

@@ -11,7 +11,7 @@ class ClientError(Exception):
     message: str
     next_step: str = ""
     violations: tuple[tuple[str, str], ...] = ()
-    """Fields that are wrong: (`spec.node_sets[0].count`, what is wrong with it)."""
+    """Invalid fields: (`spec.node_sets[0].count`, description)."""
 
     def __str__(self) -> str:
         lines = [_sentence(self.message)]

@@ -1,4 +1,4 @@
-"""Faults of an emulated cloud, from the flat words of a command line or a test to the contract's messages."""
+"""Faults of an emulated cloud: requests built from flat arguments of a command or a test."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,7 +13,7 @@ CLEAR = "neocloud.emulator.v1.FaultService/Clear"
 
 
 class FaultKind(StrEnum):
-    """What happens. The first group happens to calls, the last three happen to a resource, at once."""
+    """Kind of fault. The last three affect a resource, immediately; the others affect calls."""
 
     QUOTA_EXCEEDED = "quota-exceeded"
     NO_CAPACITY = "no-capacity"
@@ -48,7 +48,7 @@ def inject(
     delay_seconds: float | None = None,
     answer_lost: bool = False,
 ) -> Any:
-    """Inject one fault; answers with the Fault. Raises ClientError."""
+    """Inject one fault and return the Fault. Raises ClientError."""
     kind = FaultKind(kind)
     detail = _detail(kind, pod, delay_seconds, answer_lost)
     spec: dict[str, Any] = {"resource_id": resource_id, **detail}
@@ -73,19 +73,19 @@ def _detail(
 
 
 def _refuse_misplaced(kind: FaultKind, pod: str, delay_seconds: float | None, answer_lost: bool) -> None:
-    """What the kind has no use for is a mistake, not something to leave out in silence."""
+    """Raise ClientError for an argument that the kind does not use."""
     misplaced = [
         name
-        for name, is_given, is_of_use in (
+        for name, is_given, is_used in (
             ("a pod", bool(pod), kind is FaultKind.POD_CRASH),
             ("a delay", delay_seconds is not None, kind in DELAYED),
             ("a lost answer", answer_lost, kind not in PLAIN),
         )
-        if is_given and not is_of_use
+        if is_given and not is_used
     ]
     if misplaced:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"{kind.value} has no use for {misplaced[0]}",
-            "Leave it out, or take another kind",
+            f"{kind.value} does not use {misplaced[0]}",
+            "Omit it, or choose another kind",
         )

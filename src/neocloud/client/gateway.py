@@ -1,6 +1,6 @@
-"""The OpenAI-compatible API of a cloud: where it is, and calls with the profile's own token.
+"""Client of a cloud's OpenAI-compatible API, with the profile's own token.
 
-A token goes only to the gateway of its own cloud. For any other address the caller brings a key of that one.
+A token is sent only to the gateway of its own cloud. For any other address the caller provides a key.
 """
 
 import json
@@ -20,7 +20,7 @@ from neocloud.client.tokens import StaticToken, TokenSource
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 WAIT_HEADER = "x-neocloud-wait"
-"""How long a request is held until a sleeping model has woken, in seconds."""
+"""Header with the seconds that a request may wait for a sleeping model to wake."""
 WAIT_SECONDS = 300
 TIMEOUT = httpx.Timeout(600, connect=10)
 _CODES = {
@@ -37,24 +37,24 @@ _CODES = {
 
 @dataclass
 class Gateway:
-    """One connection, to be used by several threads at a time."""
+    """One connection, usable by several threads concurrently."""
 
     base_url: str
     """With the version: http://127.0.0.1:8900/v1"""
     tokens: TokenSource
     http: httpx.Client
     project: str = ""
-    """Where requests belong; "": the gateway knows, or asks."""
+    """Project of the requests; "": the gateway chooses, or answers with an error."""
 
     def get(self, path: str) -> Any:
         return self._checked("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The answer as JSON. Raises ClientError with the gateway's words."""
+        """Return the answer as JSON. Raises ClientError with the gateway's message."""
         return self._checked("POST", path, body)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
-        """The chunks of a streamed answer, as they come."""
+        """Iterate over the chunks of a streamed answer as they arrive."""
         with self._sent("POST", path, {**body, "stream": True}) as response:
             for line in response.iter_lines():
                 data = line.removeprefix("data: ")
@@ -66,12 +66,12 @@ class Gateway:
                 yield chunk
 
     def headers(self) -> dict[str, str]:
-        """Who asks, and for which project."""
+        """Return the headers that identify the caller and the project."""
         headers = {"authorization": f"Bearer {self.tokens.token()}"}
         return headers | ({"openai-project": self.project} if self.project else {})
 
     def close(self) -> None:
-        """Also ends what is under way in other threads."""
+        """Close the connection, which also ends calls in other threads."""
         self.http.close()
 
     def __enter__(self) -> "Gateway":
@@ -87,7 +87,7 @@ class Gateway:
 
     @contextmanager
     def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[httpx.Response]:
-        """An answer that is no refusal; one 401 is answered with a new token."""
+        """Send a request; one 401 is retried with a new token. Raises ClientError for an error answer."""
         for attempt in (1, 2):
             headers = {**self.headers(), WAIT_HEADER: str(WAIT_SECONDS)}
             url = f"{self.base_url}/{path.lstrip('/')}"
@@ -106,24 +106,24 @@ class Gateway:
                 raise ClientError(
                     "UNAVAILABLE",
                     f"The gateway at {self.base_url} does not answer: {why}",
-                    "See whether it runs with `neo status`",
+                    "Check that it is running with `neo status`",
                 ) from error
 
 
 def open_gateway(profile: Profile, project: str = "") -> Gateway:
-    """The gateway of the profile's cloud, in this project or the profile's."""
+    """Open the gateway of the profile's cloud, in this project or the profile's."""
     base_url = f"{gateway_address(profile)}/v1"
     return Gateway(base_url, connect(profile).tokens, _http(), project or profile.project_id)
 
 
 def open_api(url: str) -> Gateway:
-    """Any OpenAI-compatible API, with the key in OPENAI_API_KEY."""
+    """Open any OpenAI-compatible API, with the key in OPENAI_API_KEY."""
     key = os.environ.get(KEY_VARIABLE, "")
     if not key:
         raise ClientError(
             "UNAUTHENTICATED",
-            f"There is no key for {url}: a profile's token goes to its own cloud only",
-            f"Put the key of that API into the environment as {KEY_VARIABLE}",
+            f"There is no key for {url}: a profile's token is sent to its own cloud only",
+            f"Set {KEY_VARIABLE} to the key of that API",
         )
     return Gateway(url.rstrip("/"), StaticToken(key), _http())
 
@@ -133,12 +133,12 @@ def _http() -> httpx.Client:
 
 
 def gateway_address(profile: Profile) -> str:
-    """Where the gateway of the profile's cloud listens: a cloud on this machine says so in its folder."""
+    """Return the gateway's address, which a cloud on this machine records in its state folder."""
     if not profile.home:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"Profile {profile.name!r} is of a cloud on another machine, whose gateway is not known here",
-            f"Say where it is (https://HOST/v1), with a key of it in {KEY_VARIABLE}",
+            f"Profile {profile.name!r} belongs to a cloud on another machine with an unknown gateway",
+            f"Give its URL (https://HOST/v1), with its key in {KEY_VARIABLE}",
         )
     try:
         address = json.loads((Path(profile.home) / "server.json").read_text()).get("gateway", "")
@@ -149,9 +149,9 @@ def gateway_address(profile: Profile) -> str:
     if not address:
         raise ClientError(
             "UNAVAILABLE",
-            f"The cloud in {profile.home} has no gateway: it is an emulator, where no model answers and no"
-            " file is taken",
-            "Do this with a real cloud: `neo up` without --emulator, with a home of its own",
+            f"The cloud in {profile.home} has no gateway: it is an emulator, which serves no models and"
+            " accepts no files",
+            "Use a real cloud: `neo up` without --emulator, with a separate --home",
         )
     return address if "://" in address else f"http://{address}"
 
@@ -162,7 +162,7 @@ def _parsed(text: str, base_url: str) -> Any:
     except ValueError as error:
         raise ClientError(
             "INTERNAL",
-            f"{base_url} answered what is no JSON: {text[:200]!r}",
+            f"{base_url} answered without valid JSON: {text[:200]!r}",
             "Is it an OpenAI-compatible API?",
         ) from error
 
@@ -176,11 +176,11 @@ def _error_body(text: str) -> Any:
 
 def _refusal(response: httpx.Response, body: Any) -> ClientError:
     error = body.get("error") if isinstance(body, dict) else None
-    said = error.get("message") if isinstance(error, dict) else error
+    message = error.get("message") if isinstance(error, dict) else error
     retry = response.headers.get("retry-after")
     code = _CODES.get(response.status_code, "UNAVAILABLE")
     return ClientError(
         code,
-        str(said or f"The API answered {response.status_code} {response.reason_phrase}"),
+        str(message or f"The API answered {response.status_code} {response.reason_phrase}"),
         f"Try again in {retry} s" if retry else "",
     )

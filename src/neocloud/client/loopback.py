@@ -1,4 +1,4 @@
-"""Waits on this machine's loopback address for what a browser brings back from a sign-in (RFC 8252)."""
+"""Receiver on the loopback address for the browser's reply after a sign-in (RFC 8252)."""
 
 import hmac
 import time
@@ -11,11 +11,11 @@ from neocloud.client.errors import ClientError
 
 PATH = "/callback"
 _DONE = "You are signed in. You can close this window and go back to the terminal."
-_REFUSED = "The sign-in was not finished. Go back to the terminal."
+_REFUSED = "The sign-in was not completed. Go back to the terminal."
 
 
 class BrowserReply:
-    """Listens from its making on, so that the address is known before the browser is sent off."""
+    """Listens as soon as it is created, so that the address is known before the browser opens."""
 
     def __init__(self, port: int = 0) -> None:
         self._server = _Server(("127.0.0.1", port), _Handler)
@@ -26,13 +26,15 @@ class BrowserReply:
         return f"http://127.0.0.1:{self._server.server_address[1]}{PATH}"
 
     def wait(self, state: str, timeout_seconds: float) -> tuple[str, str]:
-        """The code, and the issuer that the provider names itself ("" when it does not, RFC 9207). Replies
-        with another state are not ours and are passed over."""
+        """Return the code and the issuer that the provider names ("" if none, RFC 9207).
+
+        Replies with another state are ignored.
+        """
         self._server.state = state
         deadline = time.monotonic() + timeout_seconds
         while self._server.answer is None:
             if time.monotonic() > deadline:
-                raise ClientError("DEADLINE_EXCEEDED", "Nobody signed in in the browser", "Try again")
+                raise ClientError("DEADLINE_EXCEEDED", "The sign-in in the browser timed out", "Try again")
             self._server.handle_request()
         answer = self._server.answer
         if "code" not in answer:
@@ -65,15 +67,15 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path != PATH or not hmac.compare_digest(
             found.get("state", "").encode(), self.server.state.encode()
         ):
-            self._say(404, "There is nothing here.")
+            self._reply(404, "There is nothing here.")
             return
         self.server.answer = found
-        self._say(200, _DONE if "code" in found else _REFUSED)
+        self._reply(200, _DONE if "code" in found else _REFUSED)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The address holds the code: it is not shown."""
+        """Log nothing: the address contains the code."""
 
-    def _say(self, status: int, text: str) -> None:
+    def _reply(self, status: int, text: str) -> None:
         body = text.encode()
         self.send_response(status)
         self.send_header("content-type", "text/plain; charset=utf-8")

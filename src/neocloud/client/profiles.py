@@ -1,8 +1,8 @@
-"""Profiles: which cloud a command talks to, as whom, and in which project.
+"""Profiles: the cloud, account and project that commands use.
 
-They live in one YAML file, `$XDG_CONFIG_HOME/neocloud/config.yaml`; it holds names and paths and no secret. A
-profile of a cloud on this machine also names its state folder, from which the present port is read: ports may
-change when the cloud is started again.
+They are stored in one YAML file, `$XDG_CONFIG_HOME/neocloud/config.yaml`, with names and paths and no secret.
+A profile of a cloud on this machine also names its state folder, from which the present port is read: ports
+may change when the cloud is restarted.
 """
 
 from collections.abc import Mapping
@@ -27,25 +27,25 @@ class Profile:
     tenant_id: str = ""
     project_id: str = ""
     home: str = ""
-    """State folder, when the cloud runs on this machine."""
+    """State folder, if the cloud runs on this machine."""
     session_file: str = ""
-    """Of a person who signed in; then there is no credentials file."""
+    """Session of a person who signed in; then there is no credentials file."""
     ca_file: str = ""
-    """Certificates to trust; names an endpoint that speaks TLS."""
+    """File of certificates to trust, if the endpoint uses TLS."""
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """The configuration file's content. Changes return a new value; `write` makes them last."""
+    """Content of the configuration file. Changes return a new value; `write_profiles` saves it."""
 
     current: str = ""
     items: Mapping[str, Profile] = field(default_factory=dict)
 
     def get(self, name: str = "") -> Profile:
-        """The named profile, or the current one. Raises ClientError that says how to get one."""
-        wanted = name or self.current
-        if wanted in self.items:
-            return self.items[wanted]
+        """Return the named profile, or the current one. Raises ClientError if there is none."""
+        selected = name or self.current
+        if selected in self.items:
+            return self.items[selected]
         if not self.items:
             raise ClientError(
                 "NOT_FOUND",
@@ -53,13 +53,13 @@ class Profiles:
                 "Start a cloud on this machine with `neo up`, or run `neo login`",
             )
         known = ", ".join(sorted(self.items))
-        raise ClientError("NOT_FOUND", f"There is no profile named {wanted!r}", f"There are: {known}")
+        raise ClientError("NOT_FOUND", f"There is no profile named {selected!r}", f"There are: {known}")
 
     def of_home(self, home: Path) -> Profile | None:
         return next((profile for profile in self.items.values() if profile.home == str(home)), None)
 
     def with_profile(self, profile: Profile) -> "Profiles":
-        """Add or replace, and make it the current one."""
+        """Add or replace a profile and make it the current one."""
         return Profiles(profile.name, {**self.items, profile.name: profile})
 
     def without(self, name: str) -> "Profiles":
@@ -76,7 +76,7 @@ def config_file() -> Path:
 
 
 def session_file(name: str) -> Path:
-    """Where a profile's session is kept; unlike tokens it cannot be fetched again, so it is no cache."""
+    """Return the file of a profile's session, which unlike a token cannot be fetched again."""
     return config_file().parent / "sessions" / f"{name}.json"
 
 
@@ -105,7 +105,7 @@ def read_profiles(path: Path) -> Profiles:
 
 
 def write_profiles(profiles: Profiles, path: Path) -> None:
-    """Replace the file in one step. Without profiles the file goes."""
+    """Replace the file atomically; without profiles, delete it."""
     if not profiles.items:
         path.unlink(missing_ok=True)
         return

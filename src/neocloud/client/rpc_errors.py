@@ -1,7 +1,7 @@
-"""From gRPC's errors to ClientError.
+"""Translation of gRPC errors to ClientError.
 
-The server's own messages already say what to do next, so they are passed on as they are. Only what the server
-cannot say itself (it does not answer, it does not know the caller) is worded here.
+The server's own messages already name the next step and are passed on unchanged. Only errors that the server
+cannot report itself (no answer, unknown caller) are worded here.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ DETAILS_TRAILER = "grpc-status-details-bin"
 
 
 def from_rpc_error(error: grpc.RpcError, endpoint: str) -> ClientError:
-    """Translate what gRPC raises; `endpoint` is named when nothing answered there."""
+    """Translate a gRPC error; `endpoint` is named if nothing answered there."""
     status = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
     code = status.name
     trailers: Any = error.trailing_metadata() if isinstance(error, grpc.Call) else ()
@@ -29,7 +29,7 @@ def from_rpc_error(error: grpc.RpcError, endpoint: str) -> ClientError:
         )
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ClientError(
-            code, f"{endpoint} did not answer in time", "Try again; `neo status` shows whether it is well"
+            code, f"{endpoint} did not answer in time", "Try again; `neo status` shows whether it is running"
         )
     message = (error.details() if isinstance(error, grpc.Call) else "") or str(error)
     return ClientError(code, message, _next_step(code))
@@ -53,5 +53,5 @@ def _next_step(code: str) -> str:
 
 
 def code_name(number: int) -> str:
-    """The name of a status code: 5 is "NOT_FOUND"."""
+    """Return the name of a status code: 5 is "NOT_FOUND"."""
     return next((code.name for code in grpc.StatusCode if code.value[0] == number), "UNKNOWN")

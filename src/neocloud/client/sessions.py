@@ -1,7 +1,7 @@
 """A person's session: signing in, and tokens from a file that only they can read.
 
-The refresh token in the file is used up by each refresh, so two commands that run at once take turns: whoever
-comes second finds what the first one fetched.
+The refresh token in the file is used up by each refresh, so concurrent commands take turns: the second finds
+the token that the first one fetched.
 """
 
 import json
@@ -29,7 +29,7 @@ class Session:
     refresh_token: str = field(repr=False)
     access_token: str = field(repr=False)
     expires_at: str
-    """Of the access token, in ISO form."""
+    """Expiry of the access token in ISO form."""
 
     def is_fresh(self, now: datetime) -> bool:
         return bool(self.access_token) and datetime.fromisoformat(self.expires_at) - now > RENEW_BEFORE
@@ -40,7 +40,7 @@ def utc_now() -> datetime:
 
 
 def sign_in(invoke: Invoke, verb: str, fields: dict[str, Any], now: datetime) -> Session:
-    """One of the sign-in verbs that answer with tokens."""
+    """Call a sign-in verb that answers with tokens."""
     path = f"{SIGN_IN}/{verb}"
     return _session(invoke(path, contract.method(path).input(**fields)), now)
 
@@ -51,7 +51,7 @@ def sign_out(invoke: Invoke, session: Session) -> None:
 
 
 def read_session(path: Path) -> Session:
-    """Raises ClientError when there is none."""
+    """Read a session. Raises ClientError if there is none."""
     try:
         return Session(**json.loads(path.read_text()))
     except FileNotFoundError as error:
@@ -63,7 +63,7 @@ def read_session(path: Path) -> Session:
 
 
 def write_session(path: Path, session: Session) -> None:
-    """Whole or not at all, and never readable by others."""
+    """Write a session atomically, readable by its owner only."""
     make_private_parents(path)
     write_file(path, json.dumps(asdict(session)))
 
@@ -85,15 +85,15 @@ class SessionToken:
         session = read_session(self.path)
         if session.is_fresh(self.now()):
             return session.access_token
-        with _turn(self.path):
+        with _locked(self.path):
             session = read_session(self.path)
             if not session.is_fresh(self.now()):
                 session = self._refresh(session)
         return session.access_token
 
     def forget(self) -> None:
-        """The next token is a new one, or a clear word that the session has ended."""
-        with suppress(ClientError), _turn(self.path):
+        """Discard the access token, so that the next one is new or the session is reported as ended."""
+        with suppress(ClientError), _locked(self.path):
             write_session(self.path, replace(read_session(self.path), access_token=""))
 
     def _refresh(self, session: Session) -> Session:
@@ -110,8 +110,8 @@ class SessionToken:
         return fresh
 
 
-def _turn(path: Path) -> AbstractContextManager[None]:
-    """One process at a time for this session; the kernel ends a turn with its process."""
+def _locked(path: Path) -> AbstractContextManager[None]:
+    """Hold the session's lock, which the kernel releases when the process ends."""
     return locked(path.with_suffix(".lock"), wait=True)
 
 

@@ -1,7 +1,7 @@
 """Access tokens: exchanged for a signed assertion (RFC 8693), kept until shortly before they expire.
 
 A token lives in memory and in a file that only its owner can read, so that a second command does not sign in
-again. It is never logged, and a damaged cache file is no error: the token is simply fetched again.
+again. It is never logged, and a damaged cache file is not an error: the token is fetched again.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class TokenSource(Protocol):
     def token(self) -> str: ...
 
     def forget(self) -> None:
-        """The server refused the token: the next one must be new."""
+        """Discard the token, because the server refused it: the next one must be new."""
         ...
 
 
 @dataclass
 class StaticToken:
-    """A token somebody else got."""
+    """A token obtained elsewhere."""
 
     value: str = field(repr=False)
 
@@ -45,7 +45,7 @@ class StaticToken:
         return self.value
 
     def forget(self) -> None:
-        """Nothing to renew from."""
+        """Do nothing: the token cannot be renewed."""
 
 
 def _utc_now() -> datetime:
@@ -108,7 +108,7 @@ class ExchangedToken:
 
 
 def cache_file_for(credentials: Credentials, endpoint: str, folder: Path) -> Path:
-    """One file per account, key and endpoint; the name tells nothing."""
+    """Return a cache file per account, key and endpoint, with a hashed name."""
     # The key itself is part of the name: a new cloud may give an old account id a new key.
     identity = "\n".join(
         (endpoint, credentials.service_account_id, credentials.key_id, credentials.private_key)

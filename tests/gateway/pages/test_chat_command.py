@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from neocloud.cli.main import run
-from neocloud.cli.one_answer import Measured, cost_words
+from neocloud.cli.one_answer import Measured, format_cost
 from tests.gateway.pages.conftest import Open, Site
 
 
@@ -45,7 +45,7 @@ def test_one_question_is_answered_here_with_its_figures(neo, site: Site) -> None
     [
         (("gone",), "'gone' does not exist"),
         (("--once", "Hello"), "There are several models: bank-support, "),
-        (("bank-support", "--once", "Hello", "--compare", "llama-3.1-8b"), "--once asks one model"),
+        (("bank-support", "--once", "Hello", "--compare", "llama-3.1-8b"), "--once uses one model"),
     ],
 )
 def test_what_is_wrong_is_said(neo, arguments: tuple[str, ...], complaint: str) -> None:
@@ -58,10 +58,10 @@ def test_a_request_costs_its_tokens_times_their_prices() -> None:
     """FORM-13's example: GPT-4 at $30 and $60 a million tokens, a thousand of each."""
     usage = {"prompt_tokens": 1000, "completion_tokens": 1000}
     price = {"input": "30", "cached_input": "30", "output": "60", "charge": "by_token"}
-    assert cost_words(usage, price) == "$0.09"
-    assert cost_words(usage, {**price, "input": "0.1", "output": "0.3"}) == "$0.0004"
+    assert format_cost(usage, price) == "$0.09"
+    assert format_cost(usage, {**price, "input": "0.1", "output": "0.3"}) == "$0.0004"
     cached = {**usage, "prompt_tokens_details": {"cached_tokens": 400}}
-    assert cost_words(cached, {**price, "cached_input": "10"}) == "$0.082"
-    assert cost_words(usage, None) == "unpriced"
-    assert cost_words(usage, {**price, "charge": "by_hour"}) == "paid by the hour"
+    assert format_cost(cached, {**price, "cached_input": "10"}) == "$0.082"
+    assert format_cost(usage, None) == "unpriced"
+    assert format_cost(usage, {**price, "charge": "by_hour"}) == "paid by the hour"
     assert Measured(0.5, 1.5, {"completion_tokens": 11}).tokens_per_second == 10

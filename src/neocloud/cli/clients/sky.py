@@ -10,7 +10,7 @@ _NO_MACHINES = (
 
 
 def plan_for_this_cloud_only(target: Target) -> Plan:
-    """With an empty published list, SkyPilot shows what this cloud itself offers, and needs no internet."""
+    """Return a plan with an empty published list: SkyPilot shows only this cloud's machines, offline."""
     usual = plan(target)
     return Plan((*usual.files, PlannedFile(CATALOG, _NO_MACHINES)), usual.next_steps)
 
@@ -23,7 +23,7 @@ def plan(target: Target) -> Plan:
             PlannedFile(".nebius/NEBIUS_DOMAIN.txt", target.address + "\n"),
         ),
         next_steps=(
-            "Start its server anew: sky api stop",
+            "Stop its API server so that it reads the files again: sky api stop",
             "Check: sky check nebius",
             "Launch: sky launch --infra nebius --cpus 1+ -- echo hello",
         ),

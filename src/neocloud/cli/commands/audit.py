@@ -1,4 +1,4 @@
-"""`neo audit`: who changed what, and who was refused."""
+"""`neo audit`: list and export audit events."""
 
 import json
 import re
@@ -20,13 +20,13 @@ LIST = "nebius.audit.v2.AuditEventService/List"
 PAGE_SIZE = 500
 _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-SinceOption = Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 7d, or a date, UTC.")]
-UntilOption = Annotated[str, typer.Option("--until", help="End, UTC, not included. Default: now.")]
-FilterOption = Annotated[str, typer.Option("--filter", help="Which events: \"status = 'ERROR'\".")]
+SinceOption = Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 7d, or a date in UTC.")]
+UntilOption = Annotated[str, typer.Option("--until", help="End, UTC, exclusive. Default: now.")]
+FilterOption = Annotated[str, typer.Option("--filter", help="Filter of events: \"status = 'ERROR'\".")]
 ParentOption = Annotated[str, typer.Option("--parent-id", help="Tenant or project id. Default: your tenant.")]
 
 app = command_group(
-    """Who changed what, and who was refused.
+    """Audit events: changes and refused calls.
 
 Examples:
 
@@ -44,7 +44,7 @@ def list_events(
     until: UntilOption = "",
     which: FilterOption = "",
     parent_id: ParentOption = "",
-    limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the newest events. Fields of the filter: action, status, type, service.name,
@@ -79,7 +79,7 @@ def list_events(
         for item in items
     )
     view = table(["TIME", "WHO", "SERVICE", "ACTION", "RESOURCE", "OUTCOME"], rows)
-    show(output, [contract.to_dict(item) for item in items], view, empty="Nothing happened in that time.")
+    show(output, [contract.to_dict(item) for item in items], view, empty="There are no events in that time.")
 
 
 @app.command()
@@ -90,10 +90,10 @@ def export(
     which: FilterOption = "",
     parent_id: ParentOption = "",
     cursor: Annotated[
-        str, typer.Option(help="Go on where an earlier export stopped, with the same options.")
+        str, typer.Option(help="Continue where an earlier export stopped, with the same options.")
     ] = "",
 ) -> None:
-    """Write events to stdout as JSON lines, newest first. When it is stopped it says how to go on.
+    """Write events to stdout as JSON lines, newest first. If interrupted, it prints how to continue.
 
     Examples:
 
@@ -112,7 +112,7 @@ def export(
                     break
     except BaseException:
         if token:
-            say(f"Stopped after {number} events. Go on with the same options and --cursor {token}")
+            say(f"Stopped after {number} events. Continue with the same options and --cursor {token}")
         raise
     say(f"{number} events.")
 
@@ -134,7 +134,7 @@ def _moment(text: str) -> str:
     span = re.fullmatch(r"(\d+)([mhdw])", text)
     if span is None:
         return parse_date(text)
-    # A second more: the end is not included, and what just happened should be.
+    # A second more: the end is exclusive, and the latest events should be included.
     at = (
         datetime.now(UTC)
         - timedelta(**{_SPANS[span[2]]: int(span[1])})

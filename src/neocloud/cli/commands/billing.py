@@ -1,4 +1,4 @@
-"""`neo billing`: what a project used, and what it costs."""
+"""`neo billing`: usage and cost of a project."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -25,16 +25,16 @@ TOKEN_UNIT = "million-tokens"
 TOKEN_KINDS = ("input", "cached-input", "output")
 
 FromOption = Annotated[
-    str, typer.Option("--from", help="Start, UTC. Default: the first of this month.", metavar="DATE")
+    str, typer.Option("--from", help="Start, UTC. Default: the first day of this month.", metavar="DATE")
 ]
-ToOption = Annotated[str, typer.Option("--to", help="End, UTC, not included. Default: now.", metavar="DATE")]
+ToOption = Annotated[str, typer.Option("--to", help="End, UTC, exclusive. Default: now.", metavar="DATE")]
 ProjectOption = Annotated[str, typer.Option("--project", help="Project id. Default: the profile's.")]
 
 app = command_group(
-    """What was used, and what it costs.
+    """Usage and cost.
 
-Both are computed from what happened each time: the resources' history in whole seconds, and the ledger of
-tokens, where each request is once.
+Both are computed on each call from the history of resources, in whole seconds, and from the token ledger,
+which contains each request once.
 
 Examples:
 
@@ -61,14 +61,14 @@ def usage(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what was used: which resource, how much of what, for how long; of what is counted, how many.
+    """Show usage: resource, SKU, amount and duration, or the number of counted units.
 
     Examples:
 
       neo billing usage
       neo billing usage --from 2026-11-01 --to 2026-11-08 --output json
     """
-    answer = _ask(context, "ListUsage", start, end, project)
+    answer = _report(context, "ListUsage", start, end, project)
     rows = (
         (
             item.resource_name or item.resource_id,
@@ -89,11 +89,11 @@ def report(
     context: typer.Context,
     start: FromOption = "",
     end: ToOption = "",
-    by: Annotated[By, typer.Option(help="What to add up by.")] = By.RESOURCE,
+    by: Annotated[By, typer.Option(help="Grouping of the report.")] = By.RESOURCE,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what it costs, from the price list that was valid on each day. Taxes are not included.
+    """Show the cost, by the price list that was valid on each day. Taxes are not included.
 
     Examples:
 
@@ -101,7 +101,7 @@ def report(
       neo billing report --by day
       neo billing report --from 2026-11-01 --to 2026-12-01 --output json
     """
-    answer = _ask(context, "GetReport", start, end, project)
+    answer = _report(context, "GetReport", start, end, project)
     view = table(
         [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"],
         summed(answer.lines, by),
@@ -144,15 +144,15 @@ def tokens(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show the tokens of each project and model, and what they cost. A tenant's id in place of a project's
-    shows all its projects.
+    """Show the tokens and their cost by project and model. A tenant id instead of a project id shows all its
+    projects.
 
     Examples:
 
       neo billing tokens
       neo billing tokens --project tenant-e00abc --from 2026-11-01
     """
-    answer = _ask(context, "GetReport", start, end, project)
+    answer = _report(context, "GetReport", start, end, project)
     rows = tokens_by_model(answer.lines)
     view = table(
         ["PROJECT", "MODEL", "INPUT", "CACHED INPUT", "OUTPUT", f"COST, {answer.currency}"],
@@ -164,7 +164,7 @@ def tokens(
 
 @app.command()
 def models(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """Show what models cost by the million tokens, with their context, licence and limit.
+    """List the models with their prices per million tokens, context, licence and limit.
 
     Examples:
 
@@ -186,21 +186,24 @@ def models(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
     )
     columns = ["MODEL", "INPUT", "CACHED INPUT", "OUTPUT", "CONTEXT", "TOKENS A MINUTE", "LICENCE"]
     show(
-        output, contract.to_dict(answer), table(columns, rows, right=columns[1:6]), empty="Nothing is priced."
+        output,
+        contract.to_dict(answer),
+        table(columns, rows, right=columns[1:6]),
+        empty="There are no prices.",
     )
 
 
 @app.command()
 def estimate(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A name of it; -fast after it in that flavour.")],
+    model: Annotated[str, typer.Argument(help="Name of the model; it ends in -fast for that flavour.")],
     input_tokens: Annotated[int, typer.Option("--input", help="Tokens of the prompt.", min=0)] = 0,
-    cached: Annotated[int, typer.Option("--cached", help="Of these, found in the cache.", min=0)] = 0,
+    cached: Annotated[int, typer.Option("--cached", help="Cached tokens among them.", min=0)] = 0,
     answer_tokens: Annotated[int, typer.Option("--answer", help="Tokens of the answer.", min=0)] = 0,
-    requests: Annotated[int, typer.Option(help="How many such requests.", min=1)] = 1,
+    requests: Annotated[int, typer.Option(help="Number of such requests.", min=1)] = 1,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what requests to a model would cost, exactly.
+    """Show the exact cost of requests to a model.
 
     Examples:
 
@@ -218,13 +221,13 @@ def estimate(
         answer = client.call(f"{PRICE_SERVICE}/Estimate", request)
     rows = [(item.sku, f"{item.tokens:,}", item.unit_price, item.cost) for item in answer.items]
     view = table(["SKU", "TOKENS", "PRICE", "COST"], rows, right=["TOKENS", "PRICE", "COST"])
-    show(output, contract.to_dict(answer), view, empty="Nothing is priced.")
+    show(output, contract.to_dict(answer), view, empty="There are no prices.")
     if output is Format.TABLE:
-        echo(f"\nTotal {answer.cost} {answer.currency}; a request {answer.cost_per_request}")
+        echo(f"\nTotal {answer.cost} {answer.currency}; {answer.cost_per_request} per request")
 
 
 def tokens_by_model(lines: Iterable[Any]) -> list[dict[str, Any]]:
-    """Exact counts, since a quantity in millions has a millionth for each token."""
+    """Return exact token counts and costs by project and model."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     costs: dict[tuple[str, str], Decimal | None] = {}
     for line in lines:
@@ -245,7 +248,7 @@ def tokens_by_model(lines: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _added(cost: Decimal | None, line: Any) -> Decimal | None:
-    """None once something in it has no price."""
+    """Return the sum, or None if any line has no price."""
     return None if line.is_unpriced or cost is None else cost + Decimal(line.cost)
 
 
@@ -253,7 +256,7 @@ def _cost(cost: Decimal | None) -> str:
     return "no price" if cost is None else f"{cost}"
 
 
-def _ask(context: typer.Context, method: str, start: str, end: str, project: str) -> Any:
+def _report(context: typer.Context, method: str, start: str, end: str, project: str) -> Any:
     profile = profile_of(context)
     request: Mapping[str, Any] = {
         "parent_id": project_of(profile, project),
@@ -265,12 +268,12 @@ def _ask(context: typer.Context, method: str, start: str, end: str, project: str
 
 
 def parse_date(text: str) -> str:
-    """A day or a time as people write it, in the contract's form; without a zone it is UTC."""
+    """Return a date or time in the contract's form; without a zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{text!r} is no date", "Write 2026-11-01, or 2026-11-01T08:00:00"
+            "INVALID_ARGUMENT", f"{text!r} is not a date", "Write 2026-11-01, or 2026-11-01T08:00:00"
         ) from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -23,27 +23,31 @@ app = command_group()
 def chat(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Model to chat with; without, a fine-tuned one beside its base.")
+        str, typer.Argument(help="Model to chat with. Default: a fine-tuned one next to its base.")
     ] = "",
-    compare: Annotated[str, typer.Option(help="Another one beside it, e.g. its base.", metavar="MODEL")] = "",
+    compare: Annotated[
+        str, typer.Option(help="Second model to compare with, e.g. the base.", metavar="MODEL")
+    ] = "",
     once: Annotated[
-        str, typer.Option(help="Ask this here and now instead, in the terminal.", metavar="QUESTION")
+        str, typer.Option(help="Answer this question in the terminal instead.", metavar="QUESTION")
     ] = "",
-    system: Annotated[str, typer.Option(help="What the model is told first; with --once.")] = "",
-    temperature: Annotated[float, typer.Option(min=0, max=2, help="With --once.")] = 0.6,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer; with --once.")] = 512,
+    system: Annotated[str, typer.Option(help="System prompt; with --once.")] = "",
+    temperature: Annotated[
+        float, typer.Option(min=0, max=2, help="Sampling temperature; with --once.")
+    ] = 0.6,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of the answer; with --once.")] = 512,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the link, where there is a browser.")
+        bool, typer.Option("--browser/--no-browser", help="Open the link if there is a browser.")
     ] = True,
     project: Annotated[str, typer.Option(help="Project id; with --once. Default: the profile's.")] = "",
     gateway: Annotated[
         str,
-        typer.Option(help="Another gateway than the profile's, with a key in OPENAI_API_KEY.", metavar="URL"),
+        typer.Option(help="URL of another gateway, with its key in OPENAI_API_KEY.", metavar="URL"),
     ] = "",
 ) -> None:
-    """Chat with models in the browser: prints a link that signs you in once, within five minutes.
+    """Chat with models in the browser: print a link that signs you in once, within five minutes.
 
-    With --once the question is answered here; the answer goes to stdout, its figures to stderr.
+    With --once the question is answered in the terminal: the answer goes to stdout, its figures to stderr.
 
     Examples:
 
@@ -55,7 +59,7 @@ def chat(
         if once:
             if compare:
                 raise ClientError(
-                    "INVALID_ARGUMENT", "--once asks one model", "Leave --compare away, or ask twice"
+                    "INVALID_ARGUMENT", "--once uses one model", "Omit --compare, or run the command twice"
                 )
             found = _model(opened, model)
             messages = [{"role": "system", "content": system}] if system else []
@@ -70,7 +74,7 @@ def chat(
     if browser and sys.stdout.isatty() and _has_browser():
         webbrowser.open(link)
     else:
-        say("Open it in a browser on this machine; from elsewhere, through `ssh -L` with the same port.")
+        say("Open it in a browser on this machine, or on another one through `ssh -L` with the same port.")
 
 
 def _model(gateway: Gateway, name: str) -> Any:
@@ -82,18 +86,18 @@ def _model(gateway: Gateway, name: str) -> Any:
     names = ", ".join(model["id"] for model in models)
     raise ClientError(
         "INVALID_ARGUMENT",
-        "There is no model to ask" if not models else f"There are several models: {names}",
-        "Serve one: neo deploy MODEL" if not models else 'Say which: neo chat MODEL --once "..."',
+        "No model is served" if not models else f"There are several models: {names}",
+        "Serve one: neo deploy MODEL" if not models else 'Name one: neo chat MODEL --once "..."',
     )
 
 
 def _link(gateway: Gateway, model: str, compare: str) -> str:
-    """The code is after the #, so that no server's log ever sees it."""
+    """Return the link; the code follows the #, so that it never appears in a server's log."""
     fields = {"code": gateway.post("chat/links", {})["code"], "model": model, "compare": compare}
     said = urlencode({name: value for name, value in fields.items() if value}, quote_via=quote)
     return f"{gateway.base_url.removesuffix('/v1')}/chat#{said}"
 
 
 def _has_browser() -> bool:
-    """One with windows: those of the terminal do not run scripts."""
+    """Return whether there is a graphical browser; text browsers do not run scripts."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

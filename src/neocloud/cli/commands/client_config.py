@@ -1,4 +1,4 @@
-"""`neo client-config`: write what the official SDK, SkyPilot, dstack and Terraform need to use this cloud."""
+"""`neo client-config`: write the configuration of the official SDK, SkyPilot, dstack and Terraform."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,15 +21,15 @@ from neocloud.client.errors import ClientError
 from neocloud.core.osfiles import make_private_parents, write_file
 
 app = command_group(
-    "Point other programs at this cloud.\n\nThey speak TLS only: start the cloud with `neo up --tls`, and let"
-    " this machine trust its authority once.\n\nExample:\n\n  neo client-config sky"
+    "Configure other clients for this cloud.\n\nThey require TLS: start the cloud with `neo up --tls`,"
+    " and make this machine trust its authority once.\n\nExample:\n\n  neo client-config sky"
 )
 
 DirectoryOption = Annotated[
     Path | None,
     typer.Option("--directory", help="Write below this directory instead of your home directory."),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that say something else.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files with other content.")]
 
 
 @app.command()
@@ -52,7 +52,7 @@ def sky(
         bool,
         typer.Option(
             "--only-this-cloud",
-            help="Show this cloud's machines without the published list of Nebius' own; needs no internet.",
+            help="Show only this cloud's machines, without the published Nebius list; needs no internet.",
         ),
     ] = False,
 ) -> None:
@@ -82,11 +82,11 @@ def dstack(context: typer.Context, directory: DirectoryOption = None, force: For
 def terraform(
     context: typer.Context,
     directory: Annotated[
-        Path, typer.Option("--directory", help="Where your *.tf files are; the key goes to ~/.nebius.")
+        Path, typer.Option("--directory", help="Folder of your *.tf files; the key is written to ~/.nebius.")
     ] = Path(),
     force: ForceOption = False,
 ) -> None:
-    """Write an override file that leads the Terraform provider here.
+    """Write an override file that points the Terraform provider at this cloud.
 
     Example:
 
@@ -98,9 +98,9 @@ def terraform(
 @app.command()
 def trust(
     context: typer.Context,
-    remove: Annotated[bool, typer.Option("--remove", help="Stop trusting it.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it from the trust store.")] = False,
 ) -> None:
-    """Let this machine trust the cloud's certificate authority. Changes the system's trust store, as root.
+    """Add the cloud's certificate authority to this machine's trust store, as root.
 
     Examples:
 
@@ -109,13 +109,13 @@ def trust(
     """
     if remove:
         removed = trust_store.remove()
-        echo("This machine does not trust the cloud's authority any more." if removed else "It did not.")
+        echo("This machine no longer trusts the cloud's authority." if removed else "It was not trusted.")
         return
     home = Home(home_of(context))
     _server_with_tls(home)
     path = trust_store.add(home.authority_file)
-    echo(f"This machine trusts the cloud's authority now: {path}.")
-    echo("Take it back with: neo client-config trust --remove")
+    echo(f"This machine now trusts the cloud's authority: {path}.")
+    echo("Undo with: neo client-config trust --remove")
 
 
 def _write_plan(
@@ -126,7 +126,7 @@ def _write_plan(
     *,
     work: Path = Path(),
 ) -> None:
-    """Write the files of the plan, all or none of those that say something else, and say what comes next."""
+    """Write the plan's files, or none if one has other content, and print the next steps."""
     target = _target(context)
     plan = make(target)
     roots = {True: work.absolute(), False: (home or Path.home()).absolute()}
@@ -137,7 +137,7 @@ def _write_plan(
         _write(path, file)
         echo(f"Wrote {path}")
     if not trust_store.trusts(target.authority):
-        echo("This machine does not trust the cloud's authority yet. Once, as root:")
+        echo("This machine does not trust the cloud's authority yet. Run once, as root:")
         echo("  neo client-config trust")
     echo("Next:")
     for step in plan.next_steps:
@@ -169,8 +169,8 @@ def _server_with_tls(home: Home) -> RunningServer:
     if not server.tls:
         raise ClientError(
             "FAILED_PRECONDITION",
-            "The cloud does not serve TLS, and these clients speak nothing else",
-            "Start it again with: neo down && neo up --tls",
+            "The cloud does not serve TLS, which these clients require",
+            "Restart it with: neo down && neo up --tls",
         )
     return server
 
@@ -180,7 +180,7 @@ def _refuse_overwriting(places: Mapping[Path, PlannedFile]) -> None:
     if others:
         raise ClientError(
             "ALREADY_EXISTS",
-            f"{', '.join(map(str, others))} says something else",
+            f"{', '.join(map(str, others))} already exists with other content",
             "Move it away, write elsewhere with --directory, or replace it with --force",
         )
 

@@ -1,4 +1,4 @@
-"""`neo config`: the profiles this user has, and which one is current."""
+"""`neo config`: the user's profiles, and the current one."""
 
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -11,12 +11,14 @@ from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 
-app = command_group("Profiles: which cloud, as whom, in which project.\n\nExample:\n\n  neo config profiles")
+app = command_group(
+    "Profiles: the cloud, account and project that commands use.\n\nExample:\n\n  neo config profiles"
+)
 
 
 @app.command()
 def profiles(output: OutputOption = Format.TABLE) -> None:
-    """List the profiles; the current one has a star.
+    """List the profiles; a star marks the current one.
 
     Examples:
 
@@ -32,26 +34,26 @@ def profiles(output: OutputOption = Format.TABLE) -> None:
             for row in rows
         ),
     )
-    show(output, rows, view, empty="There is no profile yet. `neo up` or `neo login` makes one.")
+    show(output, rows, view, empty="There is no profile yet. `neo up` or `neo login` creates one.")
 
 
 @app.command()
 def use(name: Annotated[str, typer.Argument(help="Name of the profile.")]) -> None:
-    """Make a profile the current one.
+    """Select the current profile.
 
     Example:
 
       neo config use default
     """
     write_profiles(read_profiles(config_file()).using(name), config_file())
-    echo(f"{name} is the current profile now.")
+    echo(f"{name} is now the current profile.")
 
 
 @app.command()
 def set_project(
     context: typer.Context, project_id: Annotated[str, typer.Argument(help="Id of the project.")]
 ) -> None:
-    """Choose the project that commands work in.
+    """Set the project that commands work in.
 
     Example:
 
@@ -59,12 +61,12 @@ def set_project(
     """
     profile = replace(profile_of(context), project_id=project_id)
     write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
-    echo(f"Profile {profile.name} works in {project_id} now.")
+    echo(f"Profile {profile.name} now works in {project_id}.")
 
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Name of the profile.")]) -> None:
-    """Forget a profile. The cloud and its credentials file stay as they are.
+    """Remove a profile. The cloud and its credentials file are kept.
 
     Example:
 
@@ -72,4 +74,4 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the profile.")]) ->
     """
     known = read_profiles(config_file())
     write_profiles(known.without(known.get(name).name), config_file())
-    echo(f"Profile {name} is forgotten.")
+    echo(f"Profile {name} is removed.")

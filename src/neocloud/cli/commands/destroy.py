@@ -1,4 +1,4 @@
-"""`neo destroy`: remove containers, networks, images, mounts and every file."""
+"""`neo destroy`: remove all containers, networks, images, mounts and files of a cloud."""
 
 import shutil
 from pathlib import Path
@@ -27,11 +27,11 @@ def destroy(
     home: Annotated[
         Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
 ) -> None:
     """Remove the cloud and every trace of it: containers, networks, images, mounts, files, its profile.
 
-    All data in it is lost, also what jobs wrote to shared file systems. Debian packages stay.
+    All data in it is lost, including files on shared file systems. Debian packages are kept.
 
     Examples:
 
@@ -45,7 +45,7 @@ def destroy(
         return
     if not yes and not typer.confirm(f"Remove the cloud in {place.path} with all its data?", err=True):
         raise typer.Abort
-    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         with stage("Stop the server"):
             stop_server(place)
         with stage("Remove containers, networks and images"):
@@ -53,7 +53,7 @@ def destroy(
         with stage("Remove files"):
             _remove_files(place.path)
     _forget_profile(place.path)
-    echo(f"Neocloud is gone from this machine; {place.path} is removed.")
+    echo(f"Neocloud is removed from this machine, with {place.path}.")
 
 
 def _remove_files(folder: Path) -> None:
@@ -65,7 +65,7 @@ def _remove_files(folder: Path) -> None:
             f"Unmount it (`umount {mounts[0]}`) and run `neo destroy` again",
         )
     try:
-        if folder.is_mount():  # a disk of its own: it is emptied and stays
+        if folder.is_mount():  # a separate disk: it is emptied and kept
             _empty(folder)
         else:
             remove_tree(folder)
@@ -83,7 +83,7 @@ def _empty(folder: Path) -> None:
 
 
 def mounts_below(folder: Path, mount_table: Path = Path("/proc/self/mountinfo")) -> list[str]:
-    """Mount points inside `folder`, deepest first."""
+    """Return the mount points inside `folder`, deepest first."""
     lines = mount_table.read_text().splitlines()
     points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
     prefix = f"{folder.resolve()}/"
@@ -91,7 +91,7 @@ def mounts_below(folder: Path, mount_table: Path = Path("/proc/self/mountinfo"))
 
 
 def _forget_profile(folder: Path) -> None:
-    """Drop the folder's profile; with the last profile go the files outside the folder too."""
+    """Remove the folder's profile and, with the last profile, the files outside the folder."""
     profiles = read_profiles(config_file())
     profile = profiles.of_home(folder)
     if profile is not None:

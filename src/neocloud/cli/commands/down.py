@@ -1,4 +1,4 @@
-"""`neo down`: stop the server, then everything that runs; keep the state."""
+"""`neo down`: stop the server, then all workloads; keep the state."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +23,10 @@ def down(
         Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
     ] = None,
 ) -> None:
-    """Stop the cloud and all that runs in it; keep its state.
+    """Stop the cloud and everything that runs in it; keep its state.
 
-    Clusters, file systems and the bill are still there after the next `neo up`. Running jobs are cut off;
-    Slurm requeues them.
+    Clusters, file systems and billing history are still there after the next `neo up`. Running jobs are
+    interrupted; Slurm requeues them.
 
     Examples:
 
@@ -37,10 +37,10 @@ def down(
     if not place.is_ours():
         say(f"There is no cloud in {place.path}; nothing to stop.")
         return
-    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         with stage("Stop the server"):
             was_running = stop_server(place)
-        with stage("Stop what runs in the cloud"):
+        with stage("Stop workloads"):
             run_server_verb(place, place.options(), "--stop-workloads")
-    echo("Neocloud is stopped." if was_running else "Neocloud was stopped already.")
-    echo(f"Its state is kept in {place.path}. Start it again: neo up. Remove it: neo destroy.")
+    echo("Neocloud is stopped." if was_running else "Neocloud was already stopped.")
+    echo(f"Its state is kept in {place.path}. Start it again with `neo up`; remove it with `neo destroy`.")

@@ -13,7 +13,7 @@ from neocloud.client.faults import inject as inject_fault
 from neocloud.core import contract
 
 app = command_group(
-    "Make an emulated cloud fail on demand.\n\n`neo up --emulator` starts one; nothing real runs in it."
+    "Make an emulated cloud fail on demand.\n\n`neo up --emulator` starts one; it runs nothing real."
     "\n\nExample:\n\n  neo emulator fault list"
 )
 fault = command_group(
@@ -25,27 +25,33 @@ app.add_typer(fault, name="fault")
 @fault.command()
 def inject(
     context: typer.Context,
-    kind: Annotated[FaultKind, typer.Argument(help="What goes wrong.")],
+    kind: Annotated[FaultKind, typer.Argument(help="Kind of fault.")],
     calls: Annotated[
         str,
-        typer.Option(help="Which calls: Service/Method, with * for any text. Needed unless --resource is."),
+        typer.Option(
+            help="Calls to fail: Service/Method, with * as a wildcard. Required without --resource."
+        ),
     ] = "",
-    count: Annotated[int, typer.Option(min=1, help="How many calls.")] = 1,
-    unlimited: Annotated[bool, typer.Option("--unlimited", help="All calls, until it is cleared.")] = False,
+    count: Annotated[int, typer.Option(min=1, help="Number of calls to fail.")] = 1,
+    unlimited: Annotated[
+        bool, typer.Option("--unlimited", help="Fail all calls until the fault is cleared.")
+    ] = False,
     resource: Annotated[
-        str, typer.Option(help="Id of the resource that it happens to: pod-crash, preemption, maintenance.")
+        str, typer.Option(help="Id of the resource for pod-crash, preemption or maintenance.")
     ] = "",
-    pod: Annotated[str, typer.Option(help="pod-crash: which pod. Default: all of the resource.")] = "",
+    pod: Annotated[str, typer.Option(help="Pod for pod-crash. Default: all pods of the resource.")] = "",
     delay: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds, for slow-call, slow-operation (default 5) and maintenance (0)."),
+        typer.Option(
+            min=0, help="Delay in seconds for slow-call, slow-operation (default 5) and maintenance (0)."
+        ),
     ] = None,
     answer_lost: Annotated[
-        bool, typer.Option("--answer-lost", help="Do the call first, and lose only its answer.")
+        bool, typer.Option("--answer-lost", help="Execute the call and lose only its answer.")
     ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Make the next calls fail, or something happen to a resource.
+    """Inject a fault into the next calls or into a resource.
 
     Examples:
 
@@ -71,7 +77,7 @@ def inject(
 
 @fault.command(name="list")
 def list_faults(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """Show the faults that were injected, oldest first, also those that are used up.
+    """List the injected faults, oldest first, including those that are used up.
 
     Example:
 
@@ -90,9 +96,9 @@ def list_faults(context: typer.Context, output: OutputOption = Format.TABLE) -> 
 @fault.command()
 def clear(
     context: typer.Context,
-    fault_id: Annotated[str, typer.Argument(help="Which one. Default: all.")] = "",
+    fault_id: Annotated[str, typer.Argument(help="Id of the fault. Default: all.")] = "",
 ) -> None:
-    """Clear one fault or all; operations that one holds up go on.
+    """Clear one fault or all; operations that were held up continue.
 
     Example:
 

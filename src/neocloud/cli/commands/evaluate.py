@@ -1,4 +1,4 @@
-"""`neo evaluate`: two models asked the same through the gateway, and compared."""
+"""`neo evaluate`: compare two models that are served through the gateway."""
 
 import json
 from pathlib import Path
@@ -26,41 +26,47 @@ app = command_group()
 def evaluate(
     context: typer.Context,
     base: Annotated[str, typer.Option(help="Model to compare with.")],
-    candidate: Annotated[str, typer.Option(help="Model to judge, e.g. the fine-tuned one.")],
+    candidate: Annotated[str, typer.Option(help="Model to evaluate, e.g. the fine-tuned one.")],
     data: Annotated[
-        Path | None, typer.Option(help="Test conversations as JSONL, which neither was trained on.")
+        Path | None, typer.Option(help="Test conversations as JSONL, used in the training of neither model.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Use only so many, drawn at random. 0: all.")] = 0,
-    metrics: Annotated[
-        list[Metric] | None, typer.Option(help="What to measure; may be given several times.")
-    ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Answers to generate.")] = 32,
-    show_samples: Annotated[int, typer.Option("--show", min=0, help="Of these in the report.")] = 5,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
-    batch: Annotated[int, typer.Option(min=1, max=256, help="Requests at a time.")] = 16,
-    context_length: Annotated[int, typer.Option(min=2, help="Judge only so many tokens of each.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Which samples are drawn.")] = 42,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Number of conversations to use, drawn at random; 0: all.")
+    ] = 0,
+    metrics: Annotated[list[Metric] | None, typer.Option(help="Metric to measure; repeatable.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Number of answers to generate.")] = 32,
+    show_samples: Annotated[
+        int, typer.Option("--show", min=0, help="Number of these answers in the report.")
+    ] = 5,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of an answer.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Number of concurrent requests.")] = 16,
+    context_length: Annotated[
+        int, typer.Option(min=2, help="Number of tokens of each conversation to evaluate.")
+    ] = 1024,
+    seed: Annotated[int, typer.Option(help="Seed for drawing samples.")] = 42,
     tasks: Annotated[
-        str, typer.Option(help="Tasks of lm-eval to run instead, e.g. bank_replies.", metavar="NAMES")
+        str, typer.Option(help="lm-eval tasks to run instead, e.g. bank_replies.", metavar="NAMES")
     ] = "",
     task_folder: Annotated[
-        Path | None, typer.Option(help="Where their YAML and JSONL files are; with --tasks.")
+        Path | None, typer.Option(help="Folder with the YAML and JSONL files of --tasks.")
     ] = None,
     tokenizer: Annotated[
-        str, typer.Option(help="The models' own, for tasks judged by likelihood.", metavar="FOLDER")
+        str, typer.Option(help="Tokenizer of the models, for tasks scored by likelihood.", metavar="FOLDER")
     ] = "",
     gateway: Annotated[
         str,
-        typer.Option(help="Another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
+        typer.Option(
+            help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"
+        ),
     ] = "",
     candidate_gateway: Annotated[
-        str, typer.Option(help="The same for the candidate alone.", metavar="URL")
+        str, typer.Option(help="URL of another API for the candidate alone.", metavar="URL")
     ] = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Compare two models that are served: perplexity, answers, speed; as a table or as JSON for jq.
+    """Compare two served models by perplexity, answers and speed, as a table or as JSON for jq.
 
-    Ctrl-C keeps what was measured: the report says that it is not complete, and the exit code is 130.
+    Ctrl-C keeps the results so far: the report is marked incomplete and the exit code is 130.
 
     Examples:
 
@@ -75,7 +81,7 @@ def evaluate(
             run_tasks(Model(one, base), Model(other, candidate), chosen, output)
         return
     if data is None:
-        raise ClientError("INVALID_ARGUMENT", "There is nothing to evaluate on", "Give --data, or --tasks")
+        raise ClientError("INVALID_ARGUMENT", "No test data was given", "Give --data, or --tasks")
     conversations = read_conversations(data, limit, seed)
     plan = Plan(
         conversations=conversations,
@@ -97,7 +103,7 @@ def evaluate(
 
 
 def _measured(models: tuple[Model, Model], plan: Plan) -> tuple[tuple[Measured, Measured], bool]:
-    """Both, as far as it got, and whether that was to the end."""
+    """Return the results of both models, and whether they are complete."""
     found = (Measured(), Measured())
     try:
         for model, measured in zip(models, found, strict=True):
@@ -109,7 +115,7 @@ def _measured(models: tuple[Model, Model], plan: Plan) -> tuple[tuple[Measured, 
         return found, False
     for model, measured in zip(models, found, strict=True):
         if measured.is_empty:
-            why = next(iter(measured.errors or measured.remarks), "nothing was asked")
+            why = next(iter(measured.errors or measured.remarks), "no request was sent")
             raise ClientError("UNAVAILABLE", f"Nothing could be measured of {model.name}: {why}")
     return found, True
 
@@ -127,6 +133,6 @@ def _print(
         for error, count in measured.errors.items():
             warn(f"{model.name}: {count} of its requests failed: {error}")
     if not made["details"]["is_complete"]:
-        warn("stopped before the end: these are the figures of what was measured until then.")
+        warn("interrupted: the report contains only the results so far.")
     if output is Format.TABLE and made["comparison"]:
-        say(f"\nCompared, per cent: {json.dumps(made['comparison'])}")
+        say(f"\nComparison in per cent: {json.dumps(made['comparison'])}")

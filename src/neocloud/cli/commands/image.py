@@ -1,4 +1,4 @@
-"""`neo image`: build container images and machine disks by hand, and import disks."""
+"""`neo image`: build container images and machine disks, and import disks."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +14,7 @@ from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of
 from neocloud.client.errors import ClientError
 
-app = command_group(
-    "Build the container images of clusters and machines, and the disks that machines start from.\n\n"
-    "Example:\n\n  neo image build machine"
-)
+app = command_group("Build container images and machine disks.\n\nExample:\n\n  neo image build machine")
 HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
 
@@ -26,32 +23,34 @@ def build(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Which ones. Default: all that `neo up` needs.", show_default=False),
+        typer.Argument(help="Names of images. Default: all that `neo up` needs.", show_default=False),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="NAME", help="With `machine`: just this disk.")
+        str | None, typer.Option("--only", metavar="NAME", help="Build only this disk of `machine`.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Start from nothing also when it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Rebuild from scratch even if it exists.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Build images that are missing or whose recipe has changed.
 
-    `neo up` does this by itself, but for what only virtual machines need: `neo image build machine` makes the
-    disks that they start from and the container image that runs them, in two to three minutes, once.
+    `neo up` does this, except for virtual machines: `neo image build machine` builds their disks and the
+    container image that runs them, once, in two to three minutes.
 
     Examples:
 
       neo image build
       neo image build machine            # before the first virtual machine
-      neo image build slurm --force      # also when it is there already
+      neo image build slurm --force      # even if it exists
     """
     if only and names != [images.MACHINE]:
-        raise ClientError("INVALID_ARGUMENT", "--only chooses a disk of `machine`", "Name that image too")
+        raise ClientError(
+            "INVALID_ARGUMENT", "--only selects a disk of `machine`", "Add `machine` to the names"
+        )
     chosen = _chosen(names)
     check_machine()
     place = Home(home_of(context, home))
     place.create()
-    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         place.keep_options(place.options())
         for name in chosen:
             with stage(f"Image {name}") as progress:
@@ -59,39 +58,37 @@ def build(
                 is_named = name in (names or chosen)
                 images.build_image(name, place.path, progress, force=force and is_named, only=part)
         if images.LAUNCHER in chosen and place.server() is not None:
-            say("The running cloud takes it within seconds; machines that run stay on what they have.")
+            say("The running cloud uses it within seconds; running machines keep their present image.")
 
 
 def _chosen(names: list[str] | None) -> list[str]:
-    """In order, with what they need."""
+    """Return the images to build, in order, with those that they need."""
     known = images.all_image_names()
     for name in names or ():
         if name not in known:
             raise ClientError(
                 "NOT_FOUND", f"There is no image named {name!r}", f"There are: {', '.join(known)}"
             )
-    wanted = names or images.image_names()
-    needed = [images.LAUNCHER] if images.MACHINE in wanted and images.LAUNCHER not in wanted else []
-    return [*needed, *wanted]
+    requested = names or images.image_names()
+    needed = [images.LAUNCHER] if images.MACHINE in requested and images.LAUNCHER not in requested else []
+    return [*needed, *requested]
 
 
 @app.command("import")
 def import_image(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A disk: qcow2 or raw.", exists=True, dir_okay=False)],
-    name: Annotated[str, typer.Option("--name", help="Of the image, for example rocky9.")],
+    file: Annotated[Path, typer.Argument(help="Disk file: qcow2 or raw.", exists=True, dir_okay=False)],
+    name: Annotated[str, typer.Option("--name", help="Name of the image, for example rocky9.")],
     family: Annotated[
-        str | None, typer.Option("--family", help="Clients ask for it. Default: the name.")
+        str | None, typer.Option("--family", help="Image family that clients select. Default: the name.")
     ] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", help="What it is, for people. Default: the name.")
-    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title for people. Default: the name.")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Take a disk that starts by itself, such as a cloud image of a distribution, as an image of machines.
+    """Import a bootable disk, such as a distribution's cloud image, as an image for machines.
 
-    It must bring cloud-init, or its machines get no network and no keys. The file is copied. A later import
-    of the same name replaces it for new machines; those that exist keep their disks.
+    It must contain cloud-init; otherwise its machines get no network and no keys. The file is copied. A
+    later import of the same name replaces it for new machines; existing ones keep their disks.
 
     Example:
 
@@ -99,7 +96,7 @@ def import_image(
     """
     place = Home(home_of(context, home))
     place.create()
-    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         place.keep_options(place.options())
         with stage(f"Import {file.name}"):
             facts = machine_disks.import_disk(
@@ -110,7 +107,7 @@ def import_image(
 
 @app.command("list")
 def list_images(context: typer.Context, output: OutputOption = Format.TABLE, home: HomeOption = None) -> None:
-    """Show the images and which version of each is built.
+    """List the images and the built version of each.
 
     Example:
 

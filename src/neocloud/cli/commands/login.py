@@ -1,4 +1,4 @@
-"""`neo login`: make a profile from a credentials file, or by signing in as a person."""
+"""`neo login`: create a profile from a credentials file, or by signing in as a person."""
 
 import os
 from pathlib import Path
@@ -21,43 +21,47 @@ app = command_group()
 @app.command()
 def login(
     context: typer.Context,
-    email: Annotated[str, typer.Argument(help="Your e-mail address, to sign in with a password.")] = "",
+    email: Annotated[str, typer.Argument(help="E-mail address, to sign in with a password.")] = "",
     credentials: Annotated[
         Path | None, typer.Option(help="Credentials file of a service account (JSON).")
     ] = None,
-    oidc: Annotated[str, typer.Option(help="Id of an OIDC federation: sign in in the browser.")] = "",
-    invitation: Annotated[str, typer.Option(help="Code of an invitation; you choose a password.")] = "",
-    code: Annotated[str, typer.Option(help="Present code of your authenticator app.")] = "",
+    oidc: Annotated[str, typer.Option(help="Id of an OIDC federation, to sign in with the browser.")] = "",
+    invitation: Annotated[str, typer.Option(help="Invitation code; prompts for a new password.")] = "",
+    code: Annotated[str, typer.Option(help="Current code of your authenticator app.")] = "",
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     endpoint: Annotated[
-        str, typer.Option(help="host:port of the gRPC API. Default: as the file or the profile says.")
+        str,
+        typer.Option(help="host:port of the gRPC API. Default: from the credentials file or the profile."),
     ] = "",
-    ca_file: Annotated[str, typer.Option(help="Certificates to trust, where the API speaks TLS.")] = "",
+    ca_file: Annotated[str, typer.Option(help="File of certificates to trust, if the API uses TLS.")] = "",
     callback_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port for the browser's answer; 0: any free.")
+        int, typer.Option(min=0, max=65535, help="Port for the browser's reply; 0: any free port.")
     ] = 0,
-    name: Annotated[str, typer.Option(help="Name of the new profile. Default: default, or you.")] = "",
-    tenant: Annotated[str, typer.Option(help="Tenant id. Default: the account's own.")] = "",
-    project: Annotated[str, typer.Option(help="Project to work in. Default: a default project.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the new profile. Default: `default`, or your account's name.")
+    ] = "",
+    tenant: Annotated[str, typer.Option(help="Tenant id. Default: the account's tenant.")] = "",
+    project: Annotated[
+        str, typer.Option(help="Id of the project to work in. Default: a default project.")
+    ] = "",
 ) -> None:
-    """Sign in, as a person or with a service account's credentials file.
+    """Sign in as a person, or with a service account's credentials file.
 
-    What was given is tried before the profile is written. `neo up` makes a profile by itself for a cloud on
-    this machine. A session lasts as long as it is used every two weeks, 90 days at most; `neo logout` ends
-    it.
+    The profile is written only after signing in has succeeded. For a cloud on this machine `neo up` creates
+    a profile. A session lasts as long as it is used every two weeks, up to 90 days; `neo logout` ends it.
 
     Examples:
 
       neo login alice@bank.example
-      neo login --oidc oidcfederation-e00abc            # in the browser
+      neo login --oidc oidcfederation-e00abc            # with the browser
       neo login --invitation CODE --endpoint cloud.example:7370 --ca-file ca.pem
       neo login --credentials /var/lib/neocloud/credentials.json
     """
     if sum(map(bool, (email, credentials, oidc, invitation))) != 1:
         raise ClientError(
             "INVALID_ARGUMENT",
-            "It is not clear how to sign in",
-            "Give one of: an e-mail address, --oidc, --invitation, --credentials",
+            "The way to sign in is not clear",
+            "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
         )
     if credentials is not None:
         profile = _with_credentials(credentials, endpoint, name or "default", tenant, project)
@@ -73,9 +77,9 @@ def login(
     with connect(profile) as client:
         answer = client.call("nebius.iam.v1.ProfileService/Get")
     write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
-    echo(f"Signed in. {profile.name} is the current profile now.")
+    echo(f"Signed in. {profile.name} is now the current profile.")
     if os.environ.get("NEOCLOUD_HOME"):
-        warn(f"NEOCLOUD_HOME is set and goes before it. Unset it, or use `neo --profile {profile.name}`.")
+        warn(f"NEOCLOUD_HOME is set and takes precedence. Unset it, or use `neo --profile {profile.name}`.")
     print_view(
         fields_table(
             [
@@ -92,12 +96,14 @@ def _with_credentials(credentials: Path, endpoint: str, name: str, tenant: str, 
     endpoint = endpoint or found.endpoint
     if not endpoint:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{credentials} does not say where the cloud is", "Add --endpoint host:port"
+            "INVALID_ARGUMENT",
+            f"{credentials} does not name the cloud's endpoint",
+            "Add --endpoint host:port",
         )
     with connect_as(found, endpoint) as client:
         account = client.call("nebius.iam.v1.ProfileService/Get").service_account_profile.info
         place = account.metadata.parent_id
-        if not place.startswith("project-"):  # The operator's account lies in its tenant.
+        if not place.startswith("project-"):  # The operator's account belongs to its tenant.
             place = project or found.project_id or signing_in.default_project(client, place)
     return Profile(
         name=name,

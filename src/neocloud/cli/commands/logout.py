@@ -18,7 +18,7 @@ app = command_group()
 
 @app.command()
 def logout(context: typer.Context) -> None:
-    """Sign out, and forget the profile.
+    """Sign out and remove the profile.
 
     Example:
 
@@ -28,8 +28,8 @@ def logout(context: typer.Context) -> None:
     if not profile.session_file:
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"Profile {profile.name!r} is a service account's, which has no session",
-            f"`neo config remove {profile.name}` forgets it",
+            f"Profile {profile.name!r} belongs to a service account, which has no session",
+            f"Remove it with `neo config remove {profile.name}`",
         )
     file = Path(profile.session_file)
     try:
@@ -37,7 +37,7 @@ def logout(context: typer.Context) -> None:
         with open_channel(profile.endpoint, profile.ca_file) as channel:
             sign_out(invoker(channel, profile.endpoint), session)
     except ClientError as error:
-        warn(f"The cloud could not be told, so the session lives there until it is revoked. {error}")
+        warn(f"The cloud could not be reached, so the session stays valid until it is revoked. {error}")
     forget_session(file)
     write_profiles(read_profiles(config_file()).without(profile.name), config_file())
-    echo(f"Signed out. Profile {profile.name} is forgotten.")
+    echo(f"Signed out. Profile {profile.name} is removed.")

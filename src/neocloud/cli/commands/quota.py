@@ -1,4 +1,4 @@
-"""`neo quota`: how much a tenant and its projects may use, and how much they do."""
+"""`neo quota`: limits and usage of a tenant and its projects."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -21,9 +21,9 @@ TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant id. Default:
 ProjectOption = Annotated[str, typer.Option("--project", help="Project id, instead of the whole tenant.")]
 
 app = command_group(
-    """How much a tenant and its projects may use, and how much they do.
+    """Limits and usage of a tenant and its projects.
 
-A project may use what its tenant has, unless it is given a limit of its own.
+A project shares the limits of its tenant unless it has a limit of its own.
 
 Examples:
 
@@ -39,10 +39,10 @@ def list_quotas(
     context: typer.Context,
     tenant: TenantOption = "",
     project: ProjectOption = "",
-    used: Annotated[bool, typer.Option("--used", help="Only what is in use.")] = False,
+    used: Annotated[bool, typer.Option("--used", help="Show only quotas in use.")] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show all quotas with their limits and usage.
+    """List all quotas with their limits and usage.
 
     Examples:
 
@@ -65,7 +65,7 @@ def list_quotas(
         for item in items
     )
     view = table(["NAME", "USED", "LIMIT", "%", "WHAT"], rows, right=["USED", "LIMIT", "%"])
-    show(output, [contract.to_dict(item) for item in items], view, empty="Nothing is in use.")
+    show(output, [contract.to_dict(item) for item in items], view, empty="No quota is in use.")
 
 
 @app.command()
@@ -101,13 +101,11 @@ def get(
 def set_limit(
     context: typer.Context,
     name: NameArgument,
-    limit: Annotated[
-        str, typer.Argument(help="The new limit: 20, 5TiB, or `default` to have the first one back.")
-    ],
+    limit: Annotated[str, typer.Argument(help="New limit: 20, 5TiB, or `default` to restore the default.")],
     tenant: TenantOption = "",
     project: ProjectOption = "",
 ) -> None:
-    """Set a limit. What is in use already stays, also when it is more.
+    """Set a limit. Resources above a lower limit are kept.
 
     Examples:
 
@@ -138,7 +136,7 @@ def _one(client: Client, parent_id: str, name: str) -> Any:
     for item in _all(client, parent_id):
         if item.metadata.name == name:
             return item
-    raise ClientError("NOT_FOUND", f"There is no quota {name!r}", "`neo quota list` shows all")
+    raise ClientError("NOT_FOUND", f"There is no quota {name!r}", "`neo quota list` lists them")
 
 
 def _parent(profile: Profile, tenant: str, project: str) -> str:
@@ -146,8 +144,8 @@ def _parent(profile: Profile, tenant: str, project: str) -> str:
     if not found:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"Profile {profile.name!r} names no tenant",
-            "Give --tenant or --project; `neo iam tenant list` shows the tenants",
+            f"Profile {profile.name!r} has no tenant",
+            "Give --tenant or --project; `neo iam tenant list` lists the tenants",
         )
     return found
 
@@ -160,7 +158,7 @@ def _number(text: str) -> int:
             return int(number) << 10 * power
     if text.strip().isdecimal():
         return int(text)
-    raise ClientError("INVALID_ARGUMENT", f"{text!r} is no limit", "Write 20, 5TiB or default")
+    raise ClientError("INVALID_ARGUMENT", f"{text!r} is not a limit", "Write 20, 5TiB or default")
 
 
 def _amount(value: int, item: Any) -> str:

@@ -1,4 +1,4 @@
-"""`neo session`: where you are signed in, and ending it."""
+"""`neo session`: list and revoke sign-in sessions, print a token."""
 
 from typing import Annotated
 
@@ -11,16 +11,16 @@ from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 SERVICE = "neocloud.iam.v1.SessionService"
-app = command_group("Where people are signed in.\n\nExample:\n\n  neo session list")
+app = command_group("Sign-in sessions.\n\nExample:\n\n  neo session list")
 
 
 @app.command("list")
 def list_sessions(
     context: typer.Context,
-    user: Annotated[str, typer.Option(help="Id of another user account, for admins.")] = "",
+    user: Annotated[str, typer.Option(help="Id of another user account (admins only).")] = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List sessions: yours, or another user's.
+    """List your sessions, or another user's.
 
     Examples:
 
@@ -47,10 +47,12 @@ def list_sessions(
 def revoke(
     context: typer.Context,
     session_id: Annotated[str, typer.Argument(help="Id of the session.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="All of yours, this one too.")] = False,
-    user: Annotated[str, typer.Option(help="All of this user account, for admins.")] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Revoke all of yours, including this one.")
+    ] = False,
+    user: Annotated[str, typer.Option(help="Revoke all of this user account (admins only).")] = "",
     service_account: Annotated[
-        str, typer.Option(help="All tokens that this service account has been given, for admins.")
+        str, typer.Option(help="Revoke all tokens of this service account (admins only).")
     ] = "",
 ) -> None:
     """End sessions; their tokens stop working within a second.
@@ -68,7 +70,7 @@ def revoke(
     }
     chosen = {field: value for field, value in named.items() if value}
     if len(chosen) + bool(session_id) != 1:
-        raise typer.BadParameter("Give the id of a session, or one of --all, --user, --service-account.")
+        raise typer.BadParameter("Give a session id, or one of --all, --user, --service-account.")
     with client_of(context) as client:
         if session_id:
             client.call(f"{SERVICE}/Revoke", {"id": session_id})
@@ -79,9 +81,9 @@ def revoke(
 
 @app.command()
 def token(context: typer.Context) -> None:
-    """Print an access token, for other programs.
+    """Print an access token for other programs.
 
-    It is good for an hour at most. Who has it can do what you can do.
+    It is valid for an hour at most. Anyone who has it can act as you.
 
     Examples:
 

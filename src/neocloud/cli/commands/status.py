@@ -1,4 +1,4 @@
-"""`neo status`: what runs, where its state lies, what the machine offers, which clusters there are."""
+"""`neo status`: state of the cloud, its machine and its clusters."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -37,9 +37,9 @@ def status(
         Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
     ] = None,
 ) -> None:
-    """Show what runs, where its state lies, which engine, which accelerators, and the clusters.
+    """Show the state of the cloud: its server, engine, accelerators and clusters.
 
-    The exit code is 0 when the cloud runs and 5 when it does not.
+    The exit code is 0 if the cloud is running and 5 if it is not.
 
     Examples:
 
@@ -54,7 +54,7 @@ def status(
         "is_emulator": place.options().emulator,
     }
     if server is not None:
-        report |= _ask(place, server)
+        report |= _running_report(place, server)
     if output is not Format.TABLE:
         show(output, report, fields_table(()))
     elif server is None:
@@ -65,7 +65,7 @@ def status(
         raise typer.Exit(5)
 
 
-def _ask(place: Home, server: RunningServer) -> dict[str, Any]:
+def _running_report(place: Home, server: RunningServer) -> dict[str, Any]:
     profile = profile_of_home(place.path, "home")
     with connect(profile) as client:
         details = get_json(server.http, "/status", client.tokens.token())
@@ -118,7 +118,11 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
         ("Project", report["project_id"]),
         ("Services", ", ".join(report.get("services") or ())),
     ]
-    machine = _engine_rows(engine) if engine else [("Machine", "shown to admins and editors of the operator")]
+    machine = (
+        _engine_rows(engine)
+        if engine
+        else [("Machine", "visible only to admins and editors of the operator")]
+    )
     print_view(fields_table([*rows, *machine]))
     for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
@@ -131,7 +135,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
             table(["SLURM CLUSTER", "STATE", "WORKERS", "ID"], clusters, right=["WORKERS"]),
         )
     else:
-        echo("No Slurm cluster yet. Make one: neo slurm cluster create NAME --workers 2")
+        echo("No Slurm cluster yet. Create one: neo slurm cluster create NAME --workers 2")
 
 
 def _engine_rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""`neo tco`: what a cluster costs to own, and a conversation on it."""
+"""`neo tco`: total cost of owning a cluster, and of a conversation on it."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -28,33 +28,45 @@ def tco(
     context: typer.Context,
     changed: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A parameter of the plan; see --parameters.", metavar="NAME=VALUE"),
+        typer.Option("--set", help="Set a parameter of the plan; see --parameters.", metavar="NAME=VALUE"),
     ] = None,
     tokens_per_second: Annotated[
-        list[str] | None, typer.Option(help="How fast a model writes, e.g. 41.5.", metavar="NUMBER")
+        list[str] | None, typer.Option(help="Generation speed of a model, e.g. 41.5.", metavar="NUMBER")
     ] = None,
     scenario: Annotated[
-        list[str] | None, typer.Option(help="The same with a name.", metavar="NAME=NUMBER")
+        list[str] | None, typer.Option(help="Generation speed with a name.", metavar="NAME=NUMBER")
     ] = None,
     measure: Annotated[
-        str, typer.Option(help="Measure this model through the gateway, one stream and 16.", metavar="MODEL")
+        str,
+        typer.Option(
+            help="Measure this model through the gateway, with one stream and with 16.", metavar="MODEL"
+        ),
     ] = "",
     hosted: Annotated[
         list[str] | None,
-        typer.Option(help="A hosted model, dollars per million tokens in and out.", metavar="NAME=IN/OUT"),
+        typer.Option(
+            help="Hosted model to compare with: dollars per million input and output tokens.",
+            metavar="NAME=IN/OUT",
+        ),
     ] = None,
     gateway: Annotated[
         str,
-        typer.Option(help="Another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
+        typer.Option(
+            help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"
+        ),
     ] = "",
-    parameters: Annotated[bool, typer.Option("--parameters", help="Only list what --set can set.")] = False,
-    guide: Annotated[bool, typer.Option("--guide", help="Only show what to ask before choosing.")] = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="List the parameters of --set and exit.")
+    ] = False,
+    guide: Annotated[
+        bool, typer.Option("--guide", help="Show the questions to answer before choosing, and exit.")
+    ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what a cluster costs to own: what it costs in a month, what a conversation costs on it at which
-    speed, and from how many conversations on it beats hosted models. Prices are those of the price list.
+    """Show the total cost of owning a cluster and of a conversation on it: cost per month, cost per
+    conversation by speed, and the break-even with hosted models. Prices come from the price list.
 
-    Without options it is the published plan and its three speeds; the notes say where that table is wrong.
+    Without options it shows the published plan and its three speeds; notes point out errors in that table.
 
     Examples:
 
@@ -138,7 +150,7 @@ def _hosted_rows(answer: Any) -> View:
 
 
 def money(text: str) -> str:
-    """To the cent; what is less, to all its digits."""
+    """Return dollars to the cent; smaller amounts with all their digits."""
     if not text:
         return "none a day"
     amount = Decimal(text)
@@ -175,6 +187,6 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{option} {text!r} is no NAME=VALUE", f"Write {option} NAME=VALUE"
+            "INVALID_ARGUMENT", f"{option} {text!r} is not NAME=VALUE", f"Write {option} NAME=VALUE"
         )
     return name, value

@@ -1,4 +1,4 @@
-"""`neo up`: check the machine, build missing images, start the server, make a profile."""
+"""`neo up`: check the machine, build missing images, start the server, create a profile."""
 
 import os
 from argparse import ArgumentTypeError
@@ -91,16 +91,16 @@ def up(
 ) -> None:
     """Start the cloud on this machine.
 
-    Builds the container images if they are not there (some minutes, once), starts the server and makes a
-    profile, so that every other command finds it. Run again, it reuses what is there. Options are kept for
-    the next `neo up`. What virtual machines need is built apart, by `neo image build machine`.
+    Builds missing container images (some minutes, once), starts the server and creates a profile, so that
+    other commands find it. Run again, it reuses the existing state. Options are kept for the next `neo up`.
+    Images of virtual machines are built separately, by `neo image build machine`.
 
     Examples:
 
       neo up
       neo up --home /srv/cloud                 # keep the state elsewhere
       neo up --grpc-port 0 --http-port 0       # any free ports
-      neo up --emulator                        # for tests: nothing real, any free ports, a temporary folder
+      neo up --emulator                        # for tests: runs nothing real, free ports, temporary folder
     """
     os.umask(0o077)
     database = _database(context, database_url, database_url_file)
@@ -108,7 +108,7 @@ def up(
     place = emulator_home(home) if emulator else Home(home_of(context, home))
     is_first = not place.was_started()
     place.create()
-    with place.locked(lambda: say(f"Another neo is at work on {place.path}; waiting for it.")):
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         options = _options(
             place.options(),
             grpc_port=0 if emulator and is_first and grpc_port is None else grpc_port,
@@ -144,10 +144,12 @@ def up(
 
 
 def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | None) -> int | None:
-    """The port that was asked for, the one of before, or the usual one; None for no TLS."""
+    """Return the given port, the previous one, or the default; None without TLS."""
     if tls is False:
         if port is not None or host:
-            raise ClientError("INVALID_ARGUMENT", "--no-tls cannot go with --tls-port or --host", "Drop one")
+            raise ClientError(
+                "INVALID_ARGUMENT", "--no-tls cannot be combined with --tls-port or --host", "Drop one"
+            )
         return None
     if port is not None:
         return port
@@ -182,7 +184,9 @@ def _database(context: typer.Context, url: str | None, file: Path | None) -> dic
             "INVALID_ARGUMENT", f"{option}: {what}", next_step or "Name a file of yours with the URL"
         ) from error
     if file and is_argument:
-        raise ClientError("INVALID_ARGUMENT", "--database-url cannot go with --database-url-file", "Drop one")
+        raise ClientError(
+            "INVALID_ARGUMENT", "--database-url cannot be combined with --database-url-file", "Drop one"
+        )
     if file:
         return {"database_url": "", "database_url_file": str(file.absolute())}
     return {} if url is None else {"database_url": url, "database_url_file": ""}
@@ -201,7 +205,7 @@ def _opened_ranges(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _options(kept: Options, *, tls_port: int | None, **given: Any) -> Options:
-    """What was given now over what was given before."""
+    """Return the previous options, overridden by those given now."""
     return replace(
         kept, tls_port=tls_port, **{name: value for name, value in given.items() if value is not None}
     )
@@ -215,7 +219,7 @@ def _start(place: Home, options: Options) -> RunningServer:
                 images.build_image(name, place.path, show)
     with stage("Start the server"):
         server = start_server(place, options)
-    # Only what worked is kept: a port that was taken must not be tried again by the next `neo up`.
+    # Options are kept only after a successful start: the next `neo up` must not retry a port that is in use.
     place.keep_options(options)
     return server
 
@@ -229,7 +233,7 @@ def _make_profile(place: Home) -> Profile:
 
 def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_new: bool) -> None:
     is_emulator = place.options().emulator
-    echo("Neocloud is running." if is_new else "Neocloud is running already; nothing was changed.")
+    echo("Neocloud is running." if is_new else "Neocloud is already running; nothing was changed.")
     if is_emulator:
         echo(NOTHING_REAL)
     print_view(
@@ -255,6 +259,6 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
 
 
 def _short(path: Path) -> str:
-    """With ~ for the home directory."""
+    """Return the path with ~ for the home directory."""
     user_home = os.path.expanduser("~")
     return str(path).replace(user_home, "~", 1) if str(path).startswith(user_home + "/") else str(path)

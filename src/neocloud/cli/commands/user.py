@@ -1,4 +1,4 @@
-"""`neo user`: people who may sign in. Passwords that are made are printed once and kept nowhere."""
+"""`neo user`: people who may sign in. Generated passwords are printed once and stored nowhere."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ USERS = "neocloud.iam.v1.UserService"
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 IAM = "nebius.iam.v1"
 app = command_group(
-    "People who may sign in.\n\nExample:\n\n  neo user create alice@bank.example --group editors"
+    "Users: people who may sign in.\n\nExample:\n\n  neo user create alice@bank.example --group editors"
 )
 
 UserArgument = Annotated[str, typer.Argument(help="E-mail address, or id of the user account.")]
@@ -33,7 +33,7 @@ def create(
     group: GroupsOption = None,
     password_stdin: StdinOption = False,
 ) -> None:
-    """Make a user with a password.
+    """Create a user with a password.
 
     Examples:
 
@@ -43,10 +43,10 @@ def create(
     request = {"parent_id": tenant_of(context), "email": email, "name": name, "password": password}
     with client_of(context) as client:
         group_ids = [_group_id(client, request["parent_id"], each) for each in group or []]
-        made = client.call(f"{USERS}/Create", request)
-        _add(client, made.tenant_user_account_id, group_ids)
-    echo(f"Made user {email} ({made.tenant_user_account_id}).")
-    _print_password(made.generated_password)
+        created = client.call(f"{USERS}/Create", request)
+        _add(client, created.tenant_user_account_id, group_ids)
+    echo(f"Created user {email} ({created.tenant_user_account_id}).")
+    _print_password(created.generated_password)
 
 
 @app.command("list")
@@ -70,7 +70,7 @@ def list_users(context: typer.Context, output: OutputOption = Format.TABLE) -> N
         for item in items
     )
     view = table(["E-MAIL", "NAME", "STATE", "SIGNS IN BY", "ID"], rows)
-    show(output, items, view, empty="There are no users. `neo user create EMAIL` makes one.")
+    show(output, items, view, empty="There are no users. `neo user create EMAIL` creates one.")
 
 
 @app.command()
@@ -78,11 +78,11 @@ def invite(
     context: typer.Context,
     email: Annotated[str, typer.Argument(help="E-mail address.")],
     group: GroupsOption = None,
-    days: Annotated[int, typer.Option(min=1, max=30, help="For how long the invitation is good.")] = 7,
+    days: Annotated[int, typer.Option(min=1, max=30, help="Days until the invitation expires.")] = 7,
 ) -> None:
-    """Invite somebody, who chooses a password by themselves.
+    """Invite a person, who chooses a password.
 
-    No mail is sent: hand the printed code over by a way you trust.
+    No mail is sent: deliver the printed code over a channel that you trust.
 
     Example:
 
@@ -108,7 +108,7 @@ def invite(
 
 @app.command()
 def set_password(context: typer.Context, user: UserArgument, password_stdin: StdinOption = False) -> None:
-    """Give a user another password, and end their sessions.
+    """Set a new password for a user and end their sessions.
 
     Example:
 
@@ -118,20 +118,20 @@ def set_password(context: typer.Context, user: UserArgument, password_stdin: Std
     with client_of(context) as client:
         request = {"id": user_id(client, tenant_of(context), user), "password": password}
         answer = client.call(f"{USERS}/SetPassword", request)
-    echo(f"{user} has another password; all their sessions have ended.")
+    echo(f"The password of {user} is changed; all their sessions have ended.")
     _print_password(answer.generated_password)
 
 
 @app.command()
 def change_password(context: typer.Context) -> None:
-    """Change your own password, and end your other sessions.
+    """Change your own password and end your other sessions.
 
     Example:
 
       neo user change-password
     """
     request = {
-        "current_password": ask_password("Present password", from_stdin=False),
+        "current_password": ask_password("Current password", from_stdin=False),
         "new_password": ask_new_password(from_stdin=False),
     }
     with client_of(context) as client:
@@ -147,59 +147,59 @@ def second_factor(context: typer.Context) -> None:
 
       neo user second-factor
     """
-    password = ask_password("Present password", from_stdin=False)
+    password = ask_password("Current password", from_stdin=False)
     with client_of(context) as client:
         begun = client.call(f"{USERS}/StartTotp", {"current_password": password})
-        say(f"Add this to your authenticator app, or type the secret {begun.secret}:\n\n  {begun.uri}\n")
-        client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code that it shows", err=True)})
-    echo("From now on a code is needed to sign in.")
+        say(f"Add this to your authenticator app, or enter the secret {begun.secret}:\n\n  {begun.uri}\n")
+        client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code shown in the app", err=True)})
+    echo("Signing in now requires a code.")
 
 
 @app.command()
 def remove_second_factor(context: typer.Context, user: UserArgument) -> None:
-    """Let somebody in who lost their authenticator app.
+    """Remove the second factor of a user who lost their authenticator app.
 
     Example:
 
       neo user remove-second-factor alice@bank.example
     """
-    _about(context, user, f"{USERS}/RemoveTotp")
-    echo(f"{user} signs in with the password alone now.")
+    _call_for_user(context, user, f"{USERS}/RemoveTotp")
+    echo(f"{user} now signs in with the password alone.")
 
 
 @app.command()
 def block(context: typer.Context, user: UserArgument) -> None:
-    """End a user's sessions and let them in no more.
+    """Block a user: end their sessions and refuse new ones.
 
     Example:
 
       neo user block alice@bank.example
     """
-    _about(context, user, f"{ACCOUNTS}/Block")
+    _call_for_user(context, user, f"{ACCOUNTS}/Block")
     echo(f"{user} is blocked.")
 
 
 @app.command()
 def unblock(context: typer.Context, user: UserArgument) -> None:
-    """Let a blocked user in again.
+    """Unblock a user.
 
     Example:
 
       neo user unblock alice@bank.example
     """
-    _about(context, user, f"{ACCOUNTS}/Unblock")
+    _call_for_user(context, user, f"{ACCOUNTS}/Unblock")
     echo(f"{user} may sign in again.")
 
 
 @app.command()
 def delete(context: typer.Context, user: UserArgument) -> None:
-    """Remove a user, with their memberships and sessions.
+    """Delete a user with their memberships and sessions.
 
     Example:
 
       neo user delete alice@bank.example
     """
-    _about(context, user, f"{USERS}/Delete")
+    _call_for_user(context, user, f"{USERS}/Delete")
     echo(f"{user} is deleted.")
 
 
@@ -208,12 +208,12 @@ def tenant_of(context: typer.Context) -> str:
     if profile.tenant_id:
         return profile.tenant_id
     raise ClientError(
-        "INVALID_ARGUMENT", f"Profile {profile.name!r} names no tenant", "Sign in again with --tenant ID"
+        "INVALID_ARGUMENT", f"Profile {profile.name!r} has no tenant", "Sign in again with --tenant ID"
     )
 
 
 def user_id(client: Client, tenant_id: str, user: str) -> str:
-    """Of an address or an id. Raises ClientError when nobody or several have the address."""
+    """Return the id for an address or id. Raises ClientError if none or several have the address."""
     if "@" not in user:
         return user
     found = [
@@ -227,14 +227,14 @@ def user_id(client: Client, tenant_id: str, user: str) -> str:
         raise ClientError(
             "FAILED_PRECONDITION", f"{user} has several accounts", f"Name one: {', '.join(found)}"
         )
-    raise ClientError("NOT_FOUND", f"There is no user {user}", "`neo user list` shows them")
+    raise ClientError("NOT_FOUND", f"There is no user {user}", "`neo user list` lists the users")
 
 
 def _users(client: Client, tenant_id: str) -> Any:
     return client.list_all(f"{IAM}.TenantUserAccountWithAttributesService/List", {"parent_id": tenant_id})
 
 
-def _about(context: typer.Context, user: str, path: str) -> None:
+def _call_for_user(context: typer.Context, user: str, path: str) -> None:
     with client_of(context) as client:
         client.call(path, {"id": user_id(client, tenant_of(context), user)})
 
@@ -254,5 +254,5 @@ def _add(client: Client, account_id: str, group_ids: list[str]) -> None:
 
 def _print_password(password: str) -> None:
     if password:
-        say("The password, which is shown only now:")
+        say("Generated password, shown only once:")
         echo(password)

@@ -1,4 +1,4 @@
-"""`neo whoami`: as whom commands are run."""
+"""`neo whoami`: the account, tenant and project that commands use."""
 
 import typer
 
@@ -13,7 +13,7 @@ app = command_group()
 
 @app.command()
 def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """Show as whom commands are run, and where.
+    """Show the account, tenant and project that commands use.
 
     Examples:
 

@@ -1,7 +1,7 @@
 """Build the commands of a product: `neo compute filesystem create --name data --size-gibibytes 10`.
 
 Each command is a function made from a noun, a verb and the flags of its request. Typer reads a function's
-signature, so the signature is what is put together here.
+signature, so this module builds the signature.
 """
 
 import inspect
@@ -24,7 +24,7 @@ Body = Callable[..., None]
 
 
 def product_app(product: str, about: str, *examples: str) -> typer.Typer:
-    """The command group of one product. The examples are whole command lines."""
+    """Return the command group of one product. The examples are whole command lines."""
     lines = "\n".join(f"  {example}" for example in examples)
     app = command_group(f"{about}\n\nExamples:\n\n{lines}\n")
     add_nouns(app, product)
@@ -32,7 +32,7 @@ def product_app(product: str, about: str, *examples: str) -> typer.Typer:
 
 
 def add_nouns(app: typer.Typer, product: str) -> None:
-    """A group of commands for each noun of the product."""
+    """Add a group of commands for each noun of the product."""
     for noun in PRODUCTS[product]:
         group = command_group(f"{noun.about}\n\n{_group_example(product, noun)}")
         for verb in noun.verbs:
@@ -76,19 +76,19 @@ def _create(noun: Noun, verb: str) -> Built:
         **_parent(noun),
         **_flag_parameters(flags, noun),
         **_labels(),
-        **_file("Take the resource from a YAML or JSON file; flags come on top."),
+        **_file("Read the resource from a YAML or JSON file; flags override it."),
         **_no_wait(),
         **_output(),
     }
-    return parameters, verbs.create(flags), f"Make {noun.one} and wait until it is there.", noun.example
+    return parameters, verbs.create(flags), f"Create {noun.one} and wait until it is ready.", noun.example
 
 
 def _issue(noun: Noun, verb: str) -> Built:
-    """Like create, for what answers with a secret instead of an operation."""
+    """Build the parameters of a verb that creates a resource and answers with a secret."""
     parameters, _, _, example = _create(noun, verb)
     flags = [flag for flag in flags_of(noun.rpc(verb).input.DESCRIPTOR) if flag.path[:1] != IDENTITY]
     del parameters["no_wait"], parameters["file"]
-    return parameters, verbs.issue(flags), f"Make {noun.one}; its token is shown this once.", example
+    return parameters, verbs.issue(flags), f"Create {noun.one}; its token is shown only once.", example
 
 
 def _update(noun: Noun, verb: str) -> Built:
@@ -98,11 +98,11 @@ def _update(noun: Noun, verb: str) -> Built:
         "name": (Annotated[str, typer.Option(help="New name.")], ""),
         **_flag_parameters(flags, noun),
         **_labels(),
-        **_file("Take new values from a YAML or JSON file; what it does not name stays."),
+        **_file("Read new values from a YAML or JSON file; other fields keep their values."),
         **_no_wait(),
         **_output(),
     }
-    about = f"Change {noun.one}; what is not named stays as it is."
+    about = f"Change {noun.one}; other fields keep their values."
     return parameters, verbs.update(flags), about, "ID --label team=risk"
 
 
@@ -114,13 +114,13 @@ def _get(noun: Noun, verb: str) -> Built:
 
 
 def _delete(noun: Noun, verb: str) -> Built:
-    yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+    yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")]
     parameters: Parameters = {**_target(noun), "yes": (yes, False), **_no_wait()}
     return parameters, verbs.delete, f"Delete {noun.one}.", "ID --yes"
 
 
 def _other(noun: Noun, verb: str) -> Built:
-    """Lists, and verbs of the noun's own."""
+    """Build the parameters of a list or of a verb of the noun's own."""
     request = noun.rpc(verb).input.DESCRIPTOR
     flags = [flag for flag in flags_of(request) if flag.path not in (("id",), ("parent_id",))]
     flags = [flag for flag in flags if flag.path[-1] not in HIDDEN_IN_LISTS]
@@ -138,11 +138,11 @@ def _other(noun: Noun, verb: str) -> Built:
 
 
 def _about(noun: Noun, verb: str) -> str:
-    if verb == "Get":  # of what has neither id nor name
+    if verb == "Get":  # of a noun that has neither id nor name
         return noun.about
     if verb != "List":
         return OTHER_VERBS[verb]
-    owners = {Parent.NOTHING: "all", Parent.GIVEN: "those of what --parent-id names"}
+    owners = {Parent.NOTHING: "all", Parent.GIVEN: "those of one parent"}
     return f"List {owners.get(noun.parent, f'those of the {noun.parent}')}."
 
 
@@ -162,7 +162,7 @@ def _parent(noun: Noun) -> Parameters:
     if noun.parent is Parent.GIVEN:
         return {
             "parent_id": (
-                Annotated[str, typer.Option(help="Id of what it belongs to.")],
+                Annotated[str, typer.Option(help="Id of the parent.")],
                 inspect.Parameter.empty,
             )
         }
@@ -189,7 +189,10 @@ def _file(text: str) -> Parameters:
 
 def _no_wait() -> Parameters:
     return {
-        "no_wait": (Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is done.")], False)
+        "no_wait": (
+            Annotated[bool, typer.Option("--no-wait", help="Return without waiting for the operation.")],
+            False,
+        )
     }
 
 
@@ -198,7 +201,7 @@ def _output() -> Parameters:
 
 
 def _sample(flag: Flag) -> str:
-    """A plausible use of a flag, for the example."""
+    """Return a plausible use of a flag for the example."""
     samples: Mapping[Any, str] = {int | None: "10", bool | None: "", float | None: "0.5"}
     word = "ID" if flag.option.endswith("-id") else "VALUE"
     value = samples.get(flag.annotation, "'{...}'" if flag.is_json else word)

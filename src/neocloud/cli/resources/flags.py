@@ -1,7 +1,7 @@
-"""Flags from the fields of a message, and back: what was typed becomes a request in the contract's JSON form.
+"""Flags derived from the fields of a message, and requests built from the flags.
 
 Scalars, enums and lists of scalars are flags of their own, nested messages are flattened with a hyphen
-(`--login-port`), maps are NAME=VALUE, and what is deeper is given as JSON. Of a list of objects the first
+(`--login-port`), maps are NAME=VALUE, and deeper messages are given as JSON. For a list of objects the first
 field is enough: `--cidr 10.1.0.0/24` is `{"cidr": "10.1.0.0/24"}`.
 """
 
@@ -29,14 +29,14 @@ class Flag:
     """One option of a command and the field it fills."""
 
     path: tuple[str, ...]
-    """Field names from the request's top: ("spec", "size_gibibytes")."""
+    """Field names from the top of the request: ("spec", "size_gibibytes")."""
     option: str
     annotation: Any
     help: str
     is_json: bool = False
     is_map: bool = False
     first_fields: tuple[tuple[str, bool], ...] = ()
-    """Of a list of objects: the way to the first plain field, each step with whether it is a list."""
+    """For a list of objects: the path to the first plain field, each step with whether it is a list."""
 
     @property
     def parameter(self) -> str:
@@ -62,7 +62,7 @@ class Flag:
 
 
 def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> list[Flag]:
-    """The flags that fill a message. Fields that only the cloud sets have none, and `spec` needs no word."""
+    """Return the flags that fill a message, without output-only fields; `spec` adds no prefix."""
     found: list[Flag] = []
     for field in descriptor.fields:
         if contract.annotations(field).is_output_only:
@@ -78,7 +78,7 @@ def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> l
 
 
 def fill(request: dict[str, Any], flags: Iterable[Flag], given: Mapping[str, Any]) -> list[str]:
-    """Put what was typed into the request; the paths of those fields."""
+    """Put the given values into the request and return the paths of their fields."""
     paths: list[str] = []
     for flag in flags:
         value = given.get(flag.parameter)
@@ -93,7 +93,7 @@ def fill(request: dict[str, Any], flags: Iterable[Flag], given: Mapping[str, Any
 
 
 def option(flag: Flag, *shortcuts: str) -> Any:
-    """The annotation Typer reads; a boolean can be set and unset, because false is a value too."""
+    """Return the annotation that Typer reads; a boolean gets `--no-`, because false is a value too."""
     is_switch = flag.annotation == bool | None
     words = f"{flag.option}/--no-{flag.option.removeprefix('--')}" if is_switch else flag.option
     return Annotated[flag.annotation, typer.Option(words, *shortcuts, help=flag.help, show_default=False)]
@@ -124,7 +124,7 @@ def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
 
 
 def _alternatives(field: Any) -> str:
-    """Members of a oneof exclude each other; say so."""
+    """Return the help text of a oneof's member, which excludes the others."""
     group = field.containing_oneof
     if group is None or len(group.fields) < 2:
         return ""
@@ -145,7 +145,7 @@ def _is_nested(field: Any) -> bool:
 
 
 def _first_fields(descriptor: Any) -> Iterable[tuple[str, bool]]:
-    """Down the first fields to one that is text; nothing where there is none."""
+    """Follow the first fields down to a string field; nothing if there is none."""
     first = descriptor.fields[0]
     if first.message_type is None:
         return [(first.name, first.is_repeated)] if first.cpp_type == first.CPPTYPE_STRING else []
@@ -170,25 +170,27 @@ def _parsed(text: str, name: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{name} is no JSON: {error}", "Quote it for the shell with '...'"
+            "INVALID_ARGUMENT", f"{name} is not valid JSON: {error}", "Quote it for the shell with '...'"
         ) from error
 
 
 def read_manifest(text: str, where: str) -> dict[str, Any]:
-    """A resource as YAML or JSON, in the form that `--output yaml` prints."""
+    """Parse a resource in YAML or JSON, in the form that `--output yaml` prints."""
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{where} is no YAML: {error}", "Correct it and try again"
+            "INVALID_ARGUMENT", f"{where} is not valid YAML: {error}", "Correct it and try again"
         ) from error
     if not isinstance(document, dict):
-        raise ClientError("INVALID_ARGUMENT", f"{where} holds no resource", "It needs `metadata` and `spec`")
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{where} contains no resource", "It needs `metadata` and `spec`"
+        )
     return document
 
 
 def paths_in(document: Any, prefix: Sequence[str] = ()) -> list[str]:
-    """The paths of all values in a manifest; lists and maps are one value."""
+    """Return the paths of all values in a manifest; a list is one value."""
     if isinstance(document, dict) and document:
         return [path for key, value in document.items() for path in paths_in(value, (*prefix, str(key)))]
     return [".".join(prefix)]

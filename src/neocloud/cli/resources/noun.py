@@ -1,6 +1,6 @@
-"""What the command line must know of a noun: its service, whom it belongs to, which verbs it has.
+"""A noun of the command line: its service, its parent and its verbs.
 
-Everything else (its verbs' flags, its columns) is read from the contract.
+Everything else (flags, columns) is read from the contract.
 """
 
 import re
@@ -13,13 +13,13 @@ from neocloud.core import contract
 
 
 class Parent(StrEnum):
-    """What a noun belongs to, and so what `--parent-id` is when it is not given."""
+    """The parent of a noun, which is the default of `--parent-id`."""
 
     NOTHING = "nothing"
     TENANT = "tenant"
     PROJECT = "project"
     GIVEN = "given"
-    """Something that the caller must name."""
+    """The caller must name it."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Noun:
     verbs: tuple[str, ...]
     about: str
     example: str = ""
-    """Flags that a person would give on create, or else on the first verb."""
+    """Typical arguments of create, or else of the first verb."""
     shortcuts: tuple[tuple[str, str], ...] = ()
-    """Shorter names of flags: the path of the field, and the other name."""
+    """Shorter flag names: pairs of a field's path and its other name."""
     called: str = ""
-    """A shorter name than its service's, where its product says the rest."""
+    """A name shorter than the service's, where the product makes it clear."""
 
     @property
     def name(self) -> str:
@@ -42,12 +42,12 @@ class Noun:
 
     @property
     def words(self) -> str:
-        """For sentences: "service account"."""
+        """The name in a sentence: "service account"."""
         return self.name.replace("-", " ")
 
     @property
     def one(self) -> str:
-        """With its article: "an access permit"."""
+        """The name with its article: "an access permit"."""
         return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.words}"
 
     def rpc(self, verb: str) -> contract.Rpc:
@@ -55,43 +55,43 @@ class Noun:
 
 
 OTHER_VERBS: Mapping[str, str] = {
-    "Activate": "Let it be used again.",
-    "Cancel": "End it for good; what it kept stays until it is deleted.",
-    "BatchGet": "Show several at once.",
-    "Block": "End its sessions and let it in no more.",
-    "CreateDefault": "Make what a new project has, and wait until it is there.",
-    "Deactivate": "Let it be used no more, until it is activated again.",
-    "GetByInstance": "Show what is planned for one instance.",
+    "Activate": "Activate one again.",
+    "Cancel": "Cancel one; its data is kept until it is deleted.",
+    "BatchGet": "Show several by id.",
+    "Block": "Block one: end its sessions and refuse new ones.",
+    "CreateDefault": "Create the defaults of a new project and wait until they are ready.",
+    "Deactivate": "Deactivate one until it is activated again.",
+    "GetByInstance": "Show the maintenance planned for one instance.",
     "GetLatestByFamily": "Show the newest one of a family.",
-    "GetSecret": "Print its secret.",
-    "GetWithAttributes": "Show one with the name and address of the account.",
-    "ListActive": "List what is planned or under way.",
-    "ListAggregated": "List those of all regions; this cloud has one, so it is the same as list.",
-    "ListCheckpoints": "List its checkpoints, the newest first.",
-    "ListEvents": "List what happened, the oldest first.",
+    "GetSecret": "Print the secret of one.",
+    "GetWithAttributes": "Show one with the account's name and e-mail address.",
+    "ListActive": "List those planned or in progress.",
+    "ListAggregated": "List those of all regions; a cloud has one region, so the result is the same as list.",
+    "ListCheckpoints": "List the checkpoints of one, newest first.",
+    "ListEvents": "List the events of one, oldest first.",
     "ListByAccount": "List those of one account.",
     "ListByDisk": "List those of one disk.",
     "ListByNetwork": "List those of one network.",
     "ListByPool": "List those of one pool.",
     "ListBySourcePool": "List those taken from one pool.",
     "ListBySubnet": "List those of one subnet.",
-    "ListMemberOf": "List the groups that one account is in.",
-    "ListMembers": "List who is in a group.",
-    "ListMembersWithAttributes": "List who is in a group, with names and addresses.",
-    "ListPublic": "List those that came with the cloud.",
-    "ReadLog": "Print the last lines of its log.",
-    "ReadSerialLog": "Print what it wrote to its serial console.",
-    "Pause": "Stop it after a checkpoint.",
-    "Resume": "Let it go on from its newest checkpoint, also after a failure.",
-    "Restart": "Start it anew, whatever it is doing.",
-    "Revoke": "End them all.",
-    "SetClientSecret": "Give it the secret that the provider has issued.",
-    "Start": "Start it, and wait until it runs.",
-    "Stop": "Stop it in order.",
-    "Unblock": "Let it in again.",
-    "Wake": "Start it if it sleeps, as a request to it would.",
+    "ListMemberOf": "List the groups that an account belongs to.",
+    "ListMembers": "List the members of a group.",
+    "ListMembersWithAttributes": "List the members of a group with names and e-mail addresses.",
+    "ListPublic": "List those that are provided with the cloud.",
+    "ReadLog": "Print the last lines of the log.",
+    "ReadSerialLog": "Print the output of the serial console.",
+    "Pause": "Pause one after its next checkpoint.",
+    "Resume": "Continue one from its newest checkpoint, also after a failure.",
+    "Restart": "Restart one, whatever its state.",
+    "Revoke": "End all sessions of an account.",
+    "SetClientSecret": "Store the client secret that the provider issued.",
+    "Start": "Start one and wait until it runs.",
+    "Stop": "Stop one gracefully.",
+    "Unblock": "Unblock one.",
+    "Wake": "Wake a sleeping one, as a request to it would.",
 }
-"""What verbs do that not every noun has. "It" is the noun."""
+"""Help texts of the verbs that not every noun has."""
 
 
 def load_method(path: str) -> contract.Rpc:

@@ -1,4 +1,4 @@
-"""How resources look in tables, read from their descriptors."""
+"""Tables of resources, derived from their descriptors."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ LONGEST_CELL = 60
 
 
 def list_table(descriptor: Any, items: Iterable[Any]) -> View:
-    """A row per resource: name, state, the first plain fields of its spec that are used, id."""
+    """Return a row per resource: name, state, the first plain spec fields in use, id."""
     items = list(items)
     if "metadata" not in descriptor.fields_by_name:
         return table(["VALUE"], ((contract.to_json(item),) for item in items))
@@ -36,7 +36,7 @@ def list_table(descriptor: Any, items: Iterable[Any]) -> View:
 
 
 def single_table(document: Mapping[str, Any]) -> View:
-    """Name and value of everything in one answer, with dotted paths."""
+    """Return every name and value of one answer, with dotted paths."""
     return fields_table(_flattened(document, ""))
 
 

@@ -1,4 +1,4 @@
-"""What the derived commands do: build a request, call, wait, print."""
+"""Bodies of the derived commands: build a request, call, wait, print."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
 
 
 def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
-    """Make what answers with a token."""
+    """Create a resource whose method answers with a token."""
 
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
@@ -54,7 +54,7 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         request: dict[str, Any] = {"metadata": metadata, "spec": {}}
         fill(request, flags, given)
         answer = client.call(noun.rpc(verb).path, request)
-        say("Keep the token: it is not shown again.")
+        say("Store the token now: it is not shown again.")
         document = {"id": answer.operation.resource_id, "token": answer.token}
         show(given["output"], document, single_table(document))
 
@@ -96,7 +96,7 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
 
 
 def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
-    """Lists and all other verbs: send the request, print the answer."""
+    """Run a list or another verb: send the request, print the answer."""
 
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
@@ -130,7 +130,7 @@ def _open(given: Given) -> tuple[Profile, Client]:
 
 
 def _from_manifest(file: Path | None) -> dict[str, Any]:
-    """What of a manifest belongs into a request; what only the cloud sets is left out."""
+    """Return the fields of a manifest that a request may set, without output-only fields."""
     if file is None:
         return {}
     try:
@@ -161,7 +161,7 @@ def _parent(noun: Noun, profile: Profile, given: Given) -> str:
         if profile.tenant_id:
             return profile.tenant_id
         raise ClientError(
-            "INVALID_ARGUMENT", f"Profile {profile.name!r} names no tenant", "Give its id with --parent-id"
+            "INVALID_ARGUMENT", f"Profile {profile.name!r} has no tenant", "Give its id with --parent-id"
         )
     return project_of(profile, given.get("parent_id") or "")
 
@@ -175,7 +175,7 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
             return client.call(noun.rpc("Get").path, {"id": target})
         except ClientError as error:
             if error.code != "NOT_FOUND":
-                raise  # else it is a name that looks like an id, as `before-upgrade` does
+                raise  # otherwise it is a name that looks like an id, such as `before-upgrade`
     parent = given.get("parent_id") or _parent(noun, profile, given)
     try:
         return client.call(noun.rpc("GetByName").path, {"parent_id": parent, "name": target})
@@ -194,7 +194,7 @@ def _id_of(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
 
 
 def _finish(noun: Noun, client: Client, operation: Any, given: Given, what: str) -> None:
-    """Wait if that was asked for, then show the resource as it is now."""
+    """Wait unless --no-wait was given, then print the resource."""
     if given["no_wait"]:
         show(given["output"], contract.to_dict(operation), single_table(contract.to_dict(operation)))
         return
@@ -213,7 +213,7 @@ def _wait(client: Client, operation: Any, title: str) -> None:
 
 def _print_one(answer: Any, output: Format) -> None:
     document = contract.to_dict(answer)
-    show(output, document, single_table(document), empty="It is empty.")
+    show(output, document, single_table(document), empty="The answer is empty.")
 
 
 def _print_list(noun: Noun, response: Any, items: list[Any], output: Format) -> None:

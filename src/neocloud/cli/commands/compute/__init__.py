@@ -1,4 +1,4 @@
-"""`neo compute`: derived from the contract, with the commands that people use for a machine beside them."""
+"""`neo compute`: derived from the contract, plus hand-written commands for instances."""
 
 from neocloud.cli.commands.compute import instance
 from neocloud.cli.resources.commands import product_app

@@ -1,4 +1,4 @@
-"""`neo compute instance`: make a machine with a key to sign in, restart it, sign in, read what it printed."""
+"""`neo compute instance`: create a machine with an SSH key, restart it, sign in, read its serial log."""
 
 import os
 import shutil
@@ -33,11 +33,11 @@ FOLLOW_SECONDS = 1.0
 DEFAULT_USER = "ubuntu"
 DEFAULT_FAMILY = "ubuntu24.04-driverless"
 NameArgument = Annotated[str, typer.Argument(help="Name or id of the instance.")]
-UserOption = Annotated[str, typer.Option(help="Account in the guest.")]
+UserOption = Annotated[str, typer.Option(help="User account in the guest.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put these commands beside the derived ones, and in place of those that people need in other words."""
+    """Add these commands to the derived ones and replace those that need other options."""
     group = next(info.typer_instance for info in app.registered_groups if info.name == "instance")
     assert group is not None
     own = {"create": create, "start": start, "stop": stop}
@@ -59,23 +59,23 @@ def create(
     subnet: Annotated[str, typer.Option(help="Subnet id. Default: the project's default subnet.")] = "",
     ssh_key: Annotated[
         list[Path] | None,
-        typer.Option(help="Public key file that may sign in; repeatable. Default: yours in ~/.ssh."),
+        typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
     ] = None,
     user: UserOption = DEFAULT_USER,
-    public_ip: Annotated[bool, typer.Option("--public-ip", help="Give it a public address.")] = False,
+    public_ip: Annotated[bool, typer.Option("--public-ip", help="Assign a public address.")] = False,
     preemptible: Annotated[
-        bool, typer.Option("--preemptible", help="Cheaper, and may be stopped at any time.")
+        bool, typer.Option("--preemptible", help="Create a cheaper machine that may be stopped at any time.")
     ] = False,
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", "-f", help="Take the spec from a YAML or JSON file; it goes over the options."
+            "--file", "-f", help="Read the spec from a YAML or JSON file; it overrides the options."
         ),
     ] = None,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Make a machine that your ssh key may sign in to, and wait until it runs.
+    """Create a machine that accepts your SSH key, and wait until it runs.
 
     Examples:
 
@@ -115,16 +115,16 @@ def create(
     _wait(place, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
     instance = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
     if not keys:
-        say("Nobody can sign in with ssh: no key was given and ~/.ssh holds none.")
+        say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     if output is not Format.TABLE:
         show(output, contract.to_dict(instance), fields_table(()))
         return
-    echo(f"Instance {name} is {state_of(instance)}. Its guest may need a moment until it takes you in.")
+    echo(f"Instance {name} is {state_of(instance)}. The guest may need a moment before it accepts ssh.")
     echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{public_host(instance)}")
 
 
 def start(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
-    """Start a machine that is stopped, and wait until it runs.
+    """Start a stopped machine and wait until it runs.
 
     Example:
 
@@ -136,7 +136,7 @@ def start(context: typer.Context, name: NameArgument, project: ProjectOption = "
 
 
 def stop(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
-    """Shut a machine down in order; disks and addresses stay, and only disks cost.
+    """Shut a machine down gracefully; its disks and addresses are kept, and only disks are charged.
 
     Example:
 
@@ -148,7 +148,7 @@ def stop(context: typer.Context, name: NameArgument, project: ProjectOption = ""
 
 
 def restart(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
-    """Stop a machine in order and start it again; disks and addresses stay.
+    """Stop a machine gracefully and start it again; its disks and addresses are kept.
 
     Example:
 
@@ -166,7 +166,7 @@ def ssh(
     name: NameArgument,
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="Command to run there, after `--`. Default: a shell.", show_default=False),
+        typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
     ] = None,
     user: UserOption = DEFAULT_USER,
     identity: Annotated[
@@ -174,7 +174,7 @@ def ssh(
     ] = None,
     project: ProjectOption = "",
 ) -> None:
-    """Sign in to a machine, or run one command there. Its host key is remembered at the first sign-in.
+    """Sign in to a machine, or run a command on it. Its host key is saved at the first sign-in.
 
     Examples:
 
@@ -203,11 +203,11 @@ def ssh(
 def serial_log(
     context: typer.Context,
     name: NameArgument,
-    tail: Annotated[int, typer.Option(help="Only the last so many lines; 0: all.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    tail: Annotated[int, typer.Option(help="Number of last lines to print; 0: all.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new output.")] = False,
     project: ProjectOption = "",
 ) -> None:
-    """Print what a machine wrote to its serial console since its last start.
+    """Print the output of a machine's serial console since its last start.
 
     Example:
 
@@ -227,7 +227,7 @@ def serial_log(
 
 
 def user_data(user: str, keys: list[str]) -> str:
-    """A cloud-config that lets these keys in as this account, who may become root."""
+    """Return a cloud-config that creates this account, with these keys and sudo."""
     account = {
         "name": user,
         "shell": "/bin/bash",
@@ -244,7 +244,7 @@ def _spec_of(file: Path) -> dict[str, Any]:
         raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read", str(error)) from error
     spec = content.get("spec", content) if isinstance(content, dict) else None
     if not isinstance(spec, dict):
-        raise ClientError("INVALID_ARGUMENT", f"{file} holds no spec", "Write fields such as `resources:`")
+        raise ClientError("INVALID_ARGUMENT", f"{file} contains no spec", "Write fields such as `resources:`")
     return spec
 
 
@@ -255,19 +255,19 @@ def _change(place: Place, instance_id: str, verb: str, name: str) -> None:
 
 def _wait(place: Place, operation: Any, title: str) -> None:
     try:
-        with stage(title) as tell:
+        with stage(title) as show_detail:
             place.client.wait(
                 operation,
-                on_progress=lambda latest: tell(latest.progress_tracker.description),
+                on_progress=lambda latest: show_detail(latest.progress_tracker.description),
                 timeout_seconds=WAIT_SECONDS,
             )
     except KeyboardInterrupt:
-        say("It goes on without you. `neo compute instance list` shows how far it is.")
+        say("The operation continues in the cloud. `neo compute instance list` shows its state.")
         raise
 
 
 def _known_hosts(instance: Any) -> Path:
-    """A file for each machine: another machine may have its address tomorrow."""
+    """Return a file for each machine: another machine may get its address later."""
     folder = config_file().parent / "known_hosts"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / instance.metadata.id

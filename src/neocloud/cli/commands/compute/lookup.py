@@ -1,4 +1,4 @@
-"""Find an instance, and what a new one is made of when not all was said."""
+"""Find an instance, and the defaults of a new one."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def find_instance(place: Place, name: str) -> Any:
-    """Raises ClientError (NOT_FOUND) that lists the instances there are."""
+    """Return the instance. Raises ClientError (NOT_FOUND) that lists the known ones."""
     try:
         if contract.is_id(name) and contract.id_prefix(name) == "computeinstance":
             return place.client.call(f"{SERVICE}/Get", {"id": name})
@@ -37,16 +37,16 @@ def find_instance(place: Place, name: str) -> Any:
     raise ClientError(
         "NOT_FOUND",
         f"There is no instance {name!r}",
-        f"There are: {', '.join(known)}" if known else "Make one with `neo compute instance create NAME`",
+        f"There are: {', '.join(known)}" if known else "Create one with `neo compute instance create NAME`",
     )
 
 
 def first_subnet(place: Place) -> str:
-    """The default subnet, else the oldest."""
+    """Return the default subnet, or else the oldest."""
     subnets = list(place.client.list_all("nebius.vpc.v1.SubnetService/List", {"parent_id": place.project}))
     if not subnets:
         raise ClientError(
-            "FAILED_PRECONDITION", "This project has no subnet", "Make one with `neo vpc subnet create`"
+            "FAILED_PRECONDITION", "This project has no subnet", "Create one with `neo vpc subnet create`"
         )
     default = [subnet for subnet in subnets if subnet.metadata.name.startswith("default")]
     return (default or subnets)[0].metadata.id
@@ -57,7 +57,7 @@ def state_of(instance: Any) -> str:
 
 
 def public_host(instance: Any) -> str:
-    """The address to sign in at: the public one, else the private one; "" before it is known."""
+    """Return the public address, or else the private one; "" before it is known."""
     for interface in instance.status.network_interfaces:
         address = interface.public_ip_address.address or interface.ip_address.address
         return address.partition("/")[0]

@@ -1,4 +1,4 @@
-"""`neo deploy`: serve a model, and say how to call it."""
+"""`neo deploy`: serve a model and print how to call it."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from neocloud.core import contract
 TASK = contract.enum("neocloud.inference.v1.DeploymentSpec.Task")
 START_TIMEOUT_SECONDS = 3600.0
 _NOT_HERE = frozenset({"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"})
-"""What the cloud answers when it has no such GPU, or when its memory does not hold the model."""
+"""Codes that mean that this machine lacks the GPU, or the memory for the model."""
 _RANGE = re.compile(r"(?P<least>\d{1,2})(\.\.(?P<most>\d{1,2}))?")
 
 app = command_group()
@@ -44,47 +44,51 @@ class Task(StrEnum):
 def deploy(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Name or id of the model.")],
-    name: Annotated[str, typer.Option(help="Of the deployment. Default: made of the model's.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the deployment. Default: derived from the model's name.")
+    ] = "",
     fast: Annotated[
-        bool, typer.Option("--fast", help='The flavour for few requests at a time; its names end in "-fast".')
+        bool,
+        typer.Option("--fast", help='Use the flavour for few concurrent requests; its names end in "-fast".'),
     ] = False,
     replicas: Annotated[
-        str, typer.Option(metavar="MIN..MAX", help="How many; 0..N sleeps while nobody asks.")
+        str, typer.Option(metavar="MIN..MAX", help="Number of replicas; 0..N sleeps without requests.")
     ] = "1..1",
     platform: Annotated[
         str, typer.Option(help="Platform of a replica. Default: one that this machine has.")
     ] = "",
     preset: Annotated[
-        str, typer.Option(help="Its CPUs, memory and GPUs. Default: the smallest that fits.")
+        str, typer.Option(help="CPUs, memory and GPUs of a replica. Default: the smallest that fits.")
     ] = "",
     on_slurm: Annotated[
         str, typer.Option(metavar="CLUSTER", help="Run replicas as jobs of this Slurm cluster.")
     ] = "",
-    cpus: Annotated[int, typer.Option(help="Of a replica on a cluster.")] = 0,
-    memory: Annotated[int, typer.Option(metavar="GIB", help="Of a replica on a cluster.")] = 0,
-    gpus: Annotated[int, typer.Option(help="Of a replica on a cluster.")] = 0,
+    cpus: Annotated[int, typer.Option(help="CPUs of a replica on a cluster.")] = 0,
+    memory: Annotated[int, typer.Option(metavar="GIB", help="Memory of a replica on a cluster.")] = 0,
+    gpus: Annotated[int, typer.Option(help="GPUs of a replica on a cluster.")] = 0,
     max_adapters: Annotated[
-        int, typer.Option(help="Most LoRA adapters in a replica's memory at a time; 0: none are served.")
+        int, typer.Option(help="Maximum LoRA adapters in a replica's memory at a time; 0: serve none.")
     ] = 0,
     context_length: Annotated[
-        int, typer.Option(help="Most tokens of one request; 0: what the memory holds.")
+        int, typer.Option(help="Maximum tokens of a request; 0: as many as fit in memory.")
     ] = 0,
-    max_concurrency: Annotated[int, typer.Option(help="Most requests at a time; 0: by flavour.")] = 0,
-    task: Annotated[
-        Task, typer.Option(help="Texts, or vectors of texts: an engine does one.")
-    ] = Task.GENERATE,
+    max_concurrency: Annotated[
+        int, typer.Option(help="Maximum concurrent requests; 0: set by the flavour.")
+    ] = 0,
+    task: Annotated[Task, typer.Option(help="Generate text, or embed text as vectors.")] = Task.GENERATE,
     by_hour: Annotated[
-        bool, typer.Option("--by-hour", help="Charge hours of replicas instead of tokens.")
+        bool, typer.Option("--by-hour", help="Charge replica hours instead of tokens.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the first replica answers.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the first replica answers.")
+    ] = True,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Serve a model: give it a name that OpenAI clients call.
+    """Serve a model under a name that OpenAI clients call.
 
-    It starts replicas of vLLM, as many as asked for, and waits until the first answers.
-    Adapters on the model that are READY are served too where --max-adapters is given, also those that come
-    later.
+    Starts replicas of vLLM and waits until the first one answers. With --max-adapters, READY adapters on the
+    model are served too, including those added later.
 
     Examples:
 
@@ -115,11 +119,11 @@ def deploy(
     chosen = name or _name_of(found.metadata.name, is_fast=fast)
     operation = _create(place, chosen, spec, shapes)
     deployment = _follow(place, chosen, operation, wait=wait)
-    _tell(place, deployment, output)
+    _print_result(place, deployment, output)
 
 
 def _create(place: Place, name: str, spec: dict[str, Any], shapes: Sequence[tuple[str, str]]) -> Any:
-    """By the first shape that this machine has; refusals of the others are not told."""
+    """Create it with the first shape that this machine has; refusals of the others are ignored."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         whole = {**spec, "platform": platform, "preset": preset}
         request = {"metadata": {"parent_id": place.project, "name": name}, "spec": whole}
@@ -134,20 +138,18 @@ def _create(place: Place, name: str, spec: dict[str, Any], shapes: Sequence[tupl
 def _follow(place: Place, name: str, operation: Any, *, wait: bool) -> Any:
     if wait:
         try:
-            with stage(f"Deployment {name}: until its first replica answers"):
+            with stage(f"Deployment {name}: wait for the first replica"):
                 place.client.wait(operation, timeout_seconds=START_TIMEOUT_SECONDS)
         except ClientError as error:
-            hint = (
-                f"See what the engine wrote: neo deployment logs {name}. End it: neo deployment delete {name}"
-            )
+            hint = f"See the log: neo deployment logs {name}. Delete it: neo deployment delete {name}"
             raise ClientError(error.code, str(error).rstrip("."), hint) from error
         except KeyboardInterrupt:
-            say(f"It goes on without you. `neo deployment show {name}` shows how far it is.")
+            say(f"The operation continues in the cloud. `neo deployment show {name}` shows its state.")
             raise
     return place.client.call(f"{DEPLOYMENTS}/Get", {"id": operation.resource_id})
 
 
-def _tell(place: Place, deployment: Any, output: Format) -> None:
+def _print_result(place: Place, deployment: Any, output: Format) -> None:
     if output is not Format.TABLE:
         show(output, contract.to_dict(deployment), fields_table(()))
         return
@@ -160,38 +162,38 @@ def _tell(place: Place, deployment: Any, output: Format) -> None:
 
 
 def how_to_call(place: Place, deployment: Any) -> str:
-    """The address for OpenAI clients, and a line to try."""
+    """Return the address for OpenAI clients and a command to try."""
     names = deployment.status.served_names
-    called = names[0] if names else deployment.metadata.name
+    model = names[0] if names else deployment.metadata.name
     try:
         base_url = f"{gateway_address(place.profile)}/v1"
     except ClientError as error:
         return f"The gateway is not known here: {error}"
-    path, asked = "chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
+    path, prompt = "chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
     if TASK.Name(deployment.spec.task) == "EMBED":
-        path, asked = "embeddings", '"input": "Hello"'
+        path, prompt = "embeddings", '"input": "Hello"'
     return "\n".join(
         (
-            f"OpenAI clients: base_url={base_url} model={called}",
+            f"OpenAI clients: base_url={base_url} model={model}",
             f"  curl {base_url}/{path} -H 'Content-Type: application/json' \\",
             '    -H "Authorization: Bearer $(neo session token)" \\',
-            f"""    -d '{{"model": "{called}", {asked}}}'""",
+            f"""    -d '{{"model": "{model}", {prompt}}}'""",
         )
     )
 
 
 def bounds(text: str, where: str) -> tuple[int, int]:
-    """The fewest and the most replicas of "2" or "0..4"; `where` names the parameter to whoever mistyped."""
+    """Return the minimum and maximum of "2" or "0..4"; `where` names the parameter in errors."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise typer.BadParameter(
-            f'"{text}" is no number and no MIN..MAX; write 1, 1..4 or 0..1', param_hint=where
+            f'"{text}" is neither a number nor MIN..MAX; write 1, 1..4 or 0..1', param_hint=where
         )
     least = int(match["least"])
     return least, int(match["most"]) if match["most"] else max(1, least)
 
 
 def _name_of(model: str, *, is_fast: bool) -> str:
-    """A deployment's name is a label: lower-case letters, digits and hyphens."""
+    """Return a name of lower-case letters, digits and hyphens, derived from the model's."""
     label = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:57].strip("-")
     return f"{label}-fast" if is_fast else label

@@ -24,7 +24,7 @@ FLAVOUR = contract.enum("neocloud.inference.v1.DeploymentSpec.Flavour")
 DELETE_TIMEOUT_SECONDS = 300.0
 
 app = command_group(
-    """Models being served: their state, logs, size, end.
+    """Models being served: their state, logs and size.
 
 Examples:
 
@@ -42,7 +42,7 @@ NameArgument = Annotated[str, typer.Argument(help="Name or id of the deployment.
 def list_deployments(
     context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
 ) -> None:
-    """List what is served.
+    """List the deployments.
 
     Example:
 
@@ -68,7 +68,7 @@ def list_deployments(
         output,
         [contract.to_dict(item) for item in items],
         table(headers, rows),
-        empty="Nothing is served. Serve a model with: neo deploy MODEL",
+        empty="No model is served. Serve one with: neo deploy MODEL",
     )
 
 
@@ -79,7 +79,7 @@ def show_deployment(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show one deployment: its replicas, its memory, and how to call it.
+    """Show one deployment: its replicas, memory and address.
 
     Example:
 
@@ -109,11 +109,13 @@ def show_deployment(
 def logs(
     context: typer.Context,
     name: NameArgument,
-    replica: Annotated[str, typer.Option(help="Which one, e.g. replica-1. Default: the first.")] = "",
-    lines: Annotated[int, typer.Option(min=1, max=10000, help="How many of the last lines.")] = 200,
+    replica: Annotated[
+        str, typer.Option(help="Name of the replica, e.g. replica-1. Default: the first.")
+    ] = "",
+    lines: Annotated[int, typer.Option(min=1, max=10000, help="Number of last lines to print.")] = 200,
     project: ProjectOption = "",
 ) -> None:
-    """Print what a replica's engine wrote last.
+    """Print the last lines of a replica's model server.
 
     Example:
 
@@ -126,7 +128,7 @@ def logs(
     if text:
         echo(text)
     else:
-        say("It wrote nothing yet.")
+        say("The log is still empty.")
 
 
 @app.command()
@@ -134,20 +136,20 @@ def scale(
     context: typer.Context,
     name: NameArgument,
     replicas: Annotated[
-        str, typer.Argument(metavar="MIN..MAX", help="How many; 0..N sleeps while nobody asks.")
+        str, typer.Argument(metavar="MIN..MAX", help="Number of replicas; 0..N sleeps without requests.")
     ],
     idle: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Without a request for so long, replicas beyond MIN stop; 0: 15 minutes. Never sooner than"
-            " one and a half cold starts. Default: as before.",
+            help="Time without requests after which replicas beyond MIN stop; 0: 15 minutes. At least"
+            " one and a half cold starts. Default: unchanged.",
         ),
     ] = None,
     project: ProjectOption = "",
 ) -> None:
-    """Change how many replicas there are.
+    """Change the number of replicas.
 
     Examples:
 
@@ -164,14 +166,12 @@ def scale(
     place.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
     span = str(least) if least == most else f"{least} to {most}"
     known_as = item.metadata.name
-    say(
-        f"Deployment {known_as} has {span} replicas from now on. `neo deployment show {known_as}` shows them."
-    )
+    say(f"Deployment {known_as} now scales to {span} replicas. `neo deployment show {known_as}` shows them.")
 
 
 @app.command()
 def wake(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
-    """Start a deployment that sleeps, as a request to it would.
+    """Wake a sleeping deployment, as a request to it would.
 
     Example:
 
@@ -181,12 +181,12 @@ def wake(context: typer.Context, name: NameArgument, project: ProjectOption = ""
     item = find(place, DEPLOYMENTS, name)
     place.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
     known_as = item.metadata.name
-    say(f"Deployment {known_as} wakes. `neo deployment show {known_as}` shows how far it is.")
+    say(f"Deployment {known_as} is waking. `neo deployment show {known_as}` shows its state.")
 
 
 @app.command()
 def delete(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
-    """Serve it no more; the model stays.
+    """Delete a deployment; the model is kept.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Sizes as people read them. Pure."""
+"""Sizes and counts formatted for people."""
 
 _UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
 

@@ -1,4 +1,4 @@
-"""Bring weights to where the cloud reads them: a copy in the state folder of a cloud on this machine."""
+"""Copy model weights into the state folder of a cloud on this machine."""
 
 import os
 import shutil
@@ -16,19 +16,19 @@ _LEFT_OUT = frozenset({".git", ".cache", "__pycache__"})
 
 
 def copy_in(place: Place, name: str, folder: Path) -> Path:
-    """A copy of the folder that belongs to the project and goes with its model. Whole or not at all."""
+    """Copy the folder into the project, whole or not at all; the copy is deleted with its model."""
     if not place.profile.home:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"{folder} cannot be copied to a cloud on another machine",
-            "Copy it there, into a folder that its operator has opened, and name it with --in-place",
+            "Copy it there, into a folder that its operator has allowed, and name it with --in-place",
         )
     target = Path(place.profile.home) / "models" / place.project / _file_name(name)
     if target.exists():
         raise ClientError(
             "ALREADY_EXISTS",
-            f"{target} exists already, from a model of this name",
-            "Take another name, or delete that model first: `neo model delete`",
+            f"{target} already exists, from a model of this name",
+            "Choose another name, or delete that model first: `neo model delete`",
         )
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -41,7 +41,7 @@ def copy_in(place: Place, name: str, folder: Path) -> Path:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"{folder} could not be copied to {target}: {error.strerror or error}",
-            "Free some room, or run this as who runs the cloud; or open the folder: neo up --model-folder",
+            "Free disk space, run this as the cloud's user, or allow the folder: neo up --model-folder",
         ) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -23,7 +23,7 @@ _WORDS = {MODELS: "model", DEPLOYMENTS: "deployment", CLUSTERS: "Slurm cluster"}
 _HOW = {
     MODELS: "Add one with `neo model add NAME FOLDER`",
     DEPLOYMENTS: "Serve a model with `neo deploy MODEL`",
-    CLUSTERS: "Make one with `neo slurm cluster create NAME --workers 2`",
+    CLUSTERS: "Create one with `neo slurm cluster create NAME --workers 2`",
 }
 
 

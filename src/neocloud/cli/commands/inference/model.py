@@ -42,33 +42,35 @@ NameArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
 @app.command()
 def add(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What clients will call it by.")],
+    name: Annotated[str, typer.Argument(help="Name that clients will call it by.")],
     source: Annotated[
         str,
         typer.Argument(
             metavar="FOLDER_OR_HUB_ID", help="A folder on this machine, or an id such as Qwen/Qwen3-0.6B."
         ),
     ],
-    base: Annotated[str, typer.Option(help="The model that this is a LoRA adapter on.")] = "",
-    license: Annotated[str, typer.Option(help='As its makers call it, e.g. "Apache-2.0".')] = "",
-    description: Annotated[str, typer.Option(help="For people who look through models.")] = "",
-    revision: Annotated[str, typer.Option(help="Of a hub id: commit, tag or branch.")] = "",
+    base: Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")] = "",
+    license: Annotated[str, typer.Option(help='License of the model, e.g. "Apache-2.0".')] = "",
+    description: Annotated[str, typer.Option(help="Description of the model.")] = "",
+    revision: Annotated[str, typer.Option(help="Commit, tag or branch of a hub id.")] = "",
     tool_call_parser: Annotated[
-        str, typer.Option(help="vLLM's name of what reads this model's tool calls, e.g. hermes, llama3_json.")
+        str, typer.Option(help="vLLM's parser for this model's tool calls, e.g. hermes, llama3_json.")
     ] = "",
     reasoning_parser: Annotated[
-        str, typer.Option(help="vLLM's name of what reads this model's reasoning, e.g. qwen3.")
+        str, typer.Option(help="vLLM's parser for this model's reasoning, e.g. qwen3.")
     ] = "",
     in_place: Annotated[
         bool,
-        typer.Option("--in-place", help="Do not copy: the operator has opened the folder (--model-folder)."),
+        typer.Option(
+            "--in-place", help="Do not copy a folder that the operator has allowed (--model-folder)."
+        ),
     ] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Add a model, or an adapter on one, and wait until it has been looked at.
+    """Add a model, or an adapter on one, and wait until it has been inspected.
 
-    A folder is copied into the cloud and goes with the model. A model's folder holds config.json,
+    A folder is copied into the cloud and deleted with the model. A model's folder holds config.json,
     *.safetensors and tokenizer files; an adapter's holds adapter_config.json and adapter_model.safetensors,
     as peft saves them.
 
@@ -93,11 +95,11 @@ def add(
         whole = folder.resolve() if in_place else copy_in(place, name, folder.resolve())
         spec["source"] = {"folder": str(whole)}
     elif source.startswith(("/", ".", "~")):
-        raise ClientError("NOT_FOUND", f"{folder} is no folder on this machine", "Check the path")
+        raise ClientError("NOT_FOUND", f"{folder} is not a folder on this machine", "Check the path")
     else:
         spec["source"] = {"hub": {"id": source, "revision": revision}}
     model = _create(place, name, spec)
-    text = f"Model {name} is READY: {_in_short(model)}."
+    text = f"Model {name} is READY: {_summary(model)}."
     next_step = f"Serve it: neo deploy {base or name}" + (" --max-adapters 4" if base else "")
     _show(model, output, f"{text}\n{next_step}")
 
@@ -160,7 +162,7 @@ def delete(
     name: NameArgument,
     project: ProjectOption = "",
 ) -> None:
-    """Delete a model. A copy of its weights goes too; a folder of the operator's stays.
+    """Delete a model and the copy of its weights; a folder of the operator is kept.
 
     Example:
 
@@ -180,15 +182,15 @@ def _create(place: Place, name: str, spec: dict[str, Any]) -> Any:
         place.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
     except ClientError as error:
         raise ClientError(
-            error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it, then add it again"
+            error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it; then add it again"
         ) from error
     except KeyboardInterrupt:
-        say(f"It goes on without you. `neo model show {name}` shows how far it is.")
+        say(f"The operation continues in the cloud. `neo model show {name}` shows its state.")
         raise
     return place.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
 
 
-def _in_short(model: Any) -> str:
+def _summary(model: Any) -> str:
     status = model.status
     if status.lora_rank:
         modules = ", ".join(status.target_modules)

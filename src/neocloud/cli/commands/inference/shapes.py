@@ -1,6 +1,6 @@
-"""Which platform and preset replicas get when not all was said: the smallest that holds the model.
+"""Default platform and preset of replicas: the smallest that holds the model.
 
-What fits exactly, and what this machine has, is for the cloud to say: it is offered shapes with a GPU first.
+The cloud decides what fits and what this machine has; shapes with a GPU are tried first.
 """
 
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from neocloud.client.errors import ClientError
 LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
 GIB = 1024**3
 ALLOWANCE_GIB = 3
-"""The engine itself, and keys and values of short requests."""
+"""Memory of the model server itself and of the keys and values of short requests."""
 ANY_GPU, ANY_CPU = "gpu-local", "cpu-local"
 
 
 def possible_shapes(place: Place, model: Any, platform: str, preset: str) -> Sequence[tuple[str, str]]:
-    """To be tried in this order. Names that were given are passed on as they are."""
+    """Return the shapes to try, in order. Given names are passed on unchanged."""
     if platform and preset:
         return [(platform, preset)]
     found = list(place.client.list_all(LIST_PLATFORMS, {"parent_id": place.project}))
-    wanted = [platform] if platform else [ANY_GPU, ANY_CPU]
-    shapes = [_smallest(found, each, preset, model) for each in wanted]
+    platforms = [platform] if platform else [ANY_GPU, ANY_CPU]
+    shapes = [_smallest(found, each, preset, model) for each in platforms]
     known = [shape for shape in shapes if shape is not None]
     if not known:
         names = ", ".join(item.metadata.name for item in found)
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"No preset that was asked for holds {model.metadata.name}, which takes"
+            f"No such preset holds {model.metadata.name}, which needs"
             f" {model.status.size_bytes / GIB + ALLOWANCE_GIB:.0f} GiB or more",
-            f"`neo compute platform list` shows what there is: {names}",
+            f"`neo compute platform list` shows the presets of {names}",
         )
     return known
 
@@ -48,5 +48,5 @@ def _smallest(found: Sequence[Any], platform: str, preset: str, model: Any) -> t
 
 
 def choose_shape(place: Place, model: Any, platform: str, preset: str) -> tuple[str, str]:
-    """The first of them."""
+    """Return the first possible shape."""
     return possible_shapes(place, model, platform, preset)[0]

@@ -1,4 +1,4 @@
-"""`neo slurm cluster check`: readiness of every node, measured now."""
+"""`neo slurm cluster check`: measure the readiness of every node."""
 
 from collections import Counter
 from typing import Annotated
@@ -18,14 +18,16 @@ VERDICTS = ("pass", "fail", "not_run")
 def check(
     context: typer.Context,
     name: NameArgument,
-    report_only: Annotated[bool, typer.Option("--report-only", help="Do not drain nodes that fail.")] = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Report only; do not drain nodes that fail.")
+    ] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Measure every node: CPU, memory, GPUs, all-reduce bandwidth, shared root, clock.
 
-    A node that fails is drained in Slurm with the reason, so that no job starts on it. What cannot be
-    measured here (GPUs on a machine without) says not_run. The exit code is 1 when anything failed.
+    A node that fails is drained in Slurm with the reason, so that no job starts on it. A check that cannot
+    run here (GPUs on a machine without) is reported as not_run. The exit code is 1 if any check failed.
 
     Examples:
 
@@ -49,7 +51,7 @@ def check(
         for item in answer.results
     )
     view = table(["NODE", "CHECK", "VERDICT", "MEASURED", "THRESHOLD", "NOTE"], rows)
-    show(output, [contract.to_dict(item) for item in answer.results], view, empty="No check was made.")
+    show(output, [contract.to_dict(item) for item in answer.results], view, empty="No checks were run.")
     counts = Counter(item.verdict for item in answer.results)
     if output is Format.TABLE:
         echo("\n" + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))

@@ -1,4 +1,4 @@
-"""`neo slurm cluster`: show and delete clusters; what makes and changes them is in the modules beside."""
+"""`neo slurm cluster`: show and delete clusters; the modules beside it create and change them."""
 
 from typing import Annotated, Any
 
@@ -65,7 +65,7 @@ def list_all(
         output,
         [contract.to_dict(item) for item in clusters],
         table(["NAME", "STATE", "WORKERS", "LOGIN", "ID"], rows),
-        empty="There is no Slurm cluster. Make one with `neo slurm cluster create NAME --workers 2`.",
+        empty="There is no Slurm cluster. Create one with `neo slurm cluster create NAME --workers 2`.",
     )
 
 
@@ -76,7 +76,7 @@ def get(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show one cluster: its state, what it waits for, and its nodes as Slurm sees them.
+    """Show one cluster: its state, pending steps, and nodes as Slurm sees them.
 
     Example:
 
@@ -106,12 +106,12 @@ def get(
     ]
     print_view(fields_table(rows))
     echo()
-    nodes = ((n.name, _words(n.slurm_state), n.address, n.restarts, n.reason) for n in status.nodes)
+    nodes = ((n.name, _node_states(n.slurm_state), n.address, n.restarts, n.reason) for n in status.nodes)
     show(
         Format.TABLE,
         None,
         table(["NODE", "SLURM STATE", "ADDRESS", "RESTARTS", "REASON"], nodes, right=["RESTARTS"]),
-        empty="It has no nodes yet.",
+        empty="The cluster has no nodes yet.",
     )
 
 
@@ -119,10 +119,10 @@ def get(
 def delete(
     context: typer.Context,
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
     project: ProjectOption = "",
 ) -> None:
-    """Delete a cluster with its shared root: all files in it are lost.
+    """Delete a cluster and its shared root; all files in it are lost.
 
     Example:
 
@@ -141,8 +141,8 @@ def _condition(condition: Any) -> str:
     return " ".join(part for part in (condition.status, condition.reason, condition.message) if part)
 
 
-def _words(slurm_state: str) -> str:
-    """Slurm's words for a node, less the one that all of ours have."""
+def _node_states(slurm_state: str) -> str:
+    """Return Slurm's states of a node, without the one that all our nodes have."""
     return "+".join(word for word in slurm_state.split("+") if word != "DYNAMIC_NORM")
 
 

@@ -1,4 +1,4 @@
-"""`neo slurm cluster create`: ask for a cluster and show how it comes to be."""
+"""`neo slurm cluster create`: create a cluster and show its steps."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,45 +16,45 @@ from neocloud.core import contract
 
 WHY_SECONDS = (
     "(The published figure for this task elsewhere is 20 to 30 minutes. Here it takes\n"
-    "seconds because the machine and its drivers exist already.)"
+    "seconds because the machine and its drivers already exist.)"
 )
 
 
 def create(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the cluster: lower-case letters, digits, hyphens.")],
-    workers: Annotated[int, typer.Option(help="How many worker nodes.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of worker nodes.")] = 2,
     platform: Annotated[str, typer.Option(help="Platform of the workers. Default: one without GPUs.")] = "",
     preset: Annotated[
         str, typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest.")
     ] = "",
-    node_set: Annotated[
-        str, typer.Option(help="Name of the set of workers; nodes are NAME-0, NAME-1.")
-    ] = "worker",
-    shared_root_size: Annotated[int, typer.Option(help="GiB of the shared root; 0: the default.")] = 0,
+    node_set: Annotated[str, typer.Option(help="Name of the node set; nodes are NAME-0, NAME-1.")] = "worker",
+    shared_root_size: Annotated[
+        int, typer.Option(help="Size of the shared root in GiB; 0: the default.")
+    ] = 0,
     ssh_key: Annotated[
         list[Path] | None,
-        typer.Option(help="Public key file that may sign in; repeatable. Default: yours in ~/.ssh."),
+        typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
     ] = None,
-    login_port: Annotated[int, typer.Option(help="Port of the login node on this machine; 0: any free.")] = 0,
+    login_port: Annotated[
+        int, typer.Option(help="Port of the login node on this machine; 0: any free port.")
+    ] = 0,
     subnet: Annotated[
-        str, typer.Option(help="Subnet id of the nodes. Default: a network of the cluster's own.")
+        str, typer.Option(help="Subnet id of the nodes. Default: a new network for the cluster.")
     ] = "",
     filesystem: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ID:PATH", help="Filesystem that jobs see at a path, e.g. /mnt/data; repeatable."
-        ),
+        typer.Option(metavar="ID:PATH", help="Filesystem to mount for jobs, e.g. at /mnt/data; repeatable."),
     ] = None,
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Take the cluster of this name if there is one.")
+        bool, typer.Option("--reuse", help="Use the existing cluster of this name, if any.")
     ] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Make a cluster and wait until it is READY, with a live view of its steps.
+    """Create a cluster and wait until it is READY, with a live view of its steps.
 
-    Interrupting does not stop it: the cloud goes on, and `neo slurm cluster get` shows how far it is.
+    Interrupting the command does not stop the operation; `neo slurm cluster get` shows its progress.
 
     Examples:
 
@@ -67,7 +67,7 @@ def create(
     existing = look_for_cluster(place, name) if reuse else None
     if existing is not None:
         existing = watch_until_ready(place, existing)
-        report_ready(existing, output, f"Cluster {name} is there already and READY; it is used as it is.")
+        report_ready(existing, output, f"Cluster {name} already exists and is READY; it is used unchanged.")
         return
     platform, preset = choose_shape(place, platform, preset)
     keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
@@ -83,7 +83,7 @@ def create(
     view = watch_operation(place, operation, f"Cluster {name}: {workers} workers {preset} on {platform}")
     cluster = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
     if not keys:
-        say("Nobody can sign in with ssh: no key was given and ~/.ssh holds none.")
+        say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.\n{WHY_SECONDS}")
 
 
@@ -91,8 +91,8 @@ def _mounted(text: str) -> dict[str, str]:
     identifier, colon, path = text.partition(":")
     if not (identifier and colon and path):
         raise typer.BadParameter(
-            f'"{text}" is no ID:PATH; give e.g. computefilesystem-e00abc:/mnt/data'
-            " (`neo compute filesystem list` shows the ids)",
+            f'"{text}" is not ID:PATH; give e.g. computefilesystem-e00abc:/mnt/data'
+            " (`neo compute filesystem list` lists the ids)",
             param_hint="--filesystem",
         )
     return {"filesystem_id": identifier, "mount_path": path}

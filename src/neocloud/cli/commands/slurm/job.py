@@ -1,4 +1,4 @@
-"""`neo slurm job`: batch jobs without ssh. Slurm is the only record of jobs; this asks it."""
+"""`neo slurm job`: batch jobs without ssh, read from Slurm itself."""
 
 import sys
 import time
@@ -37,25 +37,22 @@ Examples:
 def submit(
     context: typer.Context,
     cluster: NameArgument,
-    script: Annotated[
-        Path, typer.Argument(help="Batch script with its #SBATCH lines; - reads it from stdin.")
-    ],
+    script: Annotated[Path, typer.Argument(help="Batch script with #SBATCH lines; `-` reads it from stdin.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the job instead of the script's own.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the job. Default: the script's name.")] = "",
     chdir: Annotated[str, typer.Option(help="Working directory on the cluster.")] = "",
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable for the job; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Environment variable of the job; repeatable."),
     ] = None,
-    dependency: Annotated[str, typer.Option(help="As Slurm writes it, for example afterok:12.")] = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has ended; fail when it fails.")
-    ] = False,
+    dependency: Annotated[str, typer.Option(help="Dependency in Slurm's form, for example afterok:12.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends; fail if it fails.")] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Submit a batch script that lies on your own machine.
+    """Submit a batch script from your own machine.
 
     Examples:
 
@@ -94,7 +91,7 @@ def list_jobs(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List the jobs of a cluster, those that have ended too.
+    """List the jobs of a cluster, including those that have ended.
 
     Example:
 
@@ -115,7 +112,7 @@ def list_jobs(
             rows,
             right=["ID", "TIME", "EXIT"],
         ),
-        empty=f"Cluster {cluster} has run no job. Submit one: neo slurm job submit {cluster} SCRIPT",
+        empty=f"Cluster {cluster} has run no jobs. Submit one: neo slurm job submit {cluster} SCRIPT",
     )
 
 
@@ -158,10 +155,10 @@ def logs(
     context: typer.Context,
     cluster: NameArgument,
     job_id: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     project: ProjectOption = "",
 ) -> None:
-    """Print a job's output; with --follow as it is written.
+    """Print a job's output; with --follow, as it is written.
 
     Examples:
 
@@ -188,7 +185,7 @@ def logs(
 def cancel(
     context: typer.Context, cluster: NameArgument, job_id: JobArgument, project: ProjectOption = ""
 ) -> None:
-    """Cancel a job that waits or runs.
+    """Cancel a waiting or running job.
 
     Example:
 
@@ -201,7 +198,7 @@ def cancel(
 
 
 class _StateLine:
-    """Says on stderr how a job stands, whenever that changes and nothing of its output is there."""
+    """Prints a job's state to stderr whenever it changes."""
 
     def __init__(
         self, place: Place, cluster_id: str, job_id: int, clock: Callable[[], float] = time.monotonic
@@ -240,7 +237,9 @@ def _read_script(script: Path) -> str:
             "INVALID_ARGUMENT", f"The script {script} cannot be read: {error.strerror}", "Check its path"
         ) from error
     except UnicodeDecodeError as error:
-        raise ClientError("INVALID_ARGUMENT", f"{script} is no text file", "Give a batch script") from error
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{script} is not a text file", "Give a batch script"
+        ) from error
 
 
 def _variable(item: str) -> tuple[str, str]:

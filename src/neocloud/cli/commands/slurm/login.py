@@ -1,7 +1,6 @@
-"""Sign in to a cluster with the user's own ssh: the right port, and the host key the cloud vouches for.
+"""Sign in to a cluster with the user's own ssh, with its port and host key from the cloud.
 
-The host key comes from the cloud over an authenticated connection, so ssh never has to ask whether to trust
-it.
+The host key arrives over an authenticated connection, so that ssh never asks whether to trust it.
 """
 
 import os
@@ -27,7 +26,7 @@ from neocloud.client.profiles import config_file
 IdentityOption = Annotated[
     Path | None,
     typer.Option(
-        "--identity", "-i", help="Private key to sign in with. Default: one in ~/.ssh that is let in."
+        "--identity", "-i", help="Private key to sign in with. Default: an authorized one in ~/.ssh."
     ),
 ]
 
@@ -37,12 +36,12 @@ def ssh(
     name: NameArgument,
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="Command to run there, after `--`. Default: a shell.", show_default=False),
+        typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
     ] = None,
     identity: IdentityOption = None,
     project: ProjectOption = "",
 ) -> None:
-    """Sign in to the login node, or run one command there.
+    """Sign in to the login node, or run a command on it.
 
     Examples:
 
@@ -73,7 +72,7 @@ def ssh_config(
 
       neo slurm cluster ssh-config bank > bank.ssh
       scp -F bank.ssh train.py bank:
-      neo slurm cluster ssh-config bank >> ~/.ssh/config      # then simply: ssh bank
+      neo slurm cluster ssh-config bank >> ~/.ssh/config      # then: ssh bank
     """
     place = open_place(context, project)
     cluster = find_cluster(place, name)
@@ -88,7 +87,7 @@ def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, st
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Cluster {cluster.metadata.name} has no login node yet: it is {state_of(cluster)}",
-            f"See what it waits for with `neo slurm cluster get {cluster.metadata.name}`",
+            f"See its pending steps with `neo slurm cluster get {cluster.metadata.name}`",
         )
     settings = {
         "HostName": endpoint.host,
@@ -104,7 +103,7 @@ def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, st
 
 
 def _pin_host_keys(place: Place, cluster: Any) -> Path:
-    """Write the cluster's host keys where ssh finds them: in the state folder, else beside the profiles."""
+    """Write the cluster's host keys for ssh: in the state folder, or else beside the profiles."""
     home = Path(place.profile.home) if place.profile.home else None
     parent = home if home is not None and os.access(home, os.W_OK) else config_file().parent
     folder = parent / "known_hosts"

@@ -1,4 +1,4 @@
-"""Find a cluster by its name or id, or say which ones there are."""
+"""Find a cluster by its name or id."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -46,7 +46,7 @@ def find_cluster(place: Place, name: str) -> Any:
         f"There is no Slurm cluster {name!r}",
         f"There are: {', '.join(known)}"
         if known
-        else "Make one with `neo slurm cluster create NAME --workers 2`",
+        else "Create one with `neo slurm cluster create NAME --workers 2`",
     )
 
 

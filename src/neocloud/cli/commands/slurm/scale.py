@@ -1,4 +1,4 @@
-"""`neo slurm cluster scale`: other counts of workers."""
+"""`neo slurm cluster scale`: change the number of workers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,7 +16,9 @@ from neocloud.core import contract
 def scale(
     context: typer.Context,
     name: NameArgument,
-    workers: Annotated[int | None, typer.Option(help="New number of workers, when there is one set.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="New number of workers, if there is one node set.")
+    ] = None,
     node_set: Annotated[
         list[str] | None,
         typer.Option(help="SET=COUNT, for example worker=3; repeatable.", metavar="SET=COUNT"),
@@ -25,7 +27,7 @@ def scale(
 ) -> None:
     """Change the number of workers, up or down, while jobs run.
 
-    A worker that is taken away finishes no job: Slurm requeues what ran on it.
+    Jobs on a worker that is removed do not finish: Slurm requeues them.
 
     Examples:
 
@@ -34,22 +36,22 @@ def scale(
     """
     place = open_place(context, project)
     cluster = find_cluster(place, name)
-    wanted = _wanted_counts(cluster, workers, node_set or ())
+    counts = _new_counts(cluster, workers, node_set or ())
     for part in cluster.spec.node_sets:
-        part.count = wanted.get(part.name, part.count)
+        part.count = counts.get(part.name, part.count)
     request = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
         metadata={"id": cluster.metadata.id, "resource_version": cluster.metadata.resource_version},
         spec=cluster.spec,
     )
-    # A count of 0 is its field's default: it changes only when the mask names it.
+    # A count of 0 is the field's default: it changes only if the mask names it.
     operation = place.client.call(f"{SERVICE}/Update", request, reset_mask=["spec.node_sets.*.count"])
-    view = watch_operation(place, operation, f"Scale {name}: {_counts_text(wanted)}")
-    echo(f"Cluster {name} has {_counts_text(wanted)} after {duration(view.elapsed)}.")
+    view = watch_operation(place, operation, f"Scale {name}: {_counts_text(counts)}")
+    echo(f"Cluster {name} has {_counts_text(counts)} after {duration(view.elapsed)}.")
 
 
-def _wanted_counts(cluster: Any, workers: int | None, given: Sequence[str]) -> dict[str, int]:
+def _new_counts(cluster: Any, workers: int | None, given: Sequence[str]) -> dict[str, int]:
     known = [part.name for part in cluster.spec.node_sets]
-    wanted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for item in given:
         set_name, _, count = item.partition("=")
         if set_name not in known:
@@ -58,19 +60,19 @@ def _wanted_counts(cluster: Any, workers: int | None, given: Sequence[str]) -> d
             )
         if not count.isdecimal():
             raise ClientError("INVALID_ARGUMENT", f"{item!r} is not SET=COUNT", f"For example {set_name}=3")
-        wanted[set_name] = int(count)
+        counts[set_name] = int(count)
     if workers is not None:
         if len(known) != 1:
             raise ClientError(
                 "INVALID_ARGUMENT",
                 f"There are {len(known)} node sets",
-                f"Say which: --node-set {known[0]}={workers}",
+                f"Name one: --node-set {known[0]}={workers}",
             )
-        wanted[known[0]] = workers
-    if not wanted:
+        counts[known[0]] = workers
+    if not counts:
         raise ClientError("INVALID_ARGUMENT", "No count was given", "Add --workers N or --node-set SET=COUNT")
-    return wanted
+    return counts
 
 
-def _counts_text(wanted: dict[str, int]) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in wanted.items())
+def _counts_text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())

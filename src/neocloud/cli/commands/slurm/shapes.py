@@ -1,4 +1,4 @@
-"""Which platform and preset workers get when not all was said."""
+"""Default platform and preset of workers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
 
 
 def choose_shape(place: Place, platform: str, preset: str) -> tuple[str, str]:
-    """Fill in what was not given: the smallest preset, on a platform without GPUs unless its preset is named.
+    """Return platform and preset; a missing one defaults to the smallest preset, without GPUs if possible.
 
-    Names that were given are passed on as they are: whether they are known is for the cloud to say.
+    Given names are passed on unchanged: the cloud validates them.
     """
     if platform and preset:
         return platform, preset
@@ -27,7 +27,7 @@ def choose_shape(place: Place, platform: str, preset: str) -> tuple[str, str]:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"No platform here has a preset {preset!r}" if preset else f"There is no platform {platform!r}",
-            f"`neo compute platform list` shows them: {', '.join(_names(found))}",
+            f"`neo compute platform list` lists them: {', '.join(_names(found))}",
         )
     smallest = min(candidates, key=lambda candidate: candidate[:3])
     return smallest[3].metadata.name, smallest[4].name

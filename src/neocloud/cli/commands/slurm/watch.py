@@ -1,4 +1,4 @@
-"""Wait for a change of a cluster with its steps in view."""
+"""Wait for a change of a cluster and show its steps."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ from neocloud.client.errors import ClientError
 
 CHANGE_TIMEOUT_SECONDS = 900.0
 POLL_SECONDS = 0.2
-MOVING = ("CREATING", "UPDATING", "STOPPED")  # a stopped one comes back with the cloud
+MOVING = ("CREATING", "UPDATING", "STOPPED")  # a stopped one starts again with the cloud
 
 
 def watch_operation(place: Place, operation: Any, title: str) -> StepsView:
-    """Show the steps until the operation is finished. Raises ClientError when it failed."""
+    """Show the steps until the operation is finished. Raises ClientError if it failed."""
     view = StepsView(title)
 
-    def look(latest: Any) -> None:
+    def show_steps(latest: Any) -> None:
         try:
             cluster = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
         except ClientError as error:
             if error.code != "NOT_FOUND":
                 raise
             return
-        # Before the first step is at work, what is there are the steps of the change before, all in order.
+        # Until the first step starts, the status holds the steps of the previous change, all of them ok.
         if (
             view.steps
             or latest.HasField("status")
@@ -33,15 +33,15 @@ def watch_operation(place: Place, operation: Any, title: str) -> StepsView:
 
     try:
         with view.shown():
-            place.client.wait(operation, on_progress=look, timeout_seconds=CHANGE_TIMEOUT_SECONDS)
+            place.client.wait(operation, on_progress=show_steps, timeout_seconds=CHANGE_TIMEOUT_SECONDS)
     except KeyboardInterrupt:
-        say("It goes on without you. `neo slurm cluster list` shows how far it is.")
+        say("The operation continues in the cloud. `neo slurm cluster list` shows its state.")
         raise
     return view
 
 
 def watch_until_ready(place: Place, cluster: Any) -> Any:
-    """Show the steps of a cluster that somebody else is making or changing; the cluster once it is READY."""
+    """Show the steps of a cluster that another caller is creating or changing; return it once it is READY."""
     view = StepsView(f"Cluster {cluster.metadata.name} is {state_of(cluster)}")
     deadline = place.client.clock() + CHANGE_TIMEOUT_SECONDS
     if state_of(cluster) == "READY":
@@ -57,6 +57,6 @@ def watch_until_ready(place: Place, cluster: Any) -> Any:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Cluster {name} is {state_of(cluster)}",
-            f"`neo slurm cluster get {name}` says why; `neo slurm cluster delete {name}` removes it",
+            f"`neo slurm cluster get {name}` shows the reason; `neo slurm cluster delete {name}` removes it",
         )
     return cluster

@@ -1,4 +1,4 @@
-"""The user's conversations on their way to the gateway: made JSONL where they are not, and uploaded."""
+"""Upload of the user's conversations to the gateway, converted to JSONL where needed."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ _PACKAGE = Path(neocloud.__file__).parent
 
 @contextmanager
 def as_jsonl(data: Path) -> Iterator[Path]:
-    """A JSONL file is sent as it is, so that line numbers in errors are the user's own."""
+    """Yield the data as a JSONL file. JSONL is used unchanged, so that line numbers in errors match."""
     if not data.is_file():
         raise ClientError("INVALID_ARGUMENT", f"There is no file {data}", "Check the path")
     if data.suffix.lower() == ".jsonl":
@@ -32,7 +32,7 @@ def as_jsonl(data: Path) -> Iterator[Path]:
 
 
 def upload(gateway: Gateway, path: Path) -> str:
-    """Streams it; answers with the file's id."""
+    """Upload the file and return its id."""
     try:
         with path.open("rb") as file:
             answer = gateway.http.post(
@@ -44,7 +44,7 @@ def upload(gateway: Gateway, path: Path) -> str:
     except httpx.HTTPError as error:
         raise ClientError(
             "UNAVAILABLE",
-            f"The gateway at {gateway.base_url} took no file: {error}",
+            f"The gateway at {gateway.base_url} did not accept the file: {error}",
             "Try again; see `neo status`",
         ) from error
     if answer.is_error:
@@ -53,24 +53,24 @@ def upload(gateway: Gateway, path: Path) -> str:
 
 
 def first_question(path: Path) -> str:
-    """What the first conversation's user asks; "" where the file has another form."""
+    """Return the user's first message of the first conversation; "" if the file has another form."""
     with tempfile.TemporaryDirectory(prefix="neo-tune-") as folder:
         target = Path(folder) / "first.jsonl"
         try:
             _convert(path, target)
         except ClientError:
             return ""
-        return _first_user_words(target)
+        return _first_user_message(target)
 
 
-def _first_user_words(path: Path) -> str:
+def _first_user_message(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         messages = json.loads(file.readline())["messages"]
     return next((message["content"] for message in messages if message["role"] == "user"), "")
 
 
 def _convert(data: Path, target: Path) -> None:
-    """By the recipe that the jobs use, so that both read the same."""
+    """Convert with the recipe that the jobs use, so that both read the same."""
     script = _recipe("dataset_convert.py")
     done = subprocess.run(
         [sys.executable, str(script), str(data), "--output", str(target)],
@@ -79,10 +79,10 @@ def _convert(data: Path, target: Path) -> None:
         check=False,
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no reason was given"]
+        reported = done.stderr.strip().splitlines() or ["no reason was given"]
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"{data} cannot be turned into conversations: {said[-1]}",
+            f"{data} cannot be converted to conversations: {reported[-1]}",
             f"Convert it by hand: python3 {script} {data} --help",
         )
 
@@ -91,7 +91,7 @@ def _recipe(name: str) -> Path:
     for folder in (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes"):
         if (folder / name).is_file():
             return folder / name
-    raise ClientError("INTERNAL", f"The recipe {name} is missing", "Install the package again")
+    raise ClientError("INTERNAL", f"The recipe {name} is missing", "Reinstall the package")
 
 
 def _message(answer: httpx.Response) -> str:

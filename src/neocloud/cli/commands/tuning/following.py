@@ -1,4 +1,4 @@
-"""Watch a fine-tuning job until it rests: step, loss, speed, time left."""
+"""Watch a fine-tuning job until it stops: step, loss, speed, time left."""
 
 import json
 import time
@@ -22,14 +22,14 @@ INTERRUPTED = 130
 
 @dataclass
 class Events:
-    """Those that were not read yet, each time it is asked."""
+    """The events of a job that have not been read yet."""
 
     place: Place
     job_id: str
     last: str = ""
 
     def new(self) -> Iterator[Any]:
-        """A page begins after a moment and an id, which both do not change."""
+        """Read the events after the last one; a page token is its time and id."""
         request = {"id": self.job_id, "page_size": 1000, "page_token": self.last}
         for event in self.place.client.call(f"{JOBS}/ListEvents", request).items:
             moment = contract.to_datetime(event.created_at).timestamp()
@@ -38,20 +38,20 @@ class Events:
 
 
 def follow(place: Place, job_id: str) -> Any:
-    """The job as it is when it rests. Ctrl-C leaves it running."""
+    """Wait until the job stops and return it. Ctrl-C leaves it running."""
     try:
         with stage("Fine-tuning") as detail:
             return _watch(place, job_id, detail)
     except KeyboardInterrupt:
         say(
-            f"The job goes on without you. See it: neo tuning job show {job_id}; follow it:"
-            f" neo tuning job events {job_id} --follow; end it: neo tuning job cancel {job_id}"
+            f"The job keeps running. Show it: neo tuning job show {job_id}; follow it:"
+            f" neo tuning job events {job_id} --follow; cancel it: neo tuning job cancel {job_id}"
         )
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _watch(place: Place, job_id: str, detail: Any) -> Any:
-    events, speed, said = Events(place, job_id), 0.0, ""
+    events, speed, shown = Events(place, job_id), 0.0, ""
     while True:
         job = get_job(place, job_id)
         for event in events.new():
@@ -61,9 +61,9 @@ def _watch(place: Place, job_id: str, detail: Any) -> Any:
                 text = _progress(job, loss, speed)
             else:
                 text = event.message
-            if text != said:
+            if text != shown:
                 detail(text)
-            said = text
+            shown = text
         if state_of(job) in RESTING:
             return job
         time.sleep(POLL_SECONDS)
@@ -79,7 +79,7 @@ def _progress(job: Any, loss: float, speed: float) -> str:
 
 
 def require_success(job: Any) -> None:
-    """Raises ClientError with the job's own reason when it ended otherwise."""
+    """Raise ClientError with the job's error unless it succeeded."""
     state, error = state_of(job), job.status.error
     if state == "SUCCEEDED":
         return
@@ -88,6 +88,6 @@ def require_success(job: Any) -> None:
         "ABORTED",
         f"The job {job.metadata.id} is {state}{where}: {error.message}"
         if error.message
-        else f"It is {state}",
-        f"Its log: neo tuning job logs {job.metadata.id}; again: neo tuning job resume {job.metadata.id}",
+        else f"The job {job.metadata.id} is {state}",
+        f"See its log: neo tuning job logs {job.metadata.id}; retry: neo tuning job resume {job.metadata.id}",
     )

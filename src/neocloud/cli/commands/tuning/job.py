@@ -1,4 +1,4 @@
-"""`neo tuning job show`, `events`, `logs`: how a job goes, in the words that people use."""
+"""`neo tuning job show`, `events`, `logs`: progress of a fine-tuning job."""
 
 import time
 from typing import Annotated, Any
@@ -13,12 +13,15 @@ from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id or name, or the model that came out. Default: the newest.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="Id or name of the job, or its resulting model. Default: the newest job."
+    ),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put these commands beside the derived ones."""
+    """Add these commands to the derived ones."""
     group = next(info.typer_instance for info in app.registered_groups if info.name == "job")
     assert group is not None
     group.command("show")(show_job)
@@ -32,7 +35,7 @@ def show_job(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show how far a job is, what it uses, and what came out.
+    """Show a job's progress, hyperparameters and results.
 
     Example:
 
@@ -45,10 +48,12 @@ def show_job(
 def events(
     context: typer.Context,
     job: JobArgument = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job rests.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing until the job stops.")
+    ] = False,
     project: ProjectOption = "",
 ) -> None:
-    """Print what happened, the oldest first.
+    """Print the events of a job, oldest first.
 
     Example:
 
@@ -69,10 +74,10 @@ def events(
 def logs(
     context: typer.Context,
     job: JobArgument = "",
-    lines: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the last.")] = 200,
+    lines: Annotated[int, typer.Option(min=1, max=10_000, help="Number of last lines to print.")] = 200,
     project: ProjectOption = "",
 ) -> None:
-    """Print the last lines that the job's steps wrote.
+    """Print the last lines of the job's log.
 
     Example:
 
@@ -85,14 +90,14 @@ def logs(
 
 
 def evaluation_view(job: Any) -> View:
-    """Base against fine-tuned on what was held out."""
+    """Return base and fine-tuned model compared on the held-out conversations."""
     found = job.status.evaluation
     return fields_table(
         [
             ("Held-out conversations", found.conversations),
             ("Perplexity of the base", f"{found.base_perplexity:.3f}"),
             ("Perplexity of the new model", f"{found.fine_tuned_perplexity:.3f}"),
-            ("It fell by", f"{found.perplexity_improvement:.1f} %"),
+            ("Improvement", f"{found.perplexity_improvement:.1f} %"),
         ]
     )
 

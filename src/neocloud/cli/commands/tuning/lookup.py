@@ -1,4 +1,4 @@
-"""Find fine-tuning jobs: by id, by name, or by the model that came out."""
+"""Find fine-tuning jobs by id, by name or by the resulting model."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def get_job(place: Place, job_id: str) -> Any:
 
 
 def find_job(place: Place, named: str) -> Any:
-    """Without a name: the newest job."""
+    """Return the job; without a name, the newest one."""
     if contract.is_id(named):
         return get_job(place, named)
     jobs = list(place.client.list_all(f"{JOBS}/List", {"parent_id": place.project}))
@@ -30,5 +30,5 @@ def find_job(place: Place, named: str) -> Any:
         return found[-1]
     why = f"There is no fine-tuning job {named!r}" if named else "There is no fine-tuning job"
     raise ClientError(
-        "NOT_FOUND", why, "`neo tuning job list` shows them; `neo tune DATA --base MODEL` starts one"
+        "NOT_FOUND", why, "`neo tuning job list` lists them; `neo tune DATA --base MODEL` starts one"
     )

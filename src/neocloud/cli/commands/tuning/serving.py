@@ -1,4 +1,4 @@
-"""See that base and new model are served, and ask both the same question."""
+"""Serve base and new model, and send both the same question."""
 
 import time
 from typing import Any
@@ -20,23 +20,23 @@ ANSWER_TOKENS = 80
 
 
 def serve(context: typer.Context, place: Place, base: Any, job: Any) -> None:
-    """Returns when both names can be called."""
+    """Deploy what is missing and wait until both names can be called."""
     _ensure_deployment(context, place, base, job)
-    wanted = {base.metadata.name, job.status.fine_tuned_model}
-    with stage(f"Until {' and '.join(sorted(wanted))} can be called"):
+    names = {base.metadata.name, job.status.fine_tuned_model}
+    with stage(f"Wait until {' and '.join(sorted(names))} can be called"):
         deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
-        while not wanted <= _served(place):
+        while not names <= _served(place):
             if time.monotonic() > deadline:
                 raise ClientError(
                     "DEADLINE_EXCEEDED",
-                    f"{', '.join(sorted(wanted - _served(place)))} is not served yet",
-                    "See why: neo deployment list; neo deployment logs NAME",
+                    f"{', '.join(sorted(names - _served(place)))} is not served yet",
+                    "See the reason: neo deployment list; neo deployment logs NAME",
                 )
             time.sleep(POLL_SECONDS)
 
 
 def answers(gateway: Gateway, models: list[str], question: str) -> None:
-    """Print what each says to it."""
+    """Print each model's answer to the question."""
     echo(f"Question: {question}")
     for model in models:
         body = {
@@ -45,8 +45,8 @@ def answers(gateway: Gateway, models: list[str], question: str) -> None:
             "max_tokens": ANSWER_TOKENS,
             "temperature": 0,
         }
-        said = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
-        echo(f"{model}: {said.strip()}")
+        answer = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
+        echo(f"{model}: {answer.strip()}")
 
 
 def _ensure_deployment(context: typer.Context, place: Place, base: Any, job: Any) -> None:
@@ -65,12 +65,12 @@ def _ensure_deployment(context: typer.Context, place: Place, base: Any, job: Any
         name = here[0].metadata.name
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"The deployment {name} of {base.metadata.name} takes no adapters",
-            f"Deploy it anew: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
+            f"The deployment {name} of {base.metadata.name} does not accept adapters",
+            f"Deploy it again: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
             f" {ADAPTERS}. Or train with --merge",
         )
     else:
-        say(f"{base.metadata.name} is served by {here[0].metadata.name} already.")
+        say(f"{base.metadata.name} is already served by {here[0].metadata.name}.")
 
 
 def _served(place: Place) -> set[str]:

@@ -1,4 +1,4 @@
-"""`neo tune`: from a file of conversations to a model that answers, in one command."""
+"""`neo tune`: from a file of conversations to a fine-tuned model, in one command."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,35 +32,47 @@ def tune(
     data: Annotated[Path, typer.Argument(help="Conversations: JSONL, JSON, CSV or Parquet.")],
     base: Annotated[str, typer.Option(metavar="MODEL", help="Model to start from.")],
     validation: Annotated[
-        Path | None, typer.Option(help="Conversations to judge on. Default: a tenth of the data.")
+        Path | None, typer.Option(help="Conversations to evaluate on. Default: a tenth of the data.")
     ] = None,
-    suffix: Annotated[str, typer.Option(help="Part of the new model's name.")] = "",
-    epochs: Annotated[int, typer.Option(min=0, help="Passes over the data; 0: by its size.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=0, help="Rows a step; 0: by the data's size.")] = 0,
-    learning_rate: Annotated[float, typer.Option(min=0, help="0: by the model's size.")] = 0.0,
-    rank: Annotated[int, typer.Option(min=0, help="Of the LoRA matrices; 0: 16.")] = 0,
-    context_length: Annotated[int, typer.Option(min=0, help="Tokens of a row; 0: by the data.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Order of the data and first weights.")] = 42,
+    suffix: Annotated[str, typer.Option(help="Suffix of the new model's name.")] = "",
+    epochs: Annotated[int, typer.Option(min=0, help="Passes over the data; 0: chosen by its size.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=0, help="Rows per step; 0: chosen by the data's size.")] = 0,
+    learning_rate: Annotated[
+        float, typer.Option(min=0, help="Learning rate; 0: chosen by the model's size.")
+    ] = 0.0,
+    rank: Annotated[int, typer.Option(min=0, help="Rank of the LoRA matrices; 0: 16.")] = 0,
+    context_length: Annotated[
+        int, typer.Option(min=0, help="Maximum tokens of a row; 0: chosen by the data.")
+    ] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed for the order of the data and the initial weights.")
+    ] = 42,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Make a whole model instead of an adapter on the base.")
+        bool, typer.Option("--merge", help="Create a full model instead of an adapter on the base.")
     ] = False,
-    platform: Annotated[str, typer.Option(help="What it runs on. Default: what this machine has.")] = "",
+    platform: Annotated[
+        str, typer.Option(help="Platform to train on. Default: one that this machine has.")
+    ] = "",
     preset: Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest that fits.")] = "",
     on_slurm: Annotated[
         str, typer.Option(metavar="CLUSTER", help="Train as a job of this Slurm cluster.")
     ] = "",
-    nodes: Annotated[int, typer.Option(min=1, help="Of the cluster, all of them together.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Number of the cluster's nodes to train on together.")
+    ] = 1,
     serve_it: Annotated[
-        bool, typer.Option("--serve", help="Serve base and new model, and ask both a question.")
+        bool, typer.Option("--serve", help="Serve base and new model, and send both a question.")
     ] = False,
-    question: Annotated[str, typer.Option(help="For --serve. Default: the data's first.")] = "",
-    following: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until it has ended.")] = True,
+    question: Annotated[
+        str, typer.Option(help="Question for --serve. Default: the first one in the data.")
+    ] = "",
+    following: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")] = True,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Fine-tune a model: upload the data, train, compare with the base on what was held out.
+    """Fine-tune a model: upload the data, train, compare with the base on held-out data.
 
-    Ctrl-C leaves the job running. What is not said is chosen by the size of data and model.
+    Ctrl-C leaves the job running. Options that are not given are chosen by the size of data and model.
 
     Examples:
 
@@ -83,9 +95,9 @@ def tune(
         "hyperparameters": {name: value for name, value in settings.items() if value},
     }
     with gateway_of(context, project=place.project) as gateway:
-        spec["training_file"] = _sent(gateway, data)
+        spec["training_file"] = _uploaded(gateway, data)
         if validation is not None:
-            spec["validation_file"] = _sent(gateway, validation)
+            spec["validation_file"] = _uploaded(gateway, validation)
         if on_slurm:
             spec["slurm_cluster_id"], spec["nodes"] = find(place, CLUSTERS, on_slurm).metadata.id, nodes
         shapes = [(platform, preset)] if on_slurm else list(_shapes(place, model, platform, preset))
@@ -93,7 +105,7 @@ def tune(
         if following or serve_it:
             job = follow(place, job.metadata.id)
             require_success(job)
-        _tell(job, output)
+        _print_result(job, output)
         if serve_it:
             whole = place.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id})
             serve(context, place, whole, job)
@@ -102,20 +114,20 @@ def tune(
             echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
 
 
-def _sent(gateway: Any, data: Path) -> str:
+def _uploaded(gateway: Any, data: Path) -> str:
     with as_jsonl(data) as path, stage(f"Upload {data.name}"):
         return upload(gateway, path)
 
 
 def _shapes(place: Place, model: Any, platform: str, preset: str) -> Iterator[tuple[str, str]]:
-    """What to run on: as asked for, else a GPU, else the CPU."""
+    """Yield the shapes to try: the given one, or else a GPU, then the CPU."""
     yield choose_shape(place, model, platform, preset)
     if not platform and not preset:
         yield choose_shape(place, model, CPU_PLATFORM, "")
 
 
 def _started(place: Place, spec: dict[str, Any], shapes: list[tuple[str, str]]) -> Any:
-    """On the first shape that this machine has."""
+    """Start the job on the first shape that this machine has."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         request = {
             "metadata": {"parent_id": place.project},
@@ -132,7 +144,7 @@ def _started(place: Place, spec: dict[str, Any], shapes: list[tuple[str, str]]) 
     raise AssertionError("There is at least one shape.")
 
 
-def _tell(job: Any, output: Format) -> None:
+def _print_result(job: Any, output: Format) -> None:
     for text in job.status.warnings:
         warn(text)
     if output is not Format.TABLE:
