@@ -27,7 +27,7 @@ def test_a_second_create_is_told_that_the_name_is_taken_and_reuse_takes_what_is_
     said = bank.cloud.neo("slurm", "cluster", "create", "bank", code=7)
     assert "bank" in said.stderr and "Traceback" not in said.stderr
     reused = bank.cloud.neo("slurm", "cluster", "create", "bank", "--reuse")
-    assert "is there already" in reused.stdout
+    assert "already exists" in reused.stdout
 
 
 async def test_the_official_sdk_creates_gets_and_deletes_a_cluster(cloud: Cloud) -> None:
