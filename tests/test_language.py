@@ -1,0 +1,62 @@
+"""Words that the code gave up for standard terms (docs/glossary.md) do not come back."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BANNED = {
+    "brick": "service",
+    "wish": "desired state",
+    "twin": "alias",
+    "newborn": "new child",
+    "sow": "create defaults",
+    "sown": "created",
+    "purse": "budget balance",
+    "hurry": "short retries",
+    "anew": "again",
+    "reckon": "compute",
+    "whoever": "a caller who, anyone who",
+    "give_back": "release",
+    "let_go": "release",
+    "lay_out": "stage",
+}
+"""Each with what to write instead. Found as a word, or as a part of a name (`BrickList`)."""
+
+REWORDED = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/glossary.md",
+)
+"""What was reworded so far; the rest follows."""
+
+
+def files(root: Path) -> Iterator[Path]:
+    suffixes = (".py", ".md", ".proto", ".html", ".js", ".yaml", ".toml")
+    yield from [root] if root.is_file() else (path for path in root.rglob("*") if path.suffix in suffixes)
+
+
+def words(text: str) -> Iterator[str]:
+    """Words of prose and parts of names, in lower case: `MethodTwin` has "method" and "twin"."""
+    for name in re.findall(r"[A-Za-z_]+", text):
+        yield name.lower()
+        parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
+        yield from (part.lower() for part in parts if len(parts) > 1)
+
+
+@pytest.mark.parametrize("place", REWORDED)
+def test_no_banned_word(place: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {word!r}: write {BANNED[word]!r}"
+        for path in files(ROOT / place)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for word in words(line)
+        if word in BANNED
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_place_exists() -> None:
+    assert all((ROOT / place).exists() for place in REWORDED)
