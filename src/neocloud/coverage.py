@@ -16,7 +16,8 @@ from typing import Any
 from neocloud.app import SERVICES
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
-from neocloud.core.service import Dependencies, Kind, Rules, Service
+from neocloud.core.kind import Kind, Rules
+from neocloud.core.service import Dependencies, Service
 from neocloud.server.routing import endpoints, kinds_of
 from neocloud.server.runtime import Runtime
 from neocloud.services import emulator

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from neocloud import home
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.core.stopping import record_stop
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.gateway_process import stop_gateway

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 from neocloud import __version__, home
 from neocloud.core import contract
 from neocloud.core.clock import Clock
+from neocloud.core.readers import Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.seeding import sow_all
-from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, Subject, register_services
+from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, register_services
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Around, just_serve

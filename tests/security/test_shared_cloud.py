@@ -11,8 +11,9 @@ from neocloud import app, running
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
+from neocloud.core.readers import Subject
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Call, Dependencies, Subject
+from neocloud.core.service import Call, Dependencies
 from neocloud.core.store import Store, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam

@@ -19,7 +19,9 @@ from nebius.sdk import SDK
 
 from neocloud.core import contract, operations
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Dependencies, Kind, Method, Rules, Service, Subject, Violation
+from neocloud.core.kind import Kind, Rules, Violation
+from neocloud.core.readers import Subject
+from neocloud.core.service import Dependencies, Method, Service
 from neocloud.core.store import Resource, Store, Transaction, open_store
 from neocloud.server import ApiServer
 

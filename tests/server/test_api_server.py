@@ -7,7 +7,9 @@ import grpc.aio
 import pytest
 
 from neocloud.core import contract
-from neocloud.core.service import Dependencies, Kind, Method, Service, Subject
+from neocloud.core.kind import Kind
+from neocloud.core.readers import Subject
+from neocloud.core.service import Dependencies, Method, Service
 from neocloud.core.store import StoreError
 from neocloud.server import ApiServer, ServerError, ShapeError
 from tests.server.conftest import ADMIN, PROJECT, PROJECT_KIND, Cloud, PermissionTable, TokenTable

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neocloud.core import wire
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Store, Transaction
 
 

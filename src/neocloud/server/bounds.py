@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Default size of a whole request, encoded as it was sent; a method may declare more."""

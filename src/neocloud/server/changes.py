@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import IdempotencyKey, OperationRow, Resource, Transaction
 from neocloud.server.auditing import note_change
 from neocloud.server.inbound import IDEMPOTENCY_HEADER, RESET_MASK_HEADER, Inbound

@@ -7,7 +7,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.server.bounds import MAX_REQUEST_BYTES
 
 IDEMPOTENCY_HEADER = "x-idempotency-key"

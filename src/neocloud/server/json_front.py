@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from neocloud import __version__
 from neocloud.core import contract
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.server.bounds import check_size, check_tree
 from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.oauth import TOKEN_EXCHANGE_PATH, TokenExchangeForm

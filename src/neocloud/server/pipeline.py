@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
 from neocloud.gateway_key import CLIENT_HEADER, GatewayKey
 from neocloud.server.auditing import named_resource, record_refusal

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 
 _SUBJECT_FIELDS = frozenset({"id", "parent_id", "metadata"})
 """On the request itself: what the method is about."""

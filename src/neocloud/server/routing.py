@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Kind, Method, Service, Twin
+from neocloud.core.kind import Kind
+from neocloud.core.service import Method, Service, Twin
 from neocloud.server.bounds import MAX_REQUEST_BYTES
 from neocloud.server.inbound import Endpoint
 from neocloud.server.runtime import Runtime

@@ -6,9 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.kind import Kind
+from neocloud.core.readers import ResourceReader, Subject, TransactionReader
 from neocloud.core.seeding import Seeds
-from neocloud.core.service import Authenticator, Authorizer, Dependencies, Kind, Subject
-from neocloud.core.store.protocol import Store
+from neocloud.core.service import Authenticator, Authorizer, Dependencies
+from neocloud.core.store.protocol import Store, Transaction
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Runtime:
 
     def now(self) -> datetime:
         return self.dependencies.clock.now()
+
+    def reader(self, tx: Transaction, subject: Subject | None, now: datetime) -> ResourceReader:
+        """Return what the rules may look up while the server writes a resource for this caller."""
+        provided = self.dependencies.provided
+        return TransactionReader(tx, now, inventory=self.inventory(), subject=subject, provided=provided)
 
     async def authenticate(self, authorization: str) -> Subject:
         """The subject of an Authorization header."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.server.validation import NAMED_BY_RULES
 
 

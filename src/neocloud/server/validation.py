@@ -10,7 +10,7 @@ from typing import Any
 import protovalidate
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation
+from neocloud.core.kind import Rules, Violation
 
 MAX_NAME_BYTES = 1024
 OWN_PACKAGE = "neocloud."

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.server.inbound import Inbound
 from neocloud.server.runtime import Runtime
 

@@ -4,7 +4,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.contract import ApiError, Code
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 
 ServiceError = contract.message("nebius.common.v1.ServiceError")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.clock import Clock
+from neocloud.core.kind import Kind
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
-from neocloud.core.service import Kind
 from neocloud.core.store import OperationRow, Resource, Store
 
 CLUSTER = "neocloud.slurm.v1.Cluster"

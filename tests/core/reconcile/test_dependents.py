@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract, wire
+from neocloud.core.kind import Kind, Rules
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
-from neocloud.core.service import Kind, Rules
 from neocloud.core.store import Resource, Transaction
 from tests.core.reconcile.office import CLUSTER, FILESYSTEM, KINDS, PROJECT, Cloud, FilesystemReconciler
 

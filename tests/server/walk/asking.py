@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Kind, Service
+from neocloud.core.kind import Kind
+from neocloud.core.service import Service
 from tests.server.walk.holdings import Holdings
 
 STANDARD = {

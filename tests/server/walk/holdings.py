@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.core.store import Resource, Transaction
 from neocloud.services.iam.rules.access_key_id import aws_access_key_id
 from neocloud.services.quotas.resources import allowance_id

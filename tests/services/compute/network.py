@@ -8,7 +8,9 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.service import Kind, Rules, Service, World
+from neocloud.core.kind import Kind, Rules
+from neocloud.core.readers import ResourceReader
+from neocloud.core.service import Service
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.engines.base import KubernetesObject
 from neocloud.services.vpc import resources as vpc
@@ -18,7 +20,7 @@ PRIVATE, PUBLIC = "10.128.0", "203.0.113"
 
 
 class AllocationRules(Rules):
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if old is not None:
             return
         kind = new.spec.WhichOneof("ip_spec")

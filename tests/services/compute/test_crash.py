@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.reconciler import FINALIZER
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.engines.base import Reference

@@ -7,18 +7,22 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
+from neocloud.core.capacity import CapacityUses
 from neocloud.core.contract import ApiError
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.services.compute.resources import (
     INSTANCE,
     InstanceSpec,
     check_room,
-    cluster_demands,
     instance_demands,
     preset,
 )
-from neocloud.services.compute.resources.room import CLUSTER, ClusterSpec
+from neocloud.services.compute.rules.instance.rules import CAPACITY as INSTANCES
+from neocloud.services.slurm.resources import CLUSTER, ClusterSpec
+from neocloud.services.slurm.rules import CAPACITY as CLUSTERS
+from neocloud.services.slurm.rules import cluster_demands
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 GIB_4 = preset("cpu-local", "1vcpu-4gb")
@@ -26,11 +30,15 @@ ME = "computeinstance-e00me"
 
 
 @dataclass
-class Tenants:
-    """A machine of 8 GiB, and who is on it."""
+class Reader:
+    """A machine of 8 GiB, and the resources on it."""
 
     rows: list[Resource] = field(default_factory=list)
     inventory: Any = field(default_factory=lambda: Capabilities("fake", "1", cpus=8, memory_mib=8 * 1024))
+
+    provided: ServiceRegistry = field(
+        default_factory=lambda: ServiceRegistry().add(CapacityUses, CapacityUses((*INSTANCES, *CLUSTERS)))
+    )
 
     def list(self, kind: str, parent_id: str | None = None) -> list[Resource]:
         return [row for row in self.rows if row.kind == kind]
@@ -51,7 +59,7 @@ def cluster(workers: int) -> Resource:
 
 def fits(*rows: Resource, wanted: int = 1, held: int = 0, me: str = ME) -> bool:
     try:
-        check_room(Tenants(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
+        check_room(Reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
     except ApiError as error:
         assert "8 GiB are there" in error.message
         return False
@@ -86,4 +94,4 @@ def test_what_is_asked_for_follows_from_the_spec() -> None:
 
 
 def test_an_unknown_machine_is_left_to_the_engine() -> None:
-    check_room(Tenants(inventory=None), ME, [(GIB_4, 1000)], [])
+    check_room(Reader(inventory=None), ME, [(GIB_4, 1000)], [])

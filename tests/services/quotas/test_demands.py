@@ -4,7 +4,7 @@ import pytest
 
 from neocloud.app import SERVICES
 from neocloud.core import contract
-from neocloud.core.service import Kind, Rules
+from neocloud.core.kind import Kind, Rules
 from neocloud.services.compute.resources import platforms
 from neocloud.services.quotas.rules import default_quotas
 

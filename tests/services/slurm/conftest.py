@@ -7,10 +7,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from neocloud.core.capacity import CapacityUses
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.services.slurm.resources import Cluster
+from neocloud.services.slurm.rules import CAPACITY
 
 
 def public_key() -> str:
@@ -26,7 +28,9 @@ class PlainWorld:
     )
     now: datetime = datetime(2026, 11, 1, tzinfo=UTC)
     subject: None = None
-    provided: ServiceRegistry = field(default_factory=ServiceRegistry)
+    provided: ServiceRegistry = field(
+        default_factory=lambda: ServiceRegistry().add(CapacityUses, CapacityUses(CAPACITY))
+    )
 
     def get(self, resource_id: str) -> Resource | None:
         return next((row for row in self.rows if row.id == resource_id), None)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.contract import ApiError, Code
+from neocloud.core.readers import TransactionReader
 from neocloud.core.store import Transaction, open_store
-from neocloud.core.world import StoreWorld
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.rules.giving import Range, free_block
 from neocloud.testing.clock import FakeClock
@@ -153,7 +153,7 @@ async def test_of_those_who_race_for_the_last_addresses_none_gets_anothers(tmp_p
 
     def take(holder: str) -> Awaitable[str]:
         def work(tx: Transaction) -> str:
-            found = free_block(32, [within], holder, StoreWorld(tx, FakeClock().now()))
+            found = free_block(32, [within], holder, TransactionReader(tx, FakeClock().now()))
             return str(found[1]) if found else ""
 
         return store.write(work)

@@ -9,8 +9,9 @@ import pytest
 
 from neocloud.core import wire
 from neocloud.core.clock import SystemClock
+from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.reconciler import FINALIZER, Context, ReconcileResult, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.store import Resource
 from neocloud.engines.base import EngineError
 from neocloud.services.vpc import SERVICE as VPC

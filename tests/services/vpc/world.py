@@ -8,8 +8,8 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
+from neocloud.core.kind import Rules, Violation
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Rules, Violation
 from neocloud.core.store import Resource
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc import rules

@@ -8,18 +8,19 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import tee
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError, Code
+from neocloud.core.kind import Kind
+from neocloud.core.readers import TransactionReader
 from neocloud.core.reconcile import deletion
 from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
-from neocloud.core.world import StoreWorld
 
 Result = TypeVar("Result")
 
@@ -30,36 +31,13 @@ _SINGLE_TRIES = 32
 """How many candidates to try one by one before all reservations of the namespace are read once."""
 
 
-class ChildKind(Protocol):
-    """What a run needs of a kind to create or delete a resource of it. `core.service.Kind` fits."""
-
-    @property
-    def message(self) -> str: ...
-
-    @property
-    def id_prefix(self) -> str: ...
-
-    @property
-    def initial_state(self) -> str: ...
-
-    @property
-    def deleting_state(self) -> str: ...
-
-    @property
-    def finalizers(self) -> tuple[str, ...]: ...
-
-    def dependents(self, row: Resource) -> Iterable[str]: ...
-
-    def completed(self, row: Resource, old: Resource | None, world: Any) -> Resource: ...
-
-
 @dataclass(frozen=True)
 class WorkerContext:
     """What all runs of a worker share."""
 
     store: Store
     clock: Clock
-    kinds: Mapping[str, ChildKind]
+    kinds: Mapping[str, Kind]
     new_id: Callable[[str], str]
     notify: Callable[[], None]
     """Call it after a transaction that made other resources due."""
@@ -221,8 +199,8 @@ class RunContext:
 
     def _completed(self, tx: Transaction, child: Resource, old: Resource | None) -> Resource:
         try:
-            world = StoreWorld(tx, self._worker.clock.now())
-            return self._worker.kinds[child.kind].completed(child, old, world)
+            reader = TransactionReader(tx, self._worker.clock.now())
+            return self._worker.kinds[child.kind].completed(child, old, reader)
         except ApiError as refusal:
             code = refusal.code if refusal.code == Code.RESOURCE_EXHAUSTED else Code.FAILED_PRECONDITION
             raise Failed(_reason(refusal), refusal.message, code=code) from refusal

@@ -3,21 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
 
 from neocloud.core import operations, wire
-from neocloud.core.reconcile.dependents import KindWithDependents, enqueue_dependents
+from neocloud.core.kind import Kind
+from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.store.protocol import Resource, Transaction
 
-
-class RemovableKind(KindWithDependents, Protocol):
-    """What deletion needs of a kind. `core.service.Kind` fits."""
-
-    @property
-    def deleting_state(self) -> str: ...
-
-
-Kinds = Mapping[str, RemovableKind]
+Kinds = Mapping[str, Kind]
 
 
 def mark_for_deletion(tx: Transaction, kinds: Kinds, resource: Resource, now: datetime) -> None:

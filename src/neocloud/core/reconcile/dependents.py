@@ -6,19 +6,13 @@ network, and the network is enqueued.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Protocol
 
+from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Resource, Transaction
 
 
-class KindWithDependents(Protocol):
-    """What enqueueing needs of a kind. `core.service.Kind` fits."""
-
-    def dependents(self, row: Resource) -> Iterable[str]: ...
-
-
 def enqueue_dependents(
-    tx: Transaction, kinds: Mapping[str, KindWithDependents], rows: Iterable[Resource], now: datetime
+    tx: Transaction, kinds: Mapping[str, Kind], rows: Iterable[Resource], now: datetime
 ) -> bool:
     """Enqueue the dependents of these rows; True when there was one.
 

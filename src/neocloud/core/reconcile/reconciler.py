@@ -16,9 +16,6 @@ from neocloud.core.contract import Code
 from neocloud.core.operations import ProgressStep
 from neocloud.core.store.protocol import Resource
 
-FINALIZER = "reconcile"
-"""The finalizer that the worker drops when the delete steps have succeeded and nothing owned is left."""
-
 DAEMON_POLL_SECONDS = 0.1
 """Until the next run while a step waits for a daemon that takes a second or two to start."""
 CHILD_POLL_SECONDS = 0.2

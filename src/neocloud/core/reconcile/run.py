@@ -15,12 +15,12 @@ from typing import Any
 
 from neocloud.core import contract, operations
 from neocloud.core.contract import ApiError
+from neocloud.core.kind import FINALIZER
 from neocloud.core.operations import ProgressStep, StepOutcome
 from neocloud.core.reconcile import deletion
 from neocloud.core.reconcile.context import RunContext, WorkerContext
 from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.reconcile.reconciler import (
-    FINALIZER,
     Failed,
     Reconciler,
     ReconcileResult,

@@ -12,7 +12,8 @@ from datetime import timedelta
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.reconcile.context import ChildKind, WorkerContext
+from neocloud.core.kind import Kind
+from neocloud.core.reconcile.context import WorkerContext
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.reconcile.run import ReconcileRun, back_off_seconds
 from neocloud.core.store.protocol import Lease, Resource, Store, StoreError, Transaction
@@ -31,7 +32,7 @@ class Worker:
         clock: Clock,
         reconcilers: Sequence[Reconciler],
         *,
-        kinds: Iterable[ChildKind] = (),
+        kinds: Iterable[Kind] = (),
         new_id: Callable[[str], str] = contract.new_id,
         concurrency: int = 8,
         lease_seconds: float = 10.0,

@@ -5,9 +5,10 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, wire
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.seeding import sow
-from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.server.access import require, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
@@ -21,7 +22,6 @@ from neocloud.server.validation import (
     name_violations,
     refuse_unserved,
 )
-from neocloud.server.world import TransactionWorld
 
 
 class Create:
@@ -46,7 +46,7 @@ class Create:
         def work(tx: Transaction) -> Change:
             self._check_parent(tx, parent_id)
             resource = wire.resource_message(draft)
-            world = TransactionWorld(tx, self._runtime, inbound, now)
+            world = self._runtime.reader(tx, inbound.subject, now)
             violations = list(self._kind.rules.violations(resource, None, world))
             if violations:
                 raise contract.bad_request(violations)
@@ -116,7 +116,7 @@ class Create:
                 parent_id, f"{parent_id} is being deleted; nothing new can be made in it."
             )
 
-    def _insert_beside(self, tx: Transaction, row: Resource, resource: Any, world: TransactionWorld) -> None:
+    def _insert_beside(self, tx: Transaction, row: Resource, resource: Any, world: ResourceReader) -> None:
         """What its rules and other bricks' seeds make together with it."""
         for born in self._kind.rules.born_with(resource, world):
             tx.insert(born)

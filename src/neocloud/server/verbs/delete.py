@@ -15,7 +15,6 @@ from neocloud.server.inbound import Inbound
 from neocloud.server.runtime import Runtime
 from neocloud.server.shape import KindShape
 from neocloud.server.validation import check, check_present, refuse_unserved
-from neocloud.server.world import TransactionWorld
 
 _NAMED_CHILDREN = 5
 
@@ -42,7 +41,7 @@ class Delete:
                 return self._already_asked(tx, row)
             self._check_version(request, row)
             self._check_alone(tx, row)
-            world = TransactionWorld(tx, self._runtime, inbound, now)
+            world = self._runtime.reader(tx, inbound.subject, now)
             self._kind.rules.check_delete(wire.resource_message(row), world)
             return self._write(tx, inbound, row, now)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.server.access import require
 from neocloud.server.inbound import Inbound

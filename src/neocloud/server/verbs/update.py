@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, operations, wire
+from neocloud.core.kind import Violation
 from neocloud.core.reconcile.dependents import enqueue_dependents
-from neocloud.core.service import Violation
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
 from neocloud.server.access import refuse_part, require, require_acting, require_references
 from neocloud.server.bounds import MAX_REQUEST_BYTES
@@ -28,7 +28,6 @@ from neocloud.server.validation import (
     refuse_unserved,
 )
 from neocloud.server.withholding import may_read_secrets
-from neocloud.server.world import TransactionWorld
 
 
 class Update:
@@ -61,7 +60,7 @@ class Update:
             self._kind.rules.defaults(new)
             if not self._acting(new, old) <= allowed:
                 raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Repeat the change.")
-            world = TransactionWorld(tx, self._runtime, inbound, now)
+            world = self._runtime.reader(tx, inbound.subject, now)
             violations = [*immutable_violations(new.spec, old.spec, "spec.")]
             violations += self._kind.rules.violations(new, old, world)
             if violations:

@@ -1,6 +1,7 @@
 """AI workloads: endpoints and jobs, container images that are run on a project's subnet."""
 
-from neocloud.core.service import Kind, Service
+from neocloud.core.kind import Kind
+from neocloud.core.service import Service
 from neocloud.services.ai.api import METHODS
 from neocloud.services.ai.images import known_images
 from neocloud.services.ai.meter import METERS
@@ -14,7 +15,7 @@ from neocloud.services.ai.resources import (
     JobState,
     KnownImages,
 )
-from neocloud.services.ai.rules import FILE_REQUEST_BYTES, EndpointRules, JobRules
+from neocloud.services.ai.rules import CAPACITY, FILE_REQUEST_BYTES, EndpointRules, JobRules
 from neocloud.services.ai.views import without_secrets
 
 VERBS = frozenset({"Create", "Get", "GetByName", "List", "Delete"})
@@ -56,6 +57,7 @@ SERVICE = Service(
     methods=METHODS,
     reconcilers=reconcilers,
     meters=METERS,
+    capacity=CAPACITY,
     provides={KnownImages: lambda dependencies: known_images(dependencies.settings)},
 )
 

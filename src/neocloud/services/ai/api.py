@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
+from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.world import StoreWorld
 from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.resources import ENDED, ENDPOINT, JOB, EndpointState, JobState
 from neocloud.services.ai.rules.workload import demands
@@ -63,7 +63,8 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
                 title = f"{_word(kind)} {row.name}"
                 return custom_verbs.done(tx, call, request, row, path=f"{service}/{verb}", title=title)
             if not changed[0].is_stopped:
-                world = StoreWorld(tx, call.dependencies.clock.now(), inventory=inventory)
+                now, provided = call.dependencies.clock.now(), call.dependencies.provided
+                world = TransactionReader(tx, now, inventory=inventory, provided=provided)
                 check_room(world, row.id, demands(wire.resource_message(row).spec), [])
             write_record(tx, row.id, changed[0])
             return _changed(tx, call, row, changed[1], f"{service}/{verb}", request)

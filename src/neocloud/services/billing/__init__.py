@@ -1,6 +1,7 @@
 """Billing: what was used, what it costs, and the most that it may cost."""
 
-from neocloud.core.service import Kind, Service
+from neocloud.core.kind import Kind
+from neocloud.core.service import Service
 from neocloud.services.billing.api import METHODS
 from neocloud.services.billing.resources import PRICING_POLICY, PRICING_POLICY_ID_PREFIX, TokenPrices
 from neocloud.services.billing.rules.catalogue import token_prices

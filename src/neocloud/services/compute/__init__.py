@@ -1,6 +1,7 @@
 """Compute: platforms, machines, their disks and images, and filesystems."""
 
-from neocloud.core.service import Kind, Service
+from neocloud.core.kind import Kind
+from neocloud.core.service import Service
 from neocloud.services.compute.api import METHODS
 from neocloud.services.compute.meter import METERS
 from neocloud.services.compute.public_images import seed_images
@@ -29,6 +30,7 @@ from neocloud.services.compute.rules import (
     InstanceRules,
     SnapshotRules,
 )
+from neocloud.services.compute.rules.instance.rules import CAPACITY
 from neocloud.services.compute.views import gpu_cluster_view, instance_view
 
 PROJECT = ("nebius.iam.v1.Container",)
@@ -101,6 +103,7 @@ SERVICE = Service(
     methods=METHODS,
     reconcilers=reconcilers,
     meters=METERS,
+    capacity=CAPACITY,
 )
 
 __all__ = ["SERVICE", "seed_images"]

@@ -1,6 +1,6 @@
 """The standard nouns of this brick: which verbs they have, and the rules they follow."""
 
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.members import view_group, view_membership
 from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ProjectRules, ServiceAccountRules

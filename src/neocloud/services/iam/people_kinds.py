@@ -1,6 +1,6 @@
 """The nouns about people, and about others who vouch for them, that have standard verbs."""
 
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.rules.federations import FederatedCredentialsRules, OidcFederationRules
 from neocloud.services.iam.rules.invitations import InvitationRules, show_expired

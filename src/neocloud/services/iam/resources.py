@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from neocloud.core import contract
-from neocloud.core.service import Authenticator, Subject
+from neocloud.core.readers import Subject
+from neocloud.core.service import Authenticator
 from neocloud.core.store.protocol import Resource
 
 CONTAINER = "nebius.iam.v1.Container"

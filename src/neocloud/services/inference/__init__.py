@@ -9,6 +9,7 @@ from neocloud.services.inference.reconcile.engine_client import EngineClient, Ht
 from neocloud.services.inference.reconcile.reader import FolderReader, ModelReader
 from neocloud.services.inference.resources import ModelFolders, MonthlySpending
 from neocloud.services.inference.route_changes import RouteChanges
+from neocloud.services.inference.rules.deployment import CAPACITY
 from neocloud.services.inference.traffic import TrafficBoard
 
 SERVICE = Service(
@@ -17,6 +18,7 @@ SERVICE = Service(
     methods=METHODS,
     reconcilers=reconcilers,
     meters=(PlaceMeter(),),
+    capacity=CAPACITY,
     provides={
         TrafficBoard: lambda dependencies: TrafficBoard(dependencies.clock),
         ModelFolders: lambda dependencies: ModelFolders(

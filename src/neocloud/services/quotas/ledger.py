@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Rules
+from neocloud.core.kind import Rules
 from neocloud.core.store import HistorySizes, Page, Resource, Store, Transaction, entry_bytes
 from neocloud.core.store.protocol import is_noted
 from neocloud.services.iam.resources import CONTAINER, is_tenant

@@ -9,6 +9,7 @@ from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.reconcile.access import SlurmFactory
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest
 from neocloud.services.slurm.resources import BatchJobs
+from neocloud.services.slurm.rules import CAPACITY
 
 
 def _reconcilers(dependencies: Dependencies) -> tuple[ClusterReconciler, ...]:
@@ -21,6 +22,7 @@ SERVICE = Service(
     methods=METHODS,
     reconcilers=_reconcilers,
     meters=(ClusterMeter(),),
+    capacity=CAPACITY,
     provides={
         BatchJobs: ClusterJobs.of,
         LoginPorts: lambda dependencies: LoginPorts.of(dependencies.settings),

@@ -8,19 +8,22 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from neocloud.core import wire
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.capacity import CapacityUse, Rows
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.compute.resources import (
+    Demand,
     FilesystemState,
     attachment_namespace,
     check_room,
-    cluster_demands,
     filesystem_attachment,
     find_filesystem,
+    preset,
     preset_violations,
 )
 from neocloud.services.slurm.login_ports import LoginPorts
-from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB
+from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
 from neocloud.services.vpc.resources import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
@@ -31,6 +34,24 @@ SYSTEM_FOLDERS = frozenset(
 )
 SYSTEM_PATHS = frozenset({"/home", "/home/shared", "/root"})
 """What the shared root brings along below them is needed: jobs work in /home/shared if not told otherwise."""
+
+
+def cluster_demands(spec: Any) -> list[Demand]:
+    """Return what the workers of a cluster hold."""
+    return [
+        (preset(node_set.platform, node_set.preset), node_set.count)
+        for node_set in spec.node_sets
+        if node_set.count
+    ]
+
+
+def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
+    for row in rows[CLUSTER]:
+        for demand in cluster_demands(ClusterSpec.FromString(row.spec)):
+            yield row.id, demand
+
+
+CAPACITY = (CapacityUse((CLUSTER,), _held),)
 
 
 class ClusterRules(Rules):
@@ -58,7 +79,7 @@ class ClusterRules(Rules):
                     " (the .pub file, never the private key)",
                 )
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         found = [
             *_node_set_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
@@ -71,7 +92,7 @@ class ClusterRules(Rules):
             check_room(world, new.metadata.id, cluster_demands(new.spec), held)
         return found
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """Say to the filesystems who uses them, so that they are not deleted meanwhile."""
         for mounted in old.spec.filesystems if old else ():
             world.release(attachment_namespace(mounted.filesystem_id), _attachment(new))
@@ -103,7 +124,7 @@ def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
         )
 
 
-def _login_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+def _login_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
     port = new.spec.login.port
     ports = world.provided.find(LoginPorts) or LoginPorts()
     if not port or (old and port == old.spec.login.port):
@@ -117,7 +138,7 @@ def _login_violations(new: Any, old: Any | None, world: World) -> Iterable[Viola
         yield Violation("spec.login.port", f"port {port} is taken; choose another, or 0 for any that is free")
 
 
-def _subnet_violations(new: Any, world: World) -> Iterable[Violation]:
+def _subnet_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     if not new.spec.subnet_id:
         return
     subnet = world.get(new.spec.subnet_id)
@@ -127,7 +148,7 @@ def _subnet_violations(new: Any, world: World) -> Iterable[Violation]:
         yield Violation("spec.subnet_id", "is being deleted; choose another")
 
 
-def _filesystem_violations(new: Any, world: World) -> Iterable[Violation]:
+def _filesystem_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     others: list[str] = []
     seen: set[str] = set()
     for index, mounted in enumerate(new.spec.filesystems):
@@ -177,7 +198,7 @@ def _is_public_key(text: str) -> bool:
     return True
 
 
-def _is_taken(port: int, cluster_id: str, world: World) -> bool:
+def _is_taken(port: int, cluster_id: str, world: ResourceReader) -> bool:
     """By another cluster, whether its spec names the port or the cloud chose it."""
     for row in world.list(CLUSTER):
         if row.id == cluster_id:

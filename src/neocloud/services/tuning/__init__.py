@@ -5,12 +5,14 @@ from neocloud.services.tuning.api import KINDS, METHODS
 from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.meter import FineTuningJobMeter
 from neocloud.services.tuning.reconcile import reconcilers
+from neocloud.services.tuning.rules.job import CAPACITY
 
 SERVICE = Service(
     name="tuning",
     kinds=KINDS,
     methods=METHODS,
     reconcilers=reconcilers,
+    capacity=CAPACITY,
     meters=(FineTuningJobMeter(),),
 )
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
-from neocloud.core.service import Call, Method, Twin, View
+from neocloud.core.kind import View
+from neocloud.core.service import Call, Method, Twin
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.seed import make_network

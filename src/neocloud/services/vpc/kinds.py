@@ -1,6 +1,6 @@
 """The standard nouns of this brick: which rules they follow and what a reader sees of them."""
 
-from neocloud.core.service import Kind
+from neocloud.core.kind import Kind
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc import rules
 from neocloud.services.vpc.resources import State

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import FINALIZER
+from neocloud.core.kind import FINALIZER
+from neocloud.core.readers import TransactionReader
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.world import StoreWorld
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.rules import NetworkRules, SubnetRules
 from neocloud.services.vpc.rules.first_rows import row_of
@@ -35,7 +35,7 @@ def make_network(
     tx: Transaction, project_id: str, name: str, now: datetime, labels: dict[str, str] | None = None
 ) -> Resource:
     """A network with all that it is born with, and a subnet in it. Raises AlreadyExists for a taken name."""
-    world = StoreWorld(tx, now)
+    world = TransactionReader(tx, now)
     network = vpc.Network()
     network.metadata.id = contract.new_id(vpc.NETWORK_ID_PREFIX)
     network.metadata.parent_id = project_id
@@ -49,7 +49,7 @@ def make_network(
     return row
 
 
-def _subnet(network: Any, world: StoreWorld) -> Resource:
+def _subnet(network: Any, world: TransactionReader) -> Resource:
     subnet = vpc.Subnet()
     subnet.metadata.id = contract.new_id(vpc.SUBNET_ID_PREFIX)
     subnet.metadata.parent_id = network.metadata.parent_id

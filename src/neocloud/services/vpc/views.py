@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import wire
+from neocloud.core.readers import TransactionReader
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.world import StoreWorld
 from neocloud.services.vpc.resources import SUBNET, AllocationStatus, assignment_namespace
 from neocloud.services.vpc.rules.pools import networks_with
 from neocloud.services.vpc.rules.reservations import pool_blocks
@@ -30,11 +30,11 @@ def view_allocation(allocation: Any, tx: Transaction, now: datetime) -> None:
 def view_subnet(subnet: Any, tx: Transaction, now: datetime) -> None:
     network = tx.get(subnet.spec.network_id)
     if network is not None:
-        show_surroundings(subnet, network, StoreWorld(tx, now))
+        show_surroundings(subnet, network, TransactionReader(tx, now))
 
 
 def view_pool(pool: Any, tx: Transaction, now: datetime) -> None:
-    world = StoreWorld(tx, now)
+    world = TransactionReader(tx, now)
     pool.status.assignment.networks.extend(networks_with(world, pool))
     holders = sorted(set(tx.reservations(pool_blocks(pool.metadata.id)).values()))
     subnets = [row.id for holder in holders if (row := tx.get(holder)) and row.kind == SUBNET]
@@ -42,7 +42,7 @@ def view_pool(pool: Any, tx: Transaction, now: datetime) -> None:
 
 
 def view_route_table(table: Any, tx: Transaction, now: datetime) -> None:
-    table.status.assignment.subnets.extend(subnets_with(StoreWorld(tx, now), table))
+    table.status.assignment.subnets.extend(subnets_with(TransactionReader(tx, now), table))
 
 
 def _interface_name(holder: Resource | None) -> str:

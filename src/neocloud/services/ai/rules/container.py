@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.ai.resources import KnownImages
 
@@ -30,7 +31,7 @@ def word_violations(spec: Any) -> Iterable[Violation]:
             yield Violation(f"spec.{field}", f"cannot be cut into words: {error}; close every quote")
 
 
-def container_violations(spec: Any, world: World) -> Iterable[Violation]:
+def container_violations(spec: Any, world: ResourceReader) -> Iterable[Violation]:
     yield from _image(spec.image, world)
     if spec.working_dir and not spec.working_dir.startswith("/"):
         yield Violation("spec.working_dir", "must be an absolute path")
@@ -39,7 +40,7 @@ def container_violations(spec: Any, world: World) -> Iterable[Violation]:
     yield from _paths(spec)
 
 
-def _image(image: str, world: World) -> Iterable[Violation]:
+def _image(image: str, world: ResourceReader) -> Iterable[Violation]:
     known = world.provided.find(KnownImages)
     names = known() if known else None
     if names is not None and image not in names:

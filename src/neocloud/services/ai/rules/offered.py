@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 
 _NO_REGISTRY = "images come from this machine, not from a registry; leave it out"
 _NO_VAULT = "there is no MysteryBox here; give the value itself"

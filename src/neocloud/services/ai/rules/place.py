@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.resources import ReadWrite
 from neocloud.services.compute.resources import attachment_namespace, filesystem_attachment, find_filesystem
@@ -12,7 +13,7 @@ from neocloud.services.vpc.resources import NETWORK, SUBNET, SubnetSpec
 DEFAULT_NETWORK = "default-network"
 
 
-def place_violations(new: Any, world: World) -> Iterable[Violation]:
+def place_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     parent_id, spec = new.metadata.parent_id, new.spec
     if spec.subnet_id and _find(world, SUBNET, spec.subnet_id, parent_id) is None:
         yield _missing("spec.subnet_id", "subnet", spec.subnet_id)
@@ -23,7 +24,7 @@ def place_violations(new: Any, world: World) -> Iterable[Violation]:
             yield _missing(f"spec.volumes[{index}].source", "filesystem", volume.source)
 
 
-def default_subnet(world: World, parent_id: str) -> Resource | None:
+def default_subnet(world: ResourceReader, parent_id: str) -> Resource | None:
     """The first of the project's default network."""
     network = world.find(NETWORK, parent_id, DEFAULT_NETWORK)
     if network is None:
@@ -32,7 +33,7 @@ def default_subnet(world: World, parent_id: str) -> Resource | None:
     return next((row for row in rows if _is_in(row, network.id)), None)
 
 
-def hold_filesystems(new: Any, world: World) -> None:
+def hold_filesystems(new: Any, world: ResourceReader) -> None:
     """They are not deleted from under a workload."""
     for volume in new.spec.volumes:
         value = filesystem_attachment(new.metadata.id, is_read_only=is_read_only(volume))
@@ -48,7 +49,7 @@ def _is_in(subnet: Resource, network_id: str) -> bool:
     return not subnet.deleted_at and SubnetSpec.FromString(subnet.spec).network_id == network_id
 
 
-def _find(world: World, kind: str, resource_id: str, parent_id: str) -> Resource | None:
+def _find(world: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
     row = world.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == parent_id and not row.deleted_at
     return row if is_there else None

@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.capacity import CapacityUse, Rows
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
+from neocloud.services.ai.resources import ENDPOINT, JOB, EndpointSpec, JobSpec
 from neocloud.services.ai.rules.container import container_violations, word_violations
 from neocloud.services.ai.rules.offered import not_offered
 from neocloud.services.ai.rules.place import default_subnet, hold_filesystems, place_violations
-from neocloud.services.compute.resources import GIB, check_room, preset, preset_violations
+from neocloud.services.compute.resources import GIB, Demand, check_room, preset, preset_violations
 
 MOST_ATTEMPTS = 100
 SMALLEST_SECONDS = 1
@@ -17,7 +20,7 @@ class WorkloadRules(Rules):
     def request_violations(self, request: Any) -> Iterable[Violation]:
         return word_violations(request.spec)
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         found = [
             *preset_violations(new.spec.platform, new.spec.preset, "spec"),
             *not_offered(new.spec),
@@ -29,7 +32,7 @@ class WorkloadRules(Rules):
             check_room(world, new.metadata.id, demands(new.spec), [])
         return found
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if not new.spec.subnet_id:
             subnet = default_subnet(world, new.metadata.parent_id)
             assert subnet is not None, "looked at before"
@@ -51,7 +54,7 @@ class EndpointRules(WorkloadRules):
 
 
 class JobRules(WorkloadRules):
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if not 0 <= spec.restart_attempts <= MOST_ATTEMPTS:
             yield Violation("spec.restart_attempts", f"must be from 0 to {MOST_ATTEMPTS}")
@@ -73,3 +76,17 @@ def _sizes(spec: Any) -> Iterable[Violation]:
     for field, value in (("shm_size_bytes", spec.shm_size_bytes), ("disk.size_bytes", spec.disk.size_bytes)):
         if value < 0:
             yield Violation(f"spec.{field}", "must be 0 or more")
+
+
+_AT_REST = frozenset({"STOPPED", "COMPLETED", "FAILED", "CANCELLED"})
+
+
+def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
+    for kind, spec_class in ((ENDPOINT, EndpointSpec), (JOB, JobSpec)):
+        for row in rows[kind]:
+            if row.state not in _AT_REST:
+                spec = spec_class.FromString(row.spec)
+                yield row.id, (preset(spec.platform, spec.preset), 1)
+
+
+CAPACITY = (CapacityUse((ENDPOINT, JOB), _held),)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList
 from neocloud.services.compute.resources import FilesystemType, gib, preset, preset_violations, size_bytes
 

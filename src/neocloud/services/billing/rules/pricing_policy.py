@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.billing.resources import PricingPolicyState, SchedulingState, policy_namespace
 from neocloud.services.billing.rules.price_list import Unit, price_list
@@ -21,7 +22,7 @@ _RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
 
 class PricingPolicyRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         platform, price = _platform(new.spec), _max_price(new.spec)
         if platform not in platforms():
             known = ", ".join(platforms())
@@ -36,7 +37,7 @@ class PricingPolicyRules(Rules):
         elif old is not None and Decimal(price) != Decimal(_max_price(old.spec)):
             _check_unused(new.metadata, world, "Its price changes")
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         prices = price_list(world.provided)
         sku_id = _sku_id(_platform(new.spec))
         sku = prices.skus.get(sku_id)
@@ -52,7 +53,7 @@ class PricingPolicyRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"billing.pricing-policy.count": 1}
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         _check_unused(resource.metadata, world, "It goes")
 
 
@@ -62,7 +63,7 @@ def running_under(holders: Mapping[str, str], get: Callable[[str], Resource | No
     return [row for row in rows if row is not None and row.state not in _RUNS_NOT]
 
 
-def _check_unused(policy: Any, world: World, what: str) -> None:
+def _check_unused(policy: Any, world: ResourceReader, what: str) -> None:
     running = running_under(world.reservations(policy_namespace(policy.id)), world.get)
     if running:
         users = ", ".join(row.name or row.id for row in running[:5])

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
+from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.world import StoreWorld
 from neocloud.services.compute.reconcile.record import read_record, write_record
 from neocloud.services.compute.resources import check_room, instance_demands
 from neocloud.services.compute.resources.instance import (
@@ -33,7 +33,7 @@ async def start(call: Call, request: Any) -> Any:
             return _done(tx, call, row, "Start", request)
         new = wire.resource_message(row)
         new.spec.stopped = False
-        world = StoreWorld(tx, now, inventory=inventory)
+        world = TransactionReader(tx, now, inventory=inventory, provided=call.dependencies.provided)
         if violations := list(pricing_violations(new, None, world)):
             raise contract.bad_request(violations)
         # It holds nothing now, whatever its spec says.

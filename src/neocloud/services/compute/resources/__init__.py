@@ -30,7 +30,12 @@ from neocloud.services.compute.resources.filesystem import (
 )
 from neocloud.services.compute.resources.filesystem import attachment_value as filesystem_attachment
 from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
-from neocloud.services.compute.resources.room import HOLDERS, check_room, cluster_demands, instance_demands
+from neocloud.services.compute.resources.room import (
+    check_room,
+    held_by_others,
+    instance_demands,
+    needs_room,
+)
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, gib, size_bytes
 
 __all__ = [
@@ -38,7 +43,6 @@ __all__ = [
     "FILESYSTEM",
     "FILESYSTEM_ID_PREFIX",
     "GIB",
-    "HOLDERS",
     "INSTANCE",
     "NAMESPACE_LABEL",
     "RESERVED_LABEL_PREFIX",
@@ -61,13 +65,14 @@ __all__ = [
     "claim_name",
     "claim_namespace",
     "claim_reference",
-    "cluster_demands",
     "filesystem_attachment",
     "filesystem_spec",
     "find_filesystem",
     "gib",
+    "held_by_others",
     "may_attach",
     "instance_demands",
+    "needs_room",
     "platforms",
     "preset",
     "preset_violations",

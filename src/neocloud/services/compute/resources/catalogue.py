@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 
 ANY_GPU = "any"
 PREEMPTIBLE = ".preemptible"

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import World
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Reference
 
@@ -56,7 +56,7 @@ def filesystem_spec(size_gibibytes: int) -> Any:
     return FilesystemSpec(size_gibibytes=size_gibibytes, type=FilesystemType.Value("NETWORK_SSD"))
 
 
-def find_filesystem(world: World, filesystem_id: str, parent_id: str) -> Resource | None:
+def find_filesystem(world: ResourceReader, filesystem_id: str, parent_id: str) -> Resource | None:
     """The live filesystem that a resource of this project may attach; None for all others.
 
     One that another resource owns is its owner's alone, such as the shared root of a Slurm cluster, which

@@ -1,4 +1,4 @@
-"""What is legal, noun by noun. Pure: sees messages and the World."""
+"""What is legal, noun by noun. Pure: sees messages and a ResourceReader."""
 
 from neocloud.services.compute.rules.disk import DiskRules
 from neocloud.services.compute.rules.filesystem import FilesystemRules

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.compute.resources.disk import (
     DISK,
     IMAGE,
@@ -20,12 +21,12 @@ from neocloud.services.compute.rules.disk_spec import disk_spec_violations, sour
 
 
 class DiskRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         yield from disk_spec_violations(
             new.spec, old.spec if old else None, "spec", new.metadata.parent_id, world
         )
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """A family is what was asked for; which image it meant is a fact from the first moment on."""
         row = source(new.spec, new.metadata.parent_id, world) if old is None else None
         if row is not None and new.spec.WhichOneof("source") != "source_snapshot_id":
@@ -40,7 +41,7 @@ class DiskRules(Rules):
         kind = DiskType.Name(resource.spec.type).lower().replace("_", "-")
         return {"compute.disk.count": 1, f"compute.disk.size.{kind}": size_bytes(resource.spec)}
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         disk = resource.metadata
         holders = sorted(set(world.reservations(attachment_namespace(disk.id)).values()))
         if holders:
@@ -60,7 +61,7 @@ class DiskRules(Rules):
             )
 
 
-def unfinished_copies(world: World, source_id: str, parent_id: str) -> list[str]:
+def unfinished_copies(world: ResourceReader, source_id: str, parent_id: str) -> list[str]:
     """Disks, snapshots and images that are being made from this resource."""
     found = []
     for kind, spec in ((SNAPSHOT, SnapshotSpec), (IMAGE, ImageSpec), (DISK, DiskSpec)):

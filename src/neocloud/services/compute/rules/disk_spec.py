@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.compute.resources.disk import (
     IMAGE,
@@ -25,7 +26,7 @@ MAX_BLOCK_SIZE_BYTES = 128 * 1024
 
 
 def disk_spec_violations(
-    new: Any, old: Any | None, field: str, parent_id: str, world: World
+    new: Any, old: Any | None, field: str, parent_id: str, world: ResourceReader
 ) -> Iterable[Violation]:
     """`field` is where the spec stands in the request, e.g. "spec"."""
     found = list(_size_violations(new, old, field))
@@ -42,7 +43,7 @@ def disk_spec_violations(
         yield from _source_violations(new, field, parent_id, world, is_size_known=not found)
 
 
-def source(spec: Any, parent_id: str, world: World) -> Resource | None:
+def source(spec: Any, parent_id: str, world: ResourceReader) -> Resource | None:
     """The image or snapshot that a disk starts as a copy of; None also when it cannot be found."""
     kind = spec.WhichOneof("source")
     if kind == "source_image_id":
@@ -54,12 +55,12 @@ def source(spec: Any, parent_id: str, world: World) -> Resource | None:
     return None
 
 
-def find_image(world: World, image_id: str, parent_id: str) -> Resource | None:
+def find_image(world: ResourceReader, image_id: str, parent_id: str) -> Resource | None:
     owner = PUBLIC_IMAGES_PARENT if is_public_image(image_id) else parent_id
     return find(world, IMAGE, image_id, owner)
 
 
-def latest_image(world: World, family: Any, parent_id: str) -> Resource | None:
+def latest_image(world: ResourceReader, family: Any, parent_id: str) -> Resource | None:
     """The newest ready image of a family: of the project that is named, else of the public ones."""
     if family.parent_id not in ("", PUBLIC_IMAGES_PARENT, parent_id):
         return None
@@ -97,7 +98,7 @@ def _size_violations(new: Any, old: Any | None, field: str) -> Iterable[Violatio
 
 
 def _source_violations(
-    spec: Any, field: str, parent_id: str, world: World, *, is_size_known: bool
+    spec: Any, field: str, parent_id: str, world: ResourceReader, *, is_size_known: bool
 ) -> Iterable[Violation]:
     kind = spec.WhichOneof("source")
     if kind is None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, World
+from neocloud.core.kind import Rules
+from neocloud.core.readers import ResourceReader
 from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec
 
 
@@ -12,7 +13,7 @@ class GpuClusterRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"compute.gpucluster.count": 1}
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         cluster = resource.metadata
         members = [
             row.name or row.id

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.compute.resources.disk import (
     SNAPSHOT,
     DiskStatus,
@@ -18,7 +19,7 @@ _ARM64 = 2
 
 
 class ImageRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if old is not None:
             return
@@ -46,7 +47,7 @@ class ImageRules(Rules):
                 "spec.source_disk_id", "is required, or source_disk_snapshot_id: an image copies one"
             )
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if old is not None:
             return
         kind = new.spec.WhichOneof("source")
@@ -62,7 +63,7 @@ class ImageRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"compute.image.count": 1}
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         if is_public_image(resource.metadata.id):
             raise contract.bad_state(
                 resource.metadata.id, "This image came with the cloud. `neo image` on the machine removes it."

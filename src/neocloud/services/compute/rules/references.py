@@ -1,10 +1,11 @@
 """Looking up what a spec names: only what lies in the same project counts, the rest does not exist. Pure."""
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 
 
-def find(world: World, kind: str, resource_id: str, parent_id: str) -> Resource | None:
+def find(world: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
     """The live resource of this kind and project."""
     row = world.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == parent_id and not row.deleted_at

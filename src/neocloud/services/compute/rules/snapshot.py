@@ -4,18 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.compute.resources.disk import DISK, DiskState, DiskStatus
 from neocloud.services.compute.rules.disk import unfinished_copies
 from neocloud.services.compute.rules.references import find, missing
 
 
 class SnapshotRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is None:
             yield from source_disk_violations(new, new.spec.source_disk_id, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         disk = world.get(new.spec.source_disk_id)
         if old is None and disk is not None:
             new.status.content_size_bytes = DiskStatus.FromString(disk.status).size_bytes
@@ -24,11 +25,11 @@ class SnapshotRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"compute.snapshot.count": 1}
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         check_not_copied(resource, world)
 
 
-def source_disk_violations(new: Any, disk_id: str, world: World) -> Iterable[Violation]:
+def source_disk_violations(new: Any, disk_id: str, world: ResourceReader) -> Iterable[Violation]:
     """Of a snapshot or an image: the disk must be there to be copied."""
     disk = find(world, DISK, disk_id, new.metadata.parent_id)
     if disk is None:
@@ -37,7 +38,7 @@ def source_disk_violations(new: Any, disk_id: str, world: World) -> Iterable[Vio
         yield Violation("spec.source_disk_id", f"{disk.id} is {disk.state}; wait until it is READY")
 
 
-def check_not_copied(resource: Any, world: World) -> None:
+def check_not_copied(resource: Any, world: ResourceReader) -> None:
     copies = unfinished_copies(world, resource.metadata.id, resource.metadata.parent_id)
     if copies:
         names = ", ".join(copies)

@@ -6,7 +6,7 @@ sign in, so the line is put in front when the data is a YAML mapping that does n
 
 from collections.abc import Iterable
 
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
 
 HEADER = "#cloud-config"

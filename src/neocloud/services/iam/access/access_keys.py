@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from neocloud.core import contract
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.resources import ACCESS_KEY, SERVICE_ACCOUNT, AccessKeySpec, State, tenant_of
 from neocloud.services.iam.rules.access_key_id import key_id_of

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Store
 from neocloud.services.iam.access.proof import Proven, find_subject
 from neocloud.services.iam.access.recent import Recent

@@ -9,7 +9,7 @@ Whatever lets somebody act as an account also needs everything that the account 
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.recent import Recent
 from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, CONTAINER, lineage

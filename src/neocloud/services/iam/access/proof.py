@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from neocloud.core import contract
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access.authorize import refused
 from neocloud.services.iam.access.tokens import AccessClaims

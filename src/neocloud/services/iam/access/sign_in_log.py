@@ -7,7 +7,8 @@ import json
 import re
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Subject
+from neocloud.core.readers import Subject
+from neocloud.core.service import Call
 from neocloud.core.store.audit_query import AuditEvent
 from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.resources import SECRETS_ID, lineage

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.services.iam.access.recent import Recent
 from neocloud.services.iam.resources import (

@@ -6,7 +6,7 @@ resource is no right in its project, and does not show here.
 
 from collections.abc import Sequence
 
-from neocloud.core.service import Subject
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.authorize import subject_grants
 from neocloud.services.iam.resources import CONTAINER, ProjectRights, TenantRights

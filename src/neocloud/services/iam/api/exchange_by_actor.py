@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Subject
+from neocloud.core.readers import Subject
+from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access.external_tokens import ExternalTokenError, read_claimed, verify
 from neocloud.services.iam.access.issuers import issuers_of

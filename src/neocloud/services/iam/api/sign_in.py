@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Subject
+from neocloud.core.readers import Subject
+from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access import sessions
 from neocloud.services.iam.access.attempts import count_attempt, forgive, locked_until, take_back

@@ -6,7 +6,8 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Method, Violation
+from neocloud.core.kind import Violation
+from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.services.iam.access.static_keys import find_static_key, key_id_in, new_token
 from neocloud.services.iam.resources import STATIC_KEY, STATIC_KEY_ID_PREFIX, State, StaticKeyStatus

@@ -8,7 +8,8 @@ from pyotp.totp import TOTP
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Violation
+from neocloud.core.kind import Violation
+from neocloud.core.service import Call
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.services.iam.access import second_factor, sessions, users
 from neocloud.services.iam.access.attempts import forgive, forgive_address

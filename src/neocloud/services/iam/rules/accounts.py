@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.iam.resources import (
     PROJECT_ID_PREFIX,
     ContainerStatus,
@@ -40,7 +41,7 @@ class ProjectRules(Rules):
             resource.spec.region = DEFAULT_REGION
         resource.status.CopyFrom(active_container(resource.spec.region))
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is None:
             parent = world.get(new.metadata.parent_id)
             if parent is None or not is_tenant(parent):
@@ -54,7 +55,7 @@ class ProjectRules(Rules):
                 "spec.region", f'a project stays in its region "{old.spec.region}"; make another project'
             )
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         if not resource.metadata.parent_id:
             raise contract.bad_state(resource.metadata.id, "A tenant is not deleted through the API.")
 
@@ -66,7 +67,7 @@ class ServiceAccountRules(Rules):
     def defaults(self, resource: Any) -> None:
         resource.status.active = True
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is None and not _lies_in_project(new, world):
             yield Violation(
                 "metadata.parent_id", "a service account lies in a project; give an id project-..."
@@ -95,7 +96,7 @@ class AuthPublicKeyRules(Rules):
         if isinstance(key, PublicKeyError):
             yield Violation("spec.data", str(key))
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         yield from account_problem(new, world.get)
@@ -110,6 +111,6 @@ def _read(pem: str) -> PublicKey | PublicKeyError:
         return error
 
 
-def _lies_in_project(new: Any, world: World) -> bool:
+def _lies_in_project(new: Any, world: ResourceReader) -> bool:
     parent = world.get(new.metadata.parent_id)
     return parent is not None and is_project(parent)

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.services.iam.resources import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
 from neocloud.services.iam.rules.grants import is_granted
@@ -27,7 +28,7 @@ class OidcFederationRules(Rules):
         if not is_kept and (why := issuer_fault(request.spec.issuer_url)):
             yield Violation("spec.issuer_url", why)
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         parent = world.get(new.metadata.parent_id)
         if parent is None or not is_tenant(parent):
             yield Violation("metadata.parent_id", "a federation lies in a tenant; give an id tenant-...")
@@ -50,7 +51,7 @@ class FederatedCredentialsRules(Rules):
         if provider.jwk_set_json and (why := key_set_fault(provider.jwk_set_json)):
             yield Violation("spec.oidc_provider.jwk_set_json", why)
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         account = world.get(spec.subject_id) if spec.subject_id else None
         if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != new.metadata.parent_id:
@@ -106,7 +107,7 @@ def _is_https(url: str) -> bool:
 
 
 def _group_violations(
-    field: str, group_id: str, is_known: bool, new: Any, world: World
+    field: str, group_id: str, is_known: bool, new: Any, world: ResourceReader
 ) -> Iterable[Violation]:
     group = world.get(group_id)
     if group is None or group.kind != GROUP or group.parent_id != new.metadata.parent_id:

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Transaction
 
 DEFAULT_LIFETIME = timedelta(days=7)
@@ -16,7 +17,7 @@ _ADDRESS = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f]{1,189}")
 
 
 class InvitationRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None and old.spec.email != new.spec.email:
             yield Violation("spec.email", "stays; delete the invitation and make another")
 

@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.resources import SERVICE_ACCOUNT, State
 from neocloud.services.iam.rules.access_key_id import aws_access_key_id
@@ -26,7 +27,7 @@ class AccessKeyRules(Rules):
     def owner_id(self, resource: Any) -> str:
         return resource.spec.account.service_account.id
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         if new.spec.secret_delivery_mode == DeliveryMode.Value("MYSTERY_BOX"):

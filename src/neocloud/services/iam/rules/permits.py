@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.iam.resources import (
     GROUP,
     GROUP_MEMBERSHIP,
@@ -30,7 +31,7 @@ class GroupRules(Rules):
     def defaults(self, resource: Any) -> None:
         resource.status.state = GroupState.Value("ACTIVE")
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         parent = world.get(new.metadata.parent_id)
@@ -53,7 +54,7 @@ class GroupMembershipRules(Rules):
         else:
             resource.status.service_account_status.active = True
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         group = _group(new, world)
@@ -78,7 +79,7 @@ class AccessPermitRules(Rules):
     def owner_id(self, resource: Any) -> str:
         return resource.metadata.parent_id
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         group = _group(new, world)
@@ -102,6 +103,6 @@ class AccessPermitRules(Rules):
             )
 
 
-def _group(new: Any, world: World) -> Any | None:
+def _group(new: Any, world: ResourceReader) -> Any | None:
     parent = world.get(new.metadata.parent_id)
     return parent if parent is not None and parent.kind == GROUP else None

@@ -1,4 +1,4 @@
-"""Whether one account holds all that another holds. Pure: reads rows, of a transaction or of a World.
+"""Whether one account holds all that another holds. Pure: reads rows.
 
 Whoever can make a key for an account, impersonate it, or change it or what it signs in with, can act as it.
 All of that therefore needs, beside its permission, everything that the account holds: otherwise a right over
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from neocloud.core import contract
-from neocloud.core.service import World
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.rules.grants import Grant, group_grants, is_looking
@@ -76,7 +76,7 @@ def mightier_than(rows: Rows, caller_id: str, target_ids: Iterable[str]) -> str:
     return next((each for each in sorted(target_ids) if not holds_at_least(rows, caller_id, each)), "")
 
 
-def refuse_mightier(permission: str, target_id: str, world: World) -> None:
+def refuse_mightier(permission: str, target_id: str, world: ResourceReader) -> None:
     """Raises ApiError when a request is behind this and its caller holds less than the target."""
     if world.subject is not None and not holds_at_least(world, world.subject.id, target_id):
         raise refusal(permission, target_id)

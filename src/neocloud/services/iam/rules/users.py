@@ -6,7 +6,7 @@ from datetime import datetime
 from pyotp.totp import TOTP
 from pyotp.utils import strings_equal
 
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 
 MIN_PASSWORD_CHARS = 12
 TOTP_STEP_SECONDS = 30

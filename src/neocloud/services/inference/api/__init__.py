@@ -1,6 +1,7 @@
 """What a caller may do with models, deployments and budgets: verbs, and the permission each needs."""
 
-from neocloud.core.service import Kind, Method
+from neocloud.core.kind import Kind
+from neocloud.core.service import Method
 from neocloud.services.inference.api import gateway, logs, wake
 from neocloud.services.inference.resources import (
     BUDGET,

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.capacity import CapacityUses
 from neocloud.core.reconcile.reconciler import (
     POLL_SECONDS,
     Context,
@@ -62,6 +63,7 @@ class DeploymentReconciler:
         client: EngineClient,
         folders: ModelFolders,
         traffic: TrafficBoard | None,
+        uses: CapacityUses,
     ) -> None:
         """`placements` by whether replicas are jobs of a Slurm cluster."""
         self._engine = engine
@@ -69,6 +71,7 @@ class DeploymentReconciler:
         self._client = client
         self._folders = folders
         self._traffic = traffic
+        self._uses = uses
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "DeploymentReconciler":
@@ -78,6 +81,7 @@ class DeploymentReconciler:
             dependencies.provided.get(EngineClient),
             dependencies.provided.get(ModelFolders),
             dependencies.provided.find(TrafficBoard),
+            dependencies.provided.get(CapacityUses),
         )
 
     async def scope(self, context: Context) -> Scope:
@@ -165,7 +169,7 @@ class DeploymentReconciler:
 
     async def _take_places(self, scope: Scope) -> None:
         if not scope.spec.slurm_cluster_id:
-            await take_places(scope, await self._engine.capabilities())
+            await take_places(scope, await self._engine.capabilities(), self._uses)
 
     async def _lay_adapters(self, scope: Scope) -> None:
         if not scope.spec.max_adapters or not self._client.reads_files:

@@ -4,11 +4,12 @@ room."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neocloud.core.capacity import CapacityUses
 from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
-from neocloud.services.compute.resources import HOLDERS, check_room
+from neocloud.services.compute.resources import check_capacity, held_by_others, needs_room
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import PLACE, PLACE_STOPPED, PlaceSpec
 from neocloud.services.inference.rules.deployment import replica_demand
@@ -16,23 +17,12 @@ from neocloud.services.inference.rules.deployment import replica_demand
 NO_ROOM_SECONDS = 5.0
 
 
-class _Tenants:
-    """As much of a World as the question for room needs, read beforehand."""
-
-    def __init__(self, inventory: Capabilities, rows: Mapping[str, Sequence[Resource]]) -> None:
-        self.inventory = inventory
-        self._rows = rows
-
-    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
-        return self._rows[kind]
-
-
-async def take_places(scope: Scope, inventory: Capabilities) -> None:
+async def take_places(scope: Scope, inventory: Capabilities, uses: CapacityUses) -> None:
     """One for each wanted replica. Raises RetryLater, with the sum, while there is no room for them."""
     held = await places(scope)
     missing = [name for name in scope.wanted_names if name not in held]
     if missing:
-        await _require_room(scope, inventory, len(held))
+        await _require_room(scope, inventory, uses, len(held))
     for name in missing:
         metadata = scope.deployment.metadata
         await scope.context.ensure_child(
@@ -64,12 +54,14 @@ async def places(scope: Scope) -> Mapping[str, Resource]:
     return found
 
 
-async def _require_room(scope: Scope, inventory: Capabilities, held: int) -> None:
-    rows = {kind: await scope.context.list(kind) for kind in HOLDERS}
+async def _require_room(scope: Scope, inventory: Capabilities, uses: CapacityUses, held: int) -> None:
     least = scope.spec.scaling.min_replicas
     wanted = replica_demand(scope.spec, scope.wanted)
+    if not needs_room(inventory, wanted, replica_demand(scope.spec, max(held, least))):
+        return
+    rows = {kind: await scope.context.list(kind) for kind in uses.kinds}
     try:
-        check_room(_Tenants(inventory, rows), scope.id, wanted, replica_demand(scope.spec, max(held, least)))
+        check_capacity(inventory, [*wanted, *held_by_others(uses, rows.__getitem__, scope.id)])
     except ApiError as error:
         raise RetryLater(error.message, delay_seconds=NO_ROOM_SECONDS) from error
 

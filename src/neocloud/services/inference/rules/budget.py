@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 
 BudgetState = contract.enum("neocloud.inference.v1.BudgetStatus.State")
 
@@ -16,7 +17,7 @@ class BudgetRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"inference.budget.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         """A limit of nothing is legal: it stops all that costs something."""
         if old is None and not new.metadata.name:
             yield Violation("metadata.name", "a budget needs a name, by which people change and delete it")

@@ -5,16 +5,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.capacity import CapacityUse, Rows
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.compute.resources import Demand, check_room, preset, preset_violations
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,
+    PLACE,
     DeploymentSpec,
     ModelSpec,
     ModelState,
     ModelStatus,
+    PlaceSpec,
     embeds,
     flavours_namespace,
     users_namespace,
@@ -41,7 +45,7 @@ class DeploymentRules(Rules):
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += replicas * shape.gpus
         return {name: amount for name, amount in demand.items() if amount}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         found = [*_scaling_violations(new.spec), *_shape_violations(new, world)]
         model = _model(new, world)
         if old is None:
@@ -52,7 +56,7 @@ class DeploymentRules(Rules):
             self._check_room(new, old, world)
         return found
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """The model knows who serves it, and each of its flavours is served once."""
         if old is not None:
             return
@@ -66,7 +70,7 @@ class DeploymentRules(Rules):
         """Its model shows who serves it."""
         yield resource.spec.model_id
 
-    def _check_room(self, new: Any, old: Any | None, world: World) -> None:
+    def _check_room(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """At least one replica must have room beside all others; those that scaling adds ask when they
         come."""
         scaling = new.spec.scaling
@@ -82,14 +86,27 @@ def replica_demand(spec: Any, replicas: int) -> list[Demand]:
     return [(preset(spec.platform, spec.preset), replicas)]
 
 
-def _model(new: Any, world: World) -> Resource | None:
+def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
+    """A deployment holds its fewest replicas always, and those beyond while they have a place."""
+    places = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in rows[PLACE])
+    for row in rows[DEPLOYMENT]:
+        spec = DeploymentSpec.FromString(row.spec)
+        replicas = max(spec.scaling.min_replicas, places[row.id])
+        if spec.platform and replicas:
+            yield row.id, (preset(spec.platform, spec.preset), replicas)
+
+
+CAPACITY = (CapacityUse((DEPLOYMENT, PLACE), _held),)
+
+
+def _model(new: Any, world: ResourceReader) -> Resource | None:
     row = world.get(new.spec.model_id)
     tenant = tenant_of(new.metadata.parent_id, world)
     is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, world) == tenant
     return row if is_ours and row is not None and row.deleted_at is None else None
 
 
-def _model_violations(new: Any, model: Resource | None, world: World) -> Iterable[Violation]:
+def _model_violations(new: Any, model: Resource | None, world: ResourceReader) -> Iterable[Violation]:
     if model is None:
         yield Violation(
             "spec.model_id", f'there is no model "{new.spec.model_id}"; `neo model list` shows them'
@@ -112,7 +129,7 @@ def _model_violations(new: Any, model: Resource | None, world: World) -> Iterabl
         )
 
 
-def _task_violations(new: Any, model: Resource | None, world: World) -> Iterable[Violation]:
+def _task_violations(new: Any, model: Resource | None, world: ResourceReader) -> Iterable[Violation]:
     """A name means one thing: whoever calls it gets vectors, or texts."""
     if embeds(new.spec) and new.spec.max_adapters:
         yield Violation(
@@ -147,7 +164,7 @@ def _scaling_violations(spec: Any) -> Iterable[Violation]:
         )
 
 
-def _shape_violations(new: Any, world: World) -> Iterable[Violation]:
+def _shape_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
         row = world.get(spec.slurm_cluster_id)
@@ -174,7 +191,7 @@ def _shape_violations(new: Any, world: World) -> Iterable[Violation]:
         yield from preset_violations(spec.platform, spec.preset, "spec")
 
 
-def _memory_violations(new: Any, model: Resource, world: World) -> Iterable[Violation]:
+def _memory_violations(new: Any, model: Resource, world: ResourceReader) -> Iterable[Violation]:
     status = ModelStatus.FromString(model.status)
     wanted = new.spec.context_length
     if wanted > status.context_length > 0:

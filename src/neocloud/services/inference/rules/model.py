@@ -6,7 +6,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     FAST_SUFFIX,
@@ -24,13 +25,13 @@ class ModelRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"inference.model.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         yield from _name_violations(new, old, world)
         if old is None:
             yield from _source_violations(new.spec.source)
             yield from _base_violations(new, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """Its name is its own in the tenant, and its base knows who builds on it."""
         if old is not None:
             return
@@ -48,7 +49,7 @@ class ModelRules(Rules):
             yield resource.spec.base_model_id
         yield from resource.status.deployment_ids
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         users = sorted(world.reservations(users_namespace(resource.metadata.id)))
         if not users:
             return
@@ -63,12 +64,12 @@ class ModelRules(Rules):
         )
 
 
-def tenant_of(project_id: str, world: World) -> str:
+def tenant_of(project_id: str, world: ResourceReader) -> str:
     row = world.get(project_id)
     return row.parent_id if row is not None else ""
 
 
-def _name_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+def _name_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
     name = new.metadata.name
     if old is not None:
         if name != old.metadata.name:
@@ -105,7 +106,7 @@ def _source_violations(source: Any) -> Iterable[Violation]:
         yield Violation("spec.source.folder", 'must not contain ".."')
 
 
-def _base_violations(new: Any, world: World) -> Iterable[Violation]:
+def _base_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     base_id = new.spec.base_model_id
     if not base_id:
         return

@@ -1,6 +1,7 @@
 """What a caller may do with a cluster: verbs, and the permission each needs."""
 
-from neocloud.core.service import Kind, Method
+from neocloud.core.kind import Kind
+from neocloud.core.service import Method
 from neocloud.services.slurm.api import check, jobs
 from neocloud.services.slurm.resources import CLUSTER, CLUSTER_ID_PREFIX, State
 from neocloud.services.slurm.rules import ClusterRules

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from neocloud.core.service import Kind, Method
+from neocloud.core.kind import Kind
+from neocloud.core.service import Method
 from neocloud.services.tuning.api import control, course
 from neocloud.services.tuning.resources import JOB, JOB_ID_PREFIX, WORKING, State
 from neocloud.services.tuning.rules import FineTuningJobRules

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
+from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.world import StoreWorld
 from neocloud.services.compute.resources import check_room
 from neocloud.services.tuning.record import JobRecord, Wish, read_record, write_record
 from neocloud.services.tuning.resources import JOB, WORKING, FineTuningJobStatus, State, StateEnum
@@ -54,7 +54,8 @@ async def resume(call: Call, request: Any) -> Any:
             raise contract.bad_state(row.id, f"The job is {row.state}; start another from the same files.")
         shape = shape_of(wire.resource_message(row).spec)
         if shape is not None:  # it holds nothing now, whatever its spec says
-            world = StoreWorld(tx, call.dependencies.clock.now(), inventory=inventory)
+            now, provided = call.dependencies.clock.now(), call.dependencies.provided
+            world = TransactionReader(tx, now, inventory=inventory, provided=provided)
             check_room(world, row.id, [(shape, 1)], [])
         fresh = JobRecord(attempt=record.attempt + 1)
         return _change(tx, call, row, fresh, State.QUEUED, "Resume", request)

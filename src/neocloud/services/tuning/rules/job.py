@@ -4,17 +4,32 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.capacity import CapacityUse, Rows
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.services.compute.resources import Preset, check_room, preset, preset_violations
+from neocloud.services.compute.resources import Demand, Preset, check_room, preset, preset_violations
 from neocloud.services.inference.resources import MODEL, ModelSpec, ModelState, ModelStatus
 from neocloud.services.slurm.resources import CLUSTER, ClusterSpec
 from neocloud.services.tuning.files import Files
-from neocloud.services.tuning.resources import State, StateEnum
+from neocloud.services.tuning.resources import JOB, FineTuningJobSpec, State, StateEnum
 from neocloud.services.tuning.rules.place import Nodes, choose_shape, fit_on, nodes_of
 
 LARGEST_SERVED_RANK = 64
 """As deployments make room for; see services/inference."""
+
+
+_HOLDS = frozenset({"VALIDATING_FILES", "QUEUED", "RUNNING"})
+
+
+def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
+    for row in rows[JOB]:
+        shape = shape_of(FineTuningJobSpec.FromString(row.spec))
+        if shape is not None and row.state in _HOLDS:
+            yield row.id, (shape, 1)
+
+
+CAPACITY = (CapacityUse((JOB,), _held),)
 
 
 class FineTuningJobRules(Rules):
@@ -24,7 +39,7 @@ class FineTuningJobRules(Rules):
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] = shape.gpus
         return demand
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return []
         _choose_place(new, world)
@@ -41,7 +56,7 @@ class FineTuningJobRules(Rules):
             check_room(world, new.metadata.id, [(shape, 1)], [])
         return found
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if old is None:
             new.status.state = StateEnum.Value(State.VALIDATING_FILES)
 
@@ -51,13 +66,13 @@ def shape_of(spec: Any) -> Preset | None:
     return preset(spec.platform, spec.preset) if spec.platform else None
 
 
-def cluster_nodes(spec: Any, world: World) -> Nodes:
+def cluster_nodes(spec: Any, world: ResourceReader) -> Nodes:
     row = world.get(spec.slurm_cluster_id)
     assert row is not None
     return nodes_of(ClusterSpec.FromString(row.spec))
 
 
-def _choose_place(new: Any, world: World) -> None:
+def _choose_place(new: Any, world: ResourceReader) -> None:
     """Clients of OpenAI's API do not say where: what is chosen is stored as if they had."""
     spec = new.spec
     row = world.get(spec.model_id)
@@ -69,7 +84,7 @@ def _choose_place(new: Any, world: World) -> None:
         spec.platform, spec.preset = shape.platform, shape.name
 
 
-def whole_model(row: Resource, world: World) -> Resource | None:
+def whole_model(row: Resource, world: ResourceReader) -> Resource | None:
     """The model that training starts from: itself, or the one that an adapter is on."""
     base_id = ModelSpec.FromString(row.spec).base_model_id
     return world.get(base_id) if base_id else row
@@ -94,7 +109,7 @@ def _setting_violations(spec: Any) -> Iterable[Violation]:
         )
 
 
-def _place_violations(new: Any, world: World) -> Iterable[Violation]:
+def _place_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
         yield from _cluster_violations(new, world)
@@ -111,7 +126,7 @@ def _place_violations(new: Any, world: World) -> Iterable[Violation]:
     yield from preset_violations(spec.platform, spec.preset, "spec")
 
 
-def _cluster_violations(new: Any, world: World) -> Iterable[Violation]:
+def _cluster_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     row = world.get(spec.slurm_cluster_id)
     if row is None or row.kind != CLUSTER or row.parent_id != new.metadata.parent_id:
@@ -129,7 +144,7 @@ def _cluster_violations(new: Any, world: World) -> Iterable[Violation]:
         yield Violation("spec.nodes", f"{row.name} has {there.count} {kind}; ask for fewer, or scale it up")
 
 
-def _model_violations(new: Any, shape: Preset | None, world: World) -> Iterable[Violation]:
+def _model_violations(new: Any, shape: Preset | None, world: ResourceReader) -> Iterable[Violation]:
     row = world.get(new.spec.model_id)
     if row is None or row.kind != MODEL or row.deleted_at or not _same_tenant(row, new, world):
         yield Violation(
@@ -161,7 +176,7 @@ def _memory_violations(asked: Any, status: Any, shape: Preset) -> Iterable[Viola
         yield Violation("spec.preset", f"it does not fit: {found.sentence}; take something larger")
 
 
-def _file_violations(new: Any, world: World) -> Iterable[Violation]:
+def _file_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     files = world.provided.find(Files)
     if files is None:
         raise contract.bad_state(
@@ -180,6 +195,6 @@ def _file_violations(new: Any, world: World) -> Iterable[Violation]:
             )
 
 
-def _same_tenant(model: Resource, new: Any, world: World) -> bool:
+def _same_tenant(model: Resource, new: Any, world: ResourceReader) -> bool:
     project, other = world.get(new.metadata.parent_id), world.get(model.parent_id)
     return bool(project and other and project.parent_id == other.parent_id)

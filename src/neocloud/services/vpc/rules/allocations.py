@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.vpc.resources import (
     NETWORK,
@@ -37,7 +38,7 @@ class AllocationRules(Rules):
             demand["vpc.ipv4-address.public.count"] = 1
         return demand
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         which = new.spec.WhichOneof("ip_spec")
         if old is not None:
             yield from _change_violations(new, old)
@@ -57,7 +58,7 @@ class AllocationRules(Rules):
             if why:
                 yield Violation(f"{field}.cidr", why)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if old is not None:
             return
         asked = wanted(getattr(new.spec, new.spec.WhichOneof("ip_spec")).cidr)
@@ -75,7 +76,7 @@ class AllocationRules(Rules):
         new.status.details.subnet_id = within.subnet_id
         new.status.details.version = IpVersion.Value("IPV4")
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         allocation_id = resource.metadata.id
         holder = next(iter(world.reservations(assignment_namespace(allocation_id)).values()), "") or _owner(
             allocation_id, world
@@ -108,7 +109,9 @@ def _change_violations(new: Any, old: Any) -> Iterator[Violation]:
     )
 
 
-def _pool_violations(field: str, asked: Any, which: str, new: Any, world: World) -> Iterator[Violation]:
+def _pool_violations(
+    field: str, asked: Any, which: str, new: Any, world: ResourceReader
+) -> Iterator[Violation]:
     project_id = new.metadata.parent_id
     if asked.WhichOneof("pool") == "subnet_id":
         if find(world, SUBNET, asked.subnet_id, project_id) is None:
@@ -122,7 +125,7 @@ def _pool_violations(field: str, asked: Any, which: str, new: Any, world: World)
         yield Violation(f"{field}.pool_id", f"{asked.pool_id} is a pool of the other visibility")
 
 
-def _ranges(allocation: Any, world: World) -> list[Range]:
+def _ranges(allocation: Any, world: ResourceReader) -> list[Range]:
     which = allocation.spec.WhichOneof("ip_spec")
     asked, is_public = getattr(allocation.spec, which), which == "ipv4_public"
     if asked.WhichOneof("pool") == "subnet_id":
@@ -155,12 +158,12 @@ def _nothing_free(new: Any, asked: Any) -> contract.ApiError:
     return contract.not_enough_resources("vpc.allocation", size, why)
 
 
-def _owner(allocation_id: str, world: World) -> str:
+def _owner(allocation_id: str, world: ResourceReader) -> str:
     row = world.get(allocation_id)
     return row.owner_id if row is not None and row.owner_id and world.get(row.owner_id) else ""
 
 
-def _routes_to(allocation: Any, world: World) -> Iterator[Resource]:
+def _routes_to(allocation: Any, world: ResourceReader) -> Iterator[Resource]:
     subnet = world.get(allocation.status.details.subnet_id) if allocation.status.details.subnet_id else None
     network_id = SubnetSpec.FromString(subnet.spec).network_id if subnet is not None else ""
     if not network_id or (network := world.get(network_id)) is None or network.kind != NETWORK:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from neocloud.core.service import World
+from neocloud.core.readers import ResourceReader
 from neocloud.services.vpc.rules.addresses import shuffled
 
 _BLIND_TRIES = 32
@@ -34,13 +34,15 @@ class Range:
 Given = tuple[Range, IPv4Network]
 
 
-def take(block: IPv4Network, ranges: Iterable[Range], holder: str, world: World) -> Given | None:
+def take(block: IPv4Network, ranges: Iterable[Range], holder: str, world: ResourceReader) -> Given | None:
     """Exactly this block; None when any address of it is taken."""
     within = next((each for each in ranges if each.may_give(block)), None)
     return (within, block) if within is not None and _claim(within, block, holder, world) else None
 
 
-def free_block(prefix_length: int, ranges: Iterable[Range], holder: str, world: World) -> Given | None:
+def free_block(
+    prefix_length: int, ranges: Iterable[Range], holder: str, world: ResourceReader
+) -> Given | None:
     """Any block of this length. Single addresses come from all over the range, as the holder's id decides."""
     for within in ranges:
         block = (
@@ -53,7 +55,7 @@ def free_block(prefix_length: int, ranges: Iterable[Range], holder: str, world: 
     return None
 
 
-def _free_address(within: Range, holder: str, world: World) -> IPv4Network | None:
+def _free_address(within: Range, holder: str, world: ResourceReader) -> IPv4Network | None:
     if within.max_mask_length < 32:
         return None
     taken: Iterable[str] | None = None
@@ -68,7 +70,7 @@ def _free_address(within: Range, holder: str, world: World) -> IPv4Network | Non
     return None
 
 
-def _first_free(within: Range, prefix_length: int, holder: str, world: World) -> IPv4Network | None:
+def _first_free(within: Range, prefix_length: int, holder: str, world: ResourceReader) -> IPv4Network | None:
     if prefix_length < within.cidr.prefixlen:
         return None
     taken = frozenset(world.reservations(within.namespace))
@@ -79,6 +81,6 @@ def _first_free(within: Range, prefix_length: int, holder: str, world: World) ->
     return None
 
 
-def _claim(within: Range, block: IPv4Network, holder: str, world: World) -> bool:
+def _claim(within: Range, block: IPv4Network, holder: str, world: ResourceReader) -> bool:
     """All addresses of the block or none that is kept: a refusal ends the transaction."""
     return all(world.reserve(within.namespace, str(address), holder) for address in block)

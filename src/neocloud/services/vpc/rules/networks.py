@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.vpc.resources import (
     POOL,
@@ -43,7 +44,7 @@ class NetworkRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.network.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         private, public = new.spec.ipv4_private_pools.pools, new.spec.ipv4_public_pools.pools
         yield from _pool_violations("ipv4_private_pools", private, "PRIVATE", new, world)
         yield from _pool_violations("ipv4_public_pools", public, "PUBLIC", new, world)
@@ -57,7 +58,7 @@ class NetworkRules(Rules):
                 yield Violation("spec.ipv4_private_pools.pools", "needs at least one pool")
             yield from _loss_violations(new, old, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if not new.spec.ipv4_public_pools.pools:
             pool = world.find(POOL, new.metadata.parent_id, PUBLIC_POOL_NAME)
             if pool is not None:
@@ -70,10 +71,10 @@ class NetworkRules(Rules):
             new.spec.ipv4_private_pools.pools.add(id=pool_id)
             world.reserve(FIRST_POOL_BLOCKS, str(_free_block(world)), pool_id)
 
-    def born_with(self, resource: Any, world: World) -> Iterable[Resource]:
+    def born_with(self, resource: Any, world: ResourceReader) -> Iterable[Resource]:
         return network_parts(resource, _chosen_block(resource, world), world.now)
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         network_id = resource.metadata.id
         users = [
             f"{word} {row.name or row.id}"
@@ -89,7 +90,7 @@ class NetworkRules(Rules):
 
 
 def _pool_violations(
-    part: str, pools: Any, visibility: str, network: Any, world: World
+    part: str, pools: Any, visibility: str, network: Any, world: ResourceReader
 ) -> Iterator[Violation]:
     seen: set[str] = set()
     for index, pool in enumerate(pools):
@@ -104,7 +105,7 @@ def _pool_violations(
         seen.add(pool.id)
 
 
-def _loss_violations(new: Any, old: Any, world: World) -> Iterator[Violation]:
+def _loss_violations(new: Any, old: Any, world: ResourceReader) -> Iterator[Violation]:
     """A pool that subnets of the network have ranges of cannot be taken away."""
     gone = {pool.id for pool in old.spec.ipv4_private_pools.pools}
     gone -= {pool.id for pool in new.spec.ipv4_private_pools.pools}
@@ -117,7 +118,7 @@ def _loss_violations(new: Any, old: Any, world: World) -> Iterator[Violation]:
             yield Violation("spec.ipv4_private_pools.pools", why)
 
 
-def _free_block(world: World) -> IPv4Network:
+def _free_block(world: ResourceReader) -> IPv4Network:
     taken = [*world.reservations(FIRST_POOL_BLOCKS), *world.reservations(SUBNET_BLOCKS)]
     for within, prefix_length in _FIRST_POOLS:
         found = first_free_block([within], prefix_length, taken)
@@ -131,7 +132,7 @@ def _free_block(world: World) -> IPv4Network:
     )
 
 
-def _chosen_block(network: Any, world: World) -> str:
+def _chosen_block(network: Any, world: ResourceReader) -> str:
     pools = {pool.id for pool in network.spec.ipv4_private_pools.pools}
     held = world.reservations(FIRST_POOL_BLOCKS).items()
     return next((cidr for cidr, holder in held if holder in pools and world.get(holder) is None), "")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.vpc.resources import (
     NETWORK,
@@ -30,7 +31,7 @@ class Source:
     max_mask_length: int
 
 
-def find(world: World, kind: str, resource_id: str, project_id: str) -> Resource | None:
+def find(world: ResourceReader, kind: str, resource_id: str, project_id: str) -> Resource | None:
     row = world.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == project_id
     return row if is_there and row is not None and row.deleted_at is None else None
@@ -41,7 +42,7 @@ def missing(field: str, kind: str, resource_id: str) -> Violation:
     return Violation(field, f"there is no {word} {resource_id!r} in this project")
 
 
-def sources_of(world: World, pool_id: str) -> Iterator[Source]:
+def sources_of(world: ResourceReader, pool_id: str) -> Iterator[Source]:
     """The ranges of a pool that are not disabled."""
     row = world.get(pool_id)
     if row is None or row.kind != POOL:
@@ -52,26 +53,26 @@ def sources_of(world: World, pool_id: str) -> Iterator[Source]:
             yield Source(row.id, IPv4Network(cidr), wish.max_mask_length or 32)
 
 
-def private_sources(world: World, network: Resource) -> list[Source]:
+def private_sources(world: ResourceReader, network: Resource) -> list[Source]:
     pools = NetworkSpec.FromString(network.spec).ipv4_private_pools.pools
     return [source for pool in pools for source in sources_of(world, pool.id)]
 
 
-def public_sources(world: World, network: Resource) -> list[Source]:
+def public_sources(world: ResourceReader, network: Resource) -> list[Source]:
     pools = NetworkSpec.FromString(network.spec).ipv4_public_pools.pools
     return [source for pool in pools for source in sources_of(world, pool.id)]
 
 
-def subnets_of(world: World, network: Resource) -> list[Resource]:
+def subnets_of(world: ResourceReader, network: Resource) -> list[Resource]:
     rows = world.list(SUBNET, network.parent_id)
     return [row for row in rows if SubnetSpec.FromString(row.spec).network_id == network.id]
 
 
-def network_of(world: World, subnet: Resource) -> Resource | None:
+def network_of(world: ResourceReader, subnet: Resource) -> Resource | None:
     return world.get(SubnetSpec.FromString(subnet.spec).network_id)
 
 
-def network_violations(new: Any, old: Any | None, world: World) -> Iterator[Violation]:
+def network_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterator[Violation]:
     """Of `spec.network_id`, which everything in a network has."""
     if old is not None and new.spec.network_id != old.spec.network_id:
         yield Violation("spec.network_id", f"cannot be changed; it is {old.spec.network_id}")

@@ -5,7 +5,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.vpc.resources import (
     NETWORK,
     POOL,
@@ -47,7 +48,7 @@ class PoolRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.pool.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if old is not None and spec == old.spec:
             return
@@ -69,7 +70,7 @@ class PoolRules(Rules):
             )
         yield from self._cidr_violations(new, old, world)
 
-    def _cidr_violations(self, new: Any, old: Any | None, world: World) -> Iterator[Violation]:
+    def _cidr_violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterator[Violation]:
         spec, kept = new.spec, _kept(new, old)
         sources = list(sources_of(world, spec.source_pool_id)) if spec.source_pool_id else []
         held = world.reservations(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
@@ -95,7 +96,7 @@ class PoolRules(Rules):
             chosen.append(str(asked.network))
         yield from _removal_violations(new, old, kept, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         kept, source_id = _kept(new, old), new.spec.source_pool_id
         found = [
             kept[index] if index in kept else self._take(new, block, world)
@@ -108,7 +109,7 @@ class PoolRules(Rules):
         new.status.cidrs[:] = found
         new.status.scope_id = new.status.scope_id or _scope_id(world, source_id)
 
-    def _take(self, new: Any, block: Any, world: World) -> str:
+    def _take(self, new: Any, block: Any, world: ResourceReader) -> str:
         asked, source_id = wanted(block.cidr), new.spec.source_pool_id
         if not source_id:
             return str(asked.network)
@@ -123,7 +124,7 @@ class PoolRules(Rules):
         world.reserve(namespace, str(chosen), new.metadata.id)
         return str(chosen)
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         pool_id = resource.metadata.id
         users = {*world.reservations(pool_blocks(pool_id)).values(), *networks_with(world, resource)}
         if users:
@@ -146,7 +147,7 @@ def mask_violations(field: str, block: Any, asked: Wanted) -> Iterator[Violation
         )
 
 
-def networks_with(world: World, pool: Any) -> list[str]:
+def networks_with(world: ResourceReader, pool: Any) -> list[str]:
     """Ids of the networks that have this pool."""
     rows = world.list(NETWORK, pool.metadata.parent_id)
     specs = ((row.id, NetworkSpec.FromString(row.spec)) for row in rows)
@@ -186,7 +187,9 @@ def _why_not(block: IPv4Network, sources: list[Source] | None, siblings: list[st
     return f"overlaps {other}" if other else ""
 
 
-def _removal_violations(new: Any, old: Any | None, kept: dict[int, str], world: World) -> Iterator[Violation]:
+def _removal_violations(
+    new: Any, old: Any | None, kept: dict[int, str], world: ResourceReader
+) -> Iterator[Violation]:
     gone = set(old.status.cidrs if old else ()) - set(kept.values())
     taken = world.reservations(pool_blocks(new.metadata.id)) if gone else {}
     for cidr in sorted(gone):
@@ -195,6 +198,6 @@ def _removal_violations(new: Any, old: Any | None, kept: dict[int, str], world: 
             yield Violation("spec.cidrs", f"{cidr} cannot be taken away: {taken[user]} has {user} of it")
 
 
-def _scope_id(world: World, source_id: str) -> str:
+def _scope_id(world: ResourceReader, source_id: str) -> str:
     source = world.get(source_id) if source_id else None
     return PoolStatus.FromString(source.status).scope_id if source else contract.new_id(SCOPE_ID_PREFIX)

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Network
 
-from neocloud.core.service import World
+from neocloud.core.readers import ResourceReader
 from neocloud.services.vpc.resources import (
     SUBNET,
     SubnetBlock,
@@ -15,7 +15,7 @@ from neocloud.services.vpc.rules.reservations import PUBLIC_ADDRESSES, pool_bloc
 from neocloud.services.vpc.rules.subnets import subnet_ranges
 
 
-def ranges_of_subnet(world: World, subnet_id: str, is_public: bool) -> list[Range]:
+def ranges_of_subnet(world: ResourceReader, subnet_id: str, is_public: bool) -> list[Range]:
     row = world.get(subnet_id)
     if row is None or row.kind != SUBNET:
         return []
@@ -37,7 +37,7 @@ def ranges_of_subnet(world: World, subnet_id: str, is_public: bool) -> list[Rang
     ]
 
 
-def ranges_of_pool(world: World, pool_id: str, is_public: bool) -> list[Range]:
+def ranges_of_pool(world: ResourceReader, pool_id: str, is_public: bool) -> list[Range]:
     """Of a private pool those that subnets have of it: elsewhere an address would be of no use."""
     if is_public:
         return [_public(world, source) for source in sources_of(world, pool_id)]
@@ -46,7 +46,7 @@ def ranges_of_pool(world: World, pool_id: str, is_public: bool) -> list[Range]:
     return [each for each in found if each.pool_id == pool_id]
 
 
-def _public(world: World, source: Source) -> Range:
+def _public(world: ResourceReader, source: Source) -> Range:
     """Without the parts that were made pools of their own."""
     parts = tuple(IPv4Network(cidr) for cidr in world.reservations(pool_blocks(source.pool_id)))
     return Range(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from neocloud.core.service import World
+from neocloud.core.readers import ResourceReader
 from neocloud.services.vpc.resources import POOL, PoolSpec
 
 SUBNET_BLOCKS = "vpc/subnet-blocks"
@@ -22,7 +22,7 @@ def subnet_addresses(subnet_id: str) -> str:
     return f"{subnet_id}/addresses"
 
 
-def taken_for_subnets(world: World, pool_id: str) -> Mapping[str, str]:
+def taken_for_subnets(world: ResourceReader, pool_id: str) -> Mapping[str, str]:
     """What a new subnet must keep clear of when its range comes from this pool, and who holds it."""
     root = root_of(world, pool_id)
     first = world.reservations(FIRST_POOL_BLOCKS).items()
@@ -33,7 +33,7 @@ def taken_for_subnets(world: World, pool_id: str) -> Mapping[str, str]:
     }
 
 
-def root_of(world: World, pool_id: str) -> str:
+def root_of(world: ResourceReader, pool_id: str) -> str:
     """The pool that the pool's ranges come from in the end."""
     row = world.get(pool_id)
     while row is not None and row.kind == POOL:

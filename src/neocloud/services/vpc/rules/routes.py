@@ -5,7 +5,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.vpc.resources import (
     ALLOCATION,
@@ -28,16 +29,16 @@ class RouteTableRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.route-table.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         return network_violations(new, old, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         new.status.state = RouteTableStatus.State.Value("READY")
 
     def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         table_id = resource.metadata.id
         if resource.status.default:
             raise contract.bad_state(
@@ -59,7 +60,7 @@ class RouteRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.route.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         table = world.get(new.metadata.parent_id)
@@ -78,7 +79,7 @@ class RouteRules(Rules):
         elif not new.spec.next_hop.default_egress_gateway:
             yield Violation("spec.next_hop.default_egress_gateway", "must be true where it is chosen")
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         new.status.state = RouteStatus.State.Value("READY")
         new.status.type = RouteStatus.Type.Value("STATIC")
         if new.spec.next_hop.WhichOneof("next_hop") == "allocation":
@@ -92,7 +93,7 @@ class RouteRules(Rules):
         return (resource.metadata.parent_id,)
 
 
-def subnets_with(world: World, table: Any) -> list[str]:
+def subnets_with(world: ResourceReader, table: Any) -> list[str]:
     """Ids of the subnets that use the table; the default one has all that name none."""
     network = world.get(table.spec.network_id)
     if network is None or network.kind != NETWORK:
@@ -106,7 +107,7 @@ def subnets_with(world: World, table: Any) -> list[str]:
     ]
 
 
-def _next_hop_violations(allocation_id: str, table: Resource, world: World) -> Iterator[Violation]:
+def _next_hop_violations(allocation_id: str, table: Resource, world: ResourceReader) -> Iterator[Violation]:
     field = "spec.next_hop.allocation.id"
     row = find(world, ALLOCATION, allocation_id, table.parent_id)
     if row is None:

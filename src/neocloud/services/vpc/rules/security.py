@@ -5,7 +5,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.vpc.resources import (
     SECURITY_GROUP,
@@ -30,16 +31,16 @@ class SecurityGroupRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.security-group.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         return network_violations(new, old, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         new.status.state = SecurityGroupStatus.State.Value("READY")
 
     def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         group_id, project_id = resource.metadata.id, resource.metadata.parent_id
         if resource.status.default:
             raise contract.bad_state(
@@ -62,7 +63,7 @@ class SecurityRuleRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.security-rule.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         side = spec.WhichOneof("match")
         match = getattr(spec, side)
@@ -76,7 +77,7 @@ class SecurityRuleRules(Rules):
         if group_id:
             yield from _group_violations(f"spec.{side}.{other}_security_group_id", group_id, new, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         complete_rule(new)
 
     def dependents(self, resource: Any) -> Iterable[str]:
@@ -114,7 +115,7 @@ def _is_ipv4_range(text: str) -> bool:
     return True
 
 
-def _group_violations(field: str, group_id: str, rule: Any, world: World) -> Iterator[Violation]:
+def _group_violations(field: str, group_id: str, rule: Any, world: ResourceReader) -> Iterator[Violation]:
     own = world.get(rule.metadata.parent_id)
     if own is None:
         return
@@ -129,7 +130,7 @@ def _network_of(group: Resource) -> str:
     return SecurityGroupSpec.FromString(group.spec).network_id
 
 
-def _rules_about(world: World, group_id: str, project_id: str) -> Iterator[str]:
+def _rules_about(world: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
     """Its own rules, and those of other groups that name it."""
     for group in world.list(SECURITY_GROUP, project_id):
         for row in world.list(SECURITY_RULE, group.id):
@@ -139,7 +140,7 @@ def _rules_about(world: World, group_id: str, project_id: str) -> Iterator[str]:
                 yield f"rule {row.name or row.id}"
 
 
-def _instances_in(world: World, group_id: str, project_id: str) -> Iterator[str]:
+def _instances_in(world: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
     for row in world.list(_INSTANCE, project_id):
         for interface in wire.resource_message(row).spec.network_interfaces:
             if group_id in {group.id for group in interface.security_groups}:

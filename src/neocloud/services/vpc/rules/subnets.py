@@ -5,7 +5,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.vpc.resources import (
     NETWORK,
@@ -60,7 +61,7 @@ class SubnetRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.subnet.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         private, public = new.spec.ipv4_private_pools, new.spec.ipv4_public_pools
         yield from network_violations(new, old, world)
         if public.pools:
@@ -75,7 +76,7 @@ class SubnetRules(Rules):
         elif old is None and network is not None:
             yield from _block_violations(new, network, world)
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         network = world.get(new.spec.network_id)
         if old is None and network is not None:
             new.status.state = SubnetStatus.State.Value("READY")
@@ -88,7 +89,7 @@ class SubnetRules(Rules):
     def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, world: World) -> None:
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
         subnet_id = resource.metadata.id
         users = sorted(set(world.reservations(subnet_addresses(subnet_id)).values()))
         if users:
@@ -100,7 +101,7 @@ class SubnetRules(Rules):
             )
 
 
-def show_surroundings(subnet: Any, network: Resource, world: World) -> None:
+def show_surroundings(subnet: Any, network: Resource, world: ResourceReader) -> None:
     """The parts of a subnet's status that follow from its network, as that is now."""
     default_table = NetworkStatus.FromString(network.status).default_route_table_id
     subnet.status.route_table.id = subnet.spec.route_table_id or default_table
@@ -134,7 +135,7 @@ def _words(pools: Any) -> list[str]:
     return [block.cidr for _, block in _blocks(pools)]
 
 
-def _route_table_violations(new: Any, world: World) -> Iterator[Violation]:
+def _route_table_violations(new: Any, world: ResourceReader) -> Iterator[Violation]:
     table_id = new.spec.route_table_id
     row = find(world, ROUTE_TABLE, table_id, new.metadata.parent_id) if table_id else None
     if table_id and row is None:
@@ -143,7 +144,7 @@ def _route_table_violations(new: Any, world: World) -> Iterator[Violation]:
         yield Violation("spec.route_table_id", f"{table_id} belongs to another network")
 
 
-def _block_violations(new: Any, network: Resource, world: World) -> Iterator[Violation]:
+def _block_violations(new: Any, network: Resource, world: ResourceReader) -> Iterator[Violation]:
     sources, chosen = private_sources(world, network), []
     for path, block in _blocks(new.spec.ipv4_private_pools):
         field = f"{_POOLS}.{path}"
@@ -162,7 +163,7 @@ def _block_violations(new: Any, network: Resource, world: World) -> Iterator[Vio
             chosen.append(str(asked.network))
 
 
-def _why_not(block: IPv4Network, sources: list[Source], chosen: list[str], world: World) -> str:
+def _why_not(block: IPv4Network, sources: list[Source], chosen: list[str], world: ResourceReader) -> str:
     source = _source_of(block, sources)
     if source is None:
         there = ", ".join(str(each.cidr) for each in sources)
@@ -181,7 +182,9 @@ def _source_of(block: IPv4Network, sources: Iterable[Source]) -> Source | None:
     return next((source for source in sources if block.subnet_of(source.cidr)), None)
 
 
-def _taken_blocks(subnet: Any, network: Resource, world: World) -> Iterator[tuple[Source, IPv4Network]]:
+def _taken_blocks(
+    subnet: Any, network: Resource, world: ResourceReader
+) -> Iterator[tuple[Source, IPv4Network]]:
     """The subnet's ranges, claimed for it, each with where it comes from."""
     sources = private_sources(world, network)
     texts = _words(subnet.spec.ipv4_private_pools)
@@ -198,7 +201,7 @@ def _taken_blocks(subnet: Any, network: Resource, world: World) -> Iterator[tupl
 
 
 def _free_block(
-    subnet: Any, sources: list[Source], prefix_length: int | None, world: World
+    subnet: Any, sources: list[Source], prefix_length: int | None, world: ResourceReader
 ) -> tuple[Source, IPv4Network]:
     for source in sources:
         taken = taken_for_subnets(world, source.pool_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Violation
+from neocloud.core.kind import Violation
 from neocloud.services.compute.resources.instance import (
     InstanceState,
     InstanceStateEnum,

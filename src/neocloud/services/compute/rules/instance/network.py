@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.services.compute.rules.references import find, missing
 from neocloud.services.vpc.resources import (
@@ -20,7 +21,7 @@ from neocloud.services.vpc.resources import (
 INTERFACE = "spec.network_interfaces[0]"
 
 
-def interface_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+def interface_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
     interfaces, parent_id = new.spec.network_interfaces, new.metadata.parent_id
     if len(interfaces) > 1:
         yield Violation("spec.network_interfaces", "one interface is offered here; leave the others out")
@@ -36,7 +37,7 @@ def interface_violations(new: Any, old: Any | None, world: World) -> Iterable[Vi
 
 
 def _allocation_violations(
-    new: Any, interface: Any, subnet: Resource | None, world: World
+    new: Any, interface: Any, subnet: Resource | None, world: ResourceReader
 ) -> Iterable[Violation]:
     asked = (
         ("ip_address", interface.ip_address.allocation_id, "ipv4_private"),
@@ -66,7 +67,7 @@ def _subnet_of(allocation: Resource) -> str:
 
 
 def _security_group_violations(
-    interface: Any, subnet: Resource | None, parent_id: str, world: World
+    interface: Any, subnet: Resource | None, parent_id: str, world: ResourceReader
 ) -> Iterable[Violation]:
     for index, group in enumerate(interface.security_groups):
         field = f"{INTERFACE}.security_groups[{index}].id"

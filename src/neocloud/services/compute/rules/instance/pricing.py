@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.billing.resources import (
     PRICING_POLICY,
     PricingPolicy,
@@ -16,7 +17,7 @@ from neocloud.services.compute.rules.references import find, missing
 _FIELD = "spec.spot_pricing_policy"
 
 
-def pricing_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+def pricing_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
     """Looked at when the policy is named and when the instance is to run; between, it may go its own way."""
     spec = new.spec
     if spec.WhichOneof("pricing_model") != "spot_pricing_policy":
@@ -32,7 +33,7 @@ def pricing_violations(new: Any, old: Any | None, world: World) -> Iterable[Viol
         yield from _policy_violations(new, policy_id, world)
 
 
-def name_policy(new: Any, old: Any | None, world: World) -> None:
+def name_policy(new: Any, old: Any | None, world: ResourceReader) -> None:
     """Write down that the instance names it, so that the policy's users are found without reading all."""
     instance_id, named = new.metadata.id, new.spec.spot_pricing_policy.id
     before = old.spec.spot_pricing_policy.id if old is not None else ""
@@ -42,7 +43,7 @@ def name_policy(new: Any, old: Any | None, world: World) -> None:
         world.reserve(policy_namespace(named), instance_id, instance_id)
 
 
-def _policy_violations(new: Any, policy_id: str, world: World) -> Iterable[Violation]:
+def _policy_violations(new: Any, policy_id: str, world: ResourceReader) -> Iterable[Violation]:
     row = find(world, PRICING_POLICY, policy_id, new.metadata.parent_id)
     if row is None:
         yield missing(f"{_FIELD}.id", PRICING_POLICY, policy_id)

@@ -4,10 +4,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.service import Rules, Violation, World
-from neocloud.services.compute.resources import GIB, check_room, filesystem, instance_demands, preset
+from neocloud.core.capacity import CapacityUse, Rows
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
+from neocloud.services.compute.resources import GIB, Demand, check_room, filesystem, instance_demands, preset
 from neocloud.services.compute.resources.disk import attachment_namespace, attachment_value, readers, writer
-from neocloud.services.compute.resources.instance import existing_disks, is_read_only
+from neocloud.services.compute.resources.instance import (
+    INSTANCE,
+    InstanceSpec,
+    InstanceState,
+    existing_disks,
+    is_read_only,
+)
 from neocloud.services.compute.rules.instance.change import change_violations, changes_what_runs
 from neocloud.services.compute.rules.instance.network import interface_violations
 from neocloud.services.compute.rules.instance.pricing import name_policy, pricing_violations
@@ -15,12 +23,24 @@ from neocloud.services.compute.rules.instance.shape import shape_violations
 from neocloud.services.compute.rules.instance.storage import storage_violations
 from neocloud.services.compute.rules.user_data import user_data_violations
 
+_HOLDS_NOTHING = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
+
+
+def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
+    for row in rows[INSTANCE]:
+        if row.state not in _HOLDS_NOTHING:
+            for demand in instance_demands(InstanceSpec.FromString(row.spec)):
+                yield row.id, demand
+
+
+CAPACITY = (CapacityUse((INSTANCE,), _held),)
+
 
 class InstanceRules(Rules):
     def request_violations(self, request: Any) -> Iterable[Violation]:
         return user_data_violations(request.spec.cloud_init_user_data)
 
-    def violations(self, new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
         found = [
             *shape_violations(new, old, world),
             *pricing_violations(new, old, world),
@@ -33,7 +53,7 @@ class InstanceRules(Rules):
             check_room(world, new.metadata.id, instance_demands(new.spec), held)
         return found
 
-    def complete(self, new: Any, old: Any | None, world: World) -> None:
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """Take the disks, so that of two instances that want one disk only one is created."""
         instance_id = new.metadata.id
         wanted = existing_disks(new.spec)
@@ -73,7 +93,7 @@ class InstanceRules(Rules):
             yield interface.public_ip_address.allocation_id
 
 
-def _take(world: World, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
+def _take(world: ResourceReader, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
     namespace = attachment_namespace(disk_id)
     claims = world.reservations(namespace)
     others = {writer(claims), *(() if is_read_only else readers(claims))} - {"", instance_id}
@@ -87,7 +107,7 @@ def _take(world: World, disk_id: str, instance_id: str, *, is_read_only: bool) -
         )
 
 
-def _share(world: World, new: Any, old: Any | None) -> None:
+def _share(world: ResourceReader, new: Any, old: Any | None) -> None:
     """Filesystems may be attached to many; the claim says to whom."""
     instance_id = new.metadata.id
     for attached in old.spec.filesystems if old is not None else ():
@@ -97,7 +117,7 @@ def _share(world: World, new: Any, old: Any | None) -> None:
         world.reserve(attachment_namespace(attached.existing_filesystem.id), value, instance_id)
 
 
-def _let_go(world: World, storage_id: str, instance_id: str) -> None:
+def _let_go(world: ResourceReader, storage_id: str, instance_id: str) -> None:
     namespace = attachment_namespace(storage_id)
     for value, holder in world.reservations(namespace).items():
         if holder == instance_id:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.compute.resources.catalogue import platforms, preset_violations
 from neocloud.services.compute.resources.instance import GPU_CLUSTER
 from neocloud.services.compute.rules.references import find, missing
@@ -12,7 +13,7 @@ SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
 STRICT_RESERVATION = 2
 
 
-def shape_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+def shape_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
     spec, parent_id = new.spec, new.metadata.parent_id
     wrong = list(preset_violations(spec.resources.platform, spec.resources.preset, "spec.resources"))
     yield from wrong
@@ -25,7 +26,7 @@ def shape_violations(new: Any, old: Any | None, world: World) -> Iterable[Violat
 
 
 def _gpu_cluster_violations(
-    spec: Any, parent_id: str, world: World, *, is_preset_known: bool
+    spec: Any, parent_id: str, world: ResourceReader, *, is_preset_known: bool
 ) -> Iterable[Violation]:
     if find(world, GPU_CLUSTER, spec.gpu_cluster.id, parent_id) is None:
         yield missing("spec.gpu_cluster.id", GPU_CLUSTER, spec.gpu_cluster.id)

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from neocloud.core.service import Violation, World
+from neocloud.core.kind import Violation
+from neocloud.core.readers import ResourceReader
 from neocloud.services.compute.resources.disk import DISK, DiskState
 from neocloud.services.compute.resources.filesystem import FILESYSTEM, RESERVED_LABEL_PREFIX, find_filesystem
 from neocloud.services.compute.resources.instance import attached_disks, is_read_only
@@ -16,7 +17,7 @@ MAX_FILESYSTEMS = 8
 _BROKEN = frozenset({DiskState.DELETING, DiskState.ERROR, DiskState.BROKEN})
 
 
-def storage_violations(new: Any, old: Any | None, world: World) -> Iterable[Violation]:
+def storage_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if is_read_only(spec.boot_disk):
         yield Violation("spec.boot_disk.attach_mode", "must be READ_WRITE: the machine writes its boot disk")
@@ -33,7 +34,7 @@ def storage_violations(new: Any, old: Any | None, world: World) -> Iterable[Viol
 
 
 def _disk_violations(
-    new: Any, old: Any | None, attached: Any, field: str, world: World
+    new: Any, old: Any | None, attached: Any, field: str, world: ResourceReader
 ) -> Iterable[Violation]:
     kind, parent_id = attached.WhichOneof("type"), new.metadata.parent_id
     if kind is None:
@@ -61,7 +62,7 @@ def _managed_before(old: Any | None, name: str) -> Any | None:
 
 
 def _name_violations(
-    new: Any, managed: Any, field: str, world: World, *, is_new: bool
+    new: Any, managed: Any, field: str, world: ResourceReader, *, is_new: bool
 ) -> Iterable[Violation]:
     for label in managed.labels:
         if label.startswith(RESERVED_LABEL_PREFIX):
@@ -90,7 +91,7 @@ def _twice(spec: Any) -> Iterable[Violation]:
         yield Violation("spec.filesystems", f'two filesystems have the mount_tag "{tag}"')
 
 
-def _filesystem_violations(new: Any, attached: Any, field: str, world: World) -> Iterable[Violation]:
+def _filesystem_violations(new: Any, attached: Any, field: str, world: ResourceReader) -> Iterable[Violation]:
     if attached.WhichOneof("type") is None:
         yield Violation(field, "needs an existing_filesystem")
         return

@@ -1,0 +1,100 @@
+"""What rules may look up while a resource is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from neocloud.core.registry import ServiceRegistry
+from neocloud.core.store.protocol import Resource, Transaction
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who calls: a service account or user id, and the tenant it belongs to."""
+
+    id: str
+    kind: str
+    """"service_account" or "user"."""
+    name: str
+    tenant_id: str
+    scopes: tuple[str, ...] | None = None
+    """Patterns of permissions that this sign-in is limited to, whatever the account may; None: no limit."""
+    impersonator_id: str = ""
+    """Who really calls, when they act as the subject."""
+
+
+class ResourceReader(Protocol):
+    """The rows and reservations that rules may look up, and the circumstances of the request."""
+
+    now: datetime
+    inventory: Any
+    """The engine's Capabilities as last read (engines.base.Capabilities)."""
+    subject: Subject | None
+    """Who asks; rules that hand out rights check that the giver has them."""
+    provided: ServiceRegistry
+    """What services offer to one another, as in Dependencies; empty where no request is behind it."""
+
+    def get(self, resource_id: str) -> Resource | None: ...
+
+    def find(self, kind: str, parent_id: str, name: str) -> Resource | None: ...
+
+    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]: ...
+
+    def owned(self, owner_id: str) -> Sequence[Resource]:
+        """Resources that go when this one is deleted, e.g. the keys of a service account."""
+        ...
+
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        """Who holds what in the namespace: resource ids by value."""
+        ...
+
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
+        """Take the value for the resource (its `metadata.id`) until that is deleted; False when another
+        holds it. Taken back when the request is refused after all."""
+        ...
+
+    def release(self, namespace: str, value: str) -> None:
+        """Give the value back before its holder is deleted, also only if the request succeeds."""
+        ...
+
+
+class TransactionReader:
+    """A ResourceReader over the transaction that writes the resource."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        now: datetime,
+        *,
+        inventory: Any = None,
+        subject: Subject | None = None,
+        provided: ServiceRegistry | None = None,
+    ) -> None:
+        """A reader without a `subject` serves no request: a reconciler creates a child."""
+        self._tx = tx
+        self.now = now
+        self.inventory = inventory
+        self.subject = subject
+        self.provided = provided or ServiceRegistry()
+
+    def get(self, resource_id: str) -> Resource | None:
+        return self._tx.get(resource_id)
+
+    def find(self, kind: str, parent_id: str, name: str) -> Resource | None:
+        return self._tx.find(kind, parent_id, name)
+
+    def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
+        return self._tx.list(kind, parent_id=parent_id)[0]
+
+    def owned(self, owner_id: str) -> Sequence[Resource]:
+        return self._tx.owned(owner_id)
+
+    def reservations(self, namespace: str) -> Mapping[str, str]:
+        return self._tx.reservations(namespace)
+
+    def reserve(self, namespace: str, value: str, resource_id: str) -> bool:
+        return self._tx.reserve(namespace, value, resource_id)
+
+    def release(self, namespace: str, value: str) -> None:
+        self._tx.release(namespace, value)
