@@ -7,9 +7,9 @@ operation is finished, and that faults can be injected.
 from dataclasses import replace
 
 from neocloud.emulator.front import Front
-from neocloud.emulator.hurry import Hurry
 from neocloud.emulator.incidents import EmulatorIncidents
 from neocloud.emulator.machine import EmulatedMachine, UnknownGpus, emulated_machine
+from neocloud.emulator.short_retries import ShortRetries
 from neocloud.running import Parts
 from neocloud.services import emulator as faults
 
@@ -29,11 +29,11 @@ def emulated(parts: Parts, machine: EmulatedMachine) -> Parts:
             )
         },
     )
-    hurry = Hurry(book)
+    retries = ShortRetries(book)
     return replace(
         parts,
         services=(*parts.services, service),
         around=lambda store: Front(book, store, parts.clock),
-        reconciler=hurry.reconciler,
+        reconciler=retries.reconciler,
         provided=provided,
     )

@@ -1,4 +1,4 @@
-"""Makes the launcher's modules importable and a wish that tests vary."""
+"""Makes the launcher's modules importable, and provides a desired state that tests vary."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "images/launcher/rootfs/usr/l
 
 
 @pytest.fixture
-def wish() -> dict[str, Any]:
+def desired() -> dict[str, Any]:
     """machine.json, as the control plane writes it."""
     return {
         "id": "computeinstance-e00one",

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 
 from launcher.command_line import Descriptors, Places, block_node, command_line, node_name
-from launcher.wish import parse_disk, parse_wish
+from launcher.desired import parse_disk, parse_machine
 
 PLACES = Places(Path("/run/launcher"))
 VARIABLES = Path("/disks/0/firmware-variables.fd")
 
 
-def words(wish, firmware: str = "uefi") -> list[str]:
+def words(desired, firmware: str = "uefi") -> list[str]:
     variables = VARIABLES if firmware == "uefi" else None
-    return command_line(parse_wish(wish), firmware, variables, PLACES, Descriptors(tap=7, kvm=8))
+    return command_line(parse_machine(desired), firmware, variables, PLACES, Descriptors(tap=7, kvm=8))
 
 
 def options(command: list[str], name: str) -> list[str]:
@@ -30,8 +30,8 @@ def devices(command: list[str], driver: str) -> list[dict[str, object]]:
     return [device for device in found if device["driver"] == driver]
 
 
-def test_golden_without_disks_and_ports(wish):
-    command = words(wish)
+def test_golden_without_disks_and_ports(desired):
+    command = words(desired)
     start = command[: command.index("-rtc") + 2]
     assert start == [
         *("qemu-system-x86_64", "-name", "computeinstance-e00one", "-nodefaults", "-no-user-config"),
@@ -49,20 +49,20 @@ def test_golden_without_disks_and_ports(wish):
     assert options(command, "-drive")[1] == f"if=pflash,unit=1,format=raw,file={VARIABLES}"
 
 
-def test_kvm_uses_the_hosts_processor(wish):
-    command = words(wish | {"acceleration": "kvm"})
+def test_kvm_uses_the_hosts_processor(desired):
+    command = words(desired | {"acceleration": "kvm"})
     assert options(command, "-accel") == ["kvm,device=/dev/fdset/1"]
     assert options(command, "-add-fd") == ["fd=8,set=1"]
     assert options(command, "-cpu") == ["host"]
 
 
-def test_a_legacy_disk_starts_without_uefi(wish):
-    assert options(words(wish, "bios"), "-drive") == []
+def test_a_legacy_disk_starts_without_uefi(desired):
+    assert options(words(desired, "bios"), "-drive") == []
 
 
-def test_disks_are_counted_in_order_and_the_seed_comes_last(wish):
+def test_disks_are_counted_in_order_and_the_seed_comes_last(desired):
     others = [{"id": f"d{n}", "path": f"/disks/{n}/disk.qcow2", "size_bytes": 1} for n in range(1, 12)]
-    command = words(wish | {"disks": [*others[:5], *wish["disks"], *others[5:]]})
+    command = words(desired | {"disks": [*others[:5], *desired["disks"], *others[5:]]})
     disks = devices(command, "virtio-blk-pci")
     assert disks[0] == {
         **{
@@ -78,11 +78,11 @@ def test_disks_are_counted_in_order_and_the_seed_comes_last(wish):
     assert len({port["addr"] for port in ports}) == len(ports) == len({port["chassis"] for port in ports})
 
 
-def test_a_full_machine_has_every_device_at_a_place_of_its_own(wish):
-    wish["disks"] += [{"id": f"d{n}", "path": f"/d/{n}", "size_bytes": 1} for n in range(49)]
-    wish["filesystems"] = [{"tag": f"t{n}", "path": f"/f/{n}"} for n in range(10)]
-    wish["gpus"] = [f"0000:0{n}:00.0" for n in range(8)]
-    command = words(wish)
+def test_a_full_machine_has_every_device_at_a_place_of_its_own(desired):
+    desired["disks"] += [{"id": f"d{n}", "path": f"/d/{n}", "size_bytes": 1} for n in range(49)]
+    desired["filesystems"] = [{"tag": f"t{n}", "path": f"/f/{n}"} for n in range(10)]
+    desired["gpus"] = [f"0000:0{n}:00.0" for n in range(8)]
+    command = words(desired)
     found = [value for value in options(command, "-device") if "addr" in value]
     places = [
         json.loads(value)["addr"] if value.startswith("{") else value.split("addr=")[1].split(",")[0]
@@ -104,18 +104,18 @@ def test_a_read_only_disk_is_read_only_in_every_layer():
     assert node["file"]["read-only"] is True
 
 
-def test_filesystems_share_the_guests_memory(wish):
-    wish["filesystems"] = [{"tag": "my,data=/", "path": "/filesystems/0"}]
-    command = words(wish)
+def test_filesystems_share_the_guests_memory(desired):
+    desired["filesystems"] = [{"tag": "my,data=/", "path": "/filesystems/0"}]
+    command = words(desired)
     assert options(command, "-object") == ["memory-backend-memfd,id=memory,size=2048M,share=on"]
     assert options(command, "-machine")[0].endswith(",memory-backend=memory")
     (device,) = devices(command, "vhost-user-fs-pci")
     assert device["tag"] == "my,data=/"  # a user's word: it must not add an option
 
 
-def test_gpus_by_vfio(wish):
+def test_gpus_by_vfio(desired):
     """Written and checked here; not run: that takes a machine with an IOMMU."""
-    command = words(wish | {"gpus": ["0000:01:00.0", "0000:81:00.0"]})
+    command = words(desired | {"gpus": ["0000:01:00.0", "0000:81:00.0"]})
     assert [(gpu["host"], gpu["bus"]) for gpu in devices(command, "vfio-pci")] == [
         ("0000:01:00.0", "gpu0"),
         ("0000:81:00.0", "gpu1"),

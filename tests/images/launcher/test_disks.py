@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from launcher import rights
+from launcher.desired import Disk
 from launcher.disks import DiskError, describe, firmware_of, has_esp, prepare
-from launcher.wish import Disk
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
 MIB = 2**20
@@ -29,8 +29,8 @@ def qemu_img(*words: object) -> None:
 
 
 def test_a_blank_disk_is_made_then_grows_and_keeps_its_size(tmp_path):
-    for wished, found in ((MIB, MIB), (3 * MIB, 3 * MIB), (MIB, 3 * MIB)):
-        prepare(disk(tmp_path, wished))
+    for wanted, found in ((MIB, MIB), (3 * MIB, 3 * MIB), (MIB, 3 * MIB)):
+        prepare(disk(tmp_path, wanted))
         assert describe(tmp_path / "disk.qcow2")["virtual-size"] == found
 
 

@@ -7,18 +7,18 @@ from email.message import Message
 from http import HTTPStatus
 
 import pytest
+from launcher.desired import parse_machine
 from launcher.metadata import Metadata, serve_metadata
 from launcher.names import dnsmasq_command, nameservers_of
-from launcher.wish import parse_wish
 
 TOKEN = {"access_token": "secret", "expires_at": "2027-01-01T00:00:00Z", "token_type": "Bearer"}
 
 
 @pytest.fixture
-def metadata(wish, tmp_path) -> Metadata:
-    wish["interface"]["address"] = "127.0.0.1"  # the guest of these tests
+def metadata(desired, tmp_path) -> Metadata:
+    desired["interface"]["address"] = "127.0.0.1"  # the guest of these tests
     (tmp_path / "token.json").write_text(json.dumps(TOKEN))
-    return Metadata(parse_wish(wish), tmp_path / "token.json")
+    return Metadata(parse_machine(desired), tmp_path / "token.json")
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def test_where_the_machine_belongs(port, name, fact):
     assert fact not in content
 
 
-def test_what_a_machine_was_not_told_is_not_there(wish):
+def test_what_a_machine_was_not_told_is_not_there(desired):
     """An older control plane names no project; the answer is no empty text that looks like one."""
-    del wish["parent_id"]
+    del desired["parent_id"]
     headers = Message()
     headers["Metadata"] = "true"
-    mine = wish["interface"]["address"]
-    asked = Metadata(parse_wish(wish)).answer(mine, "/v1/instance-data/parent_id", headers)
+    mine = desired["interface"]["address"]
+    asked = Metadata(parse_machine(desired)).answer(mine, "/v1/instance-data/parent_id", headers)
     assert asked[0] == HTTPStatus.NOT_FOUND
 
 

@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 from launcher import network
-from launcher.wish import parse_wish
+from launcher.desired import parse_machine
 
 
-def test_wiring_golden(wish):
-    assert network.wiring(parse_wish(wish).interface, 1400) == [
+def test_wiring_golden(desired):
+    assert network.wiring(parse_machine(desired).interface, 1400) == [
         "ip address flush dev eth0",
         "ip link set dev eth0 up",
         "ip tuntap add dev tap0 mode tap vnet_hdr",
@@ -28,17 +28,17 @@ def test_wiring_golden(wish):
     ]
 
 
-def test_a_pod_without_the_interface(wish):
-    wish["interface"]["name"] = "eth99"
+def test_a_pod_without_the_interface(desired):
+    desired["interface"]["name"] = "eth99"
     with pytest.raises(network.NetworkError, match="no interface eth99"):
-        network.connect(parse_wish(wish).interface)
+        network.connect(parse_machine(desired).interface)
 
 
-def test_a_command_that_fails_names_what_is_needed(wish, monkeypatch):
+def test_a_command_that_fails_names_what_is_needed(desired, monkeypatch):
     def refuse(command, **_):
         return subprocess.CompletedProcess(command, 2, "", "Operation not permitted")
 
     monkeypatch.setattr(network, "mtu_of", lambda interface: 1500)
     monkeypatch.setattr(network.subprocess, "run", refuse)
     with pytest.raises(network.NetworkError, match=r"flush dev eth0` failed: Operation not .* NET_ADMIN"):
-        network.connect(parse_wish(wish).interface)
+        network.connect(parse_machine(desired).interface)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from launcher import filesystems, rights
-from launcher.wish import Filesystem
+from launcher.desired import Filesystem
 
 
 def test_what_works_on_a_guests_data_has_no_rights():

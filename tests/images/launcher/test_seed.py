@@ -6,14 +6,14 @@ import subprocess
 from ipaddress import IPv4Address
 
 import pytest
+from launcher.desired import parse_machine
 from launcher.seed import SeedError, network_config, seed_files, write_seed
-from launcher.wish import parse_wish
 
 SERVERS = [IPv4Address("10.0.0.53")]
 
 
-def test_network_golden(wish):
-    assert network_config(parse_wish(wish).interface, 1400, SERVERS) == {
+def test_network_golden(desired):
+    assert network_config(parse_machine(desired).interface, 1400, SERVERS) == {
         "version": 2,
         "ethernets": {
             "eth0": {
@@ -37,28 +37,28 @@ def test_network_golden(wish):
     }
 
 
-def test_a_network_without_a_way_out_has_no_default_route(wish):
-    wish["interface"].update(gateway=None, domain="")
-    card = network_config(parse_wish(wish).interface, 1500, [])["ethernets"]["eth0"]
+def test_a_network_without_a_way_out_has_no_default_route(desired):
+    desired["interface"].update(gateway=None, domain="")
+    card = network_config(parse_machine(desired).interface, 1500, [])["ethernets"]["eth0"]
     assert card["routes"] == [{"to": "169.254.169.254/32", "scope": "link"}]
     assert card["nameservers"] == {"addresses": ["169.254.169.254"]}
 
 
-def test_files(wish):
-    files = seed_files(parse_wish(wish), 1500, SERVERS)
+def test_files(desired):
+    files = seed_files(parse_machine(desired), 1500, SERVERS)
     assert json.loads(files["meta-data"]) == {
         "instance-id": "computeinstance-e00one",
         "local-hostname": "worker-1",
     }
-    assert files["user-data"] == wish["user_data"]
-    wish["user_data"] = ""
-    assert seed_files(parse_wish(wish), 1500, SERVERS)["user-data"].startswith("#cloud-config\n")
+    assert files["user-data"] == desired["user_data"]
+    desired["user_data"] = ""
+    assert seed_files(parse_machine(desired), 1500, SERVERS)["user-data"].startswith("#cloud-config\n")
 
 
-def test_a_hostname_cannot_add_keys(wish):
-    wish["hostname"] = 'x", "public-keys": "evil'
-    files = seed_files(parse_wish(wish), 1500, SERVERS)
-    assert json.loads(files["meta-data"])["local-hostname"] == wish["hostname"]
+def test_a_hostname_cannot_add_keys(desired):
+    desired["hostname"] = 'x", "public-keys": "evil'
+    files = seed_files(parse_machine(desired), 1500, SERVERS)
+    assert json.loads(files["meta-data"])["local-hostname"] == desired["hostname"]
 
 
 @pytest.mark.skipif(shutil.which("mcopy") is None, reason="needs mtools")

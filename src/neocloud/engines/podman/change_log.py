@@ -1,15 +1,16 @@
+# pyright: strict
 """One log line for each change that the engine makes on this machine: what it was and how long it took."""
 
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from neocloud.engines.base import Reference
 
 
 @contextlib.contextmanager
-def logged(logger: logging.Logger, change: str, pod: Reference | None = None) -> Iterator[None]:
+def logged(logger: logging.Logger, change: str, pod: Reference | None = None) -> Generator[None, None, None]:
     """Log the change at DEBUG once it is made; a change that fails raises and is not logged here."""
     began = time.monotonic()
     yield

@@ -1,3 +1,4 @@
+# pyright: strict
 """The parts of one engine, and what each kind of object other than a Pod means to them."""
 
 import asyncio

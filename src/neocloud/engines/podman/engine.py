@@ -1,15 +1,17 @@
-"""PodmanEngine: the border's verbs on one Linux machine.
+# pyright: strict
+"""PodmanEngine: runs workloads on one Linux machine.
 
-Each verb makes sure that the service runs, then leaves the work to the part that owns it. Pods do not depend
-on this process: they go on when it dies, and the next engine on the same home folder finds them again.
+Each method makes sure that the service runs, then calls the component that owns the work. Pods do not depend
+on this process: they continue when it dies, and the next engine on the same state folder finds them again.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 from neocloud.engines.base import (
     MAX_OUTPUT_BYTES,
@@ -45,14 +47,14 @@ _PODS_AT_ONCE = 8
 
 
 class PodmanEngine:
-    """Implements `neocloud.engines.base.Engine`, and what only a single machine needs besides."""
+    """Implements `neocloud.engines.base.Engine`, with a few methods that only a single machine needs."""
 
     def __init__(
         self, home: Path, *, pool: IPv4Network = DEFAULT_POOL, opened_ranges: Sequence[IPv4Network] = ()
     ) -> None:
-        """`opened_ranges`: private addresses that pods may reach nevertheless."""
+        """`opened_ranges`: private ranges that pods may reach."""
         self.layout = Layout.of(home)
-        """Where its files lie and what its parts are called; for whoever builds images or shows status."""
+        """Paths and names of the engine, for builders of images and for status."""
         self._libpod = Libpod(self.layout.socket, self._start_service)
         self._components = Components.of(self.layout, self._libpod, pool, opened_ranges)
         self._prober = Prober(self._run_probe, self.restart)
@@ -64,7 +66,7 @@ class PodmanEngine:
         self._prepared = False
         self._preparing = asyncio.Lock()
 
-    # The border
+    # Engine
 
     async def capabilities(self) -> Capabilities:
         await self._prepare()
@@ -170,7 +172,7 @@ class PodmanEngine:
         self._prober.close()
         await self._libpod.close()
 
-    # Beyond the border: images, and the end of everything
+    # Only on a single machine: images, shutdown and removal
 
     async def image_exists(self, name: str) -> bool:
         await self._prepare()
@@ -184,17 +186,17 @@ class PodmanEngine:
         env: Mapping[str, str] | None = None,
         entrypoint: Sequence[str] = (),
     ) -> None:
-        """Make an image of a root file system in a folder or tar file; one of that name is replaced."""
+        """Create an image from a root file system in a folder or tar file; one of that name is replaced."""
         await self._prepare()
         await self._images.import_root(source, name, env=env, entrypoint=entrypoint)
 
     async def load_image(self, archive: Path) -> None:
-        """Take in an image archive as `images/*/build` leaves it; an image of the same name is replaced."""
+        """Load an image archive that `images/*/build` made; an image of the same name is replaced."""
         await self._prepare()
         await self._images.load(archive)
 
     async def shutdown(self, *, keep: bool = False) -> None:
-        """Stop all pods, mounts and the service; with `keep` the pods go on. Nothing is deleted."""
+        """Stop all pods, mounts and the service; with `keep` the pods continue. Nothing is deleted."""
         if not keep:
             await self._prepare()
             await self._components.pods.stop_all()
@@ -206,13 +208,13 @@ class PodmanEngine:
         await self.close()
 
     async def destroy(self) -> None:
-        """Remove every trace: containers, networks, images, rules, mounts, volumes and our files."""
+        """Remove everything: containers, networks, images, rules, mounts, volumes and files."""
         self._prober.close()
         await destroy(self.layout, self._libpod, self._service())
         self._prepared = False
         await self.close()
 
-    # Inside
+    # Internals
 
     def _known_host(self) -> Host:
         if self._host is None:
@@ -226,7 +228,7 @@ class PodmanEngine:
         await self._service().ensure()
 
     async def _prepare(self) -> None:
-        """Once per engine object: everything the machine may have lost since the last one."""
+        """Restore, once per engine object, everything that the machine may have lost since the last one."""
         async with self._preparing:
             if self._prepared:
                 return
@@ -274,11 +276,11 @@ class PodmanEngine:
             yield event
 
 
-async def _all(at_once: int, work: Sequence) -> None:
-    """Run all to their end, a few at a time; then raise what went wrong, as one error."""
+async def _all(at_once: int, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all to their end, a few at a time; then raise their errors as one."""
     gate = asyncio.Semaphore(at_once)
 
-    async def one(job) -> None:
+    async def one(job: Coroutine[Any, Any, None]) -> None:
         async with gate:
             await job
 

@@ -1,11 +1,10 @@
-"""Running a command in a container.
+# pyright: strict
+"""Run commands in containers, and decode the stream format of exec and logs.
 
-Podman turns the HTTP connection into a raw one for this, which httpx cannot do, so the few lines of HTTP are
-written here. A command that takes too long or prints too much is killed with all its children.
-
-The stream format of exec and logs: 8-byte headers (1 is stdout, 2 is stderr) before each piece. Pure.
-
-What a tenant's program printed passes here, so time is linear in its length and memory is bounded.
+Podman switches the HTTP connection to a raw one for this, which httpx does not support, so the few lines of
+HTTP are written here. A command that takes too long or prints too much is killed with all its children. The
+stream has 8-byte headers (1 is stdout, 2 is stderr) before each frame. Output of tenants' programs passes
+through the decoder, so its time is linear in the length of the output and its memory is bounded.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _HEADER = struct.Struct(">BxxxI")
 
 
 class _TooMuch(Exception):
-    """The command printed more than is taken."""
+    """The command printed more than is accepted."""
 
 
 async def execute(
@@ -37,7 +36,10 @@ async def execute(
     timeout_seconds: float,
     max_output_bytes: int,
 ) -> ExecResult:
-    """Run it; EngineError when the container is not running or the time is up; OutputTooLarge."""
+    """Run a command in a container.
+
+    Raises EngineError if the container does not run or the time is up, OutputTooLarge for too much output.
+    """
     if not command:
         raise EngineError("There is no command to run.")
     body = {
@@ -53,7 +55,7 @@ async def execute(
     except TimeoutError as error:
         await _kill(libpod, execution)
         raise EngineError(
-            f"{command[0]} did not finish within {timeout_seconds:g} s and was ended."
+            f"{command[0]} did not finish within {timeout_seconds:g} s and was killed."
         ) from error
     except _TooMuch as error:
         await _kill(libpod, execution)
@@ -110,7 +112,7 @@ async def _check_answer(reader: asyncio.StreamReader) -> None:
 
 
 async def _feed(writer: asyncio.StreamWriter, stdin: bytes) -> None:
-    """Send stdin and say that it ends; a command that does not read it all is fine."""
+    """Send stdin and close it; a command need not read it all."""
     if stdin:
         with contextlib.suppress(ConnectionError):
             writer.write(stdin)
@@ -119,7 +121,7 @@ async def _feed(writer: asyncio.StreamWriter, stdin: bytes) -> None:
 
 
 async def _kill(libpod: Libpod, execution: str) -> None:
-    """End the process, whose number on this machine Podman knows, and what it started."""
+    """Kill the process, whose id on this machine Podman knows, and its children."""
     process_id = (await libpod.get(f"/exec/{execution}/json")).get("Pid")
     if not process_id:
         return
@@ -131,7 +133,7 @@ async def _kill(libpod: Libpod, execution: str) -> None:
 
 
 class FrameDecoder:
-    """Takes bytes as they arrive and yields what they hold; a long frame comes in several pieces."""
+    """Decodes frames from bytes as they arrive; a long frame is yielded in several pieces."""
 
     def __init__(self) -> None:
         self._header = bytearray()
@@ -156,7 +158,7 @@ class FrameDecoder:
 
 
 class LineJoiner:
-    """Joins pieces of text to whole lines, each stream for itself; splits lines over MAX_LINE_BYTES."""
+    """Joins pieces of text to complete lines, for each stream; splits lines over MAX_LINE_BYTES."""
 
     def __init__(self) -> None:
         self._open: dict[int, bytearray] = {}
@@ -165,14 +167,14 @@ class LineJoiner:
         line = self._open.setdefault(stream, bytearray())
         at = 0
         while at < len(piece):
-            room = at + MAX_LINE_BYTES - len(line)
-            end = piece.find(b"\n", at, room + 1)
+            limit = at + MAX_LINE_BYTES - len(line)
+            end = piece.find(b"\n", at, limit + 1)
             if end >= 0:
                 line += piece[at:end]
                 at = end + 1
             else:
-                line += piece[at:room]
-                at = min(room, len(piece))
+                line += piece[at:limit]
+                at = min(limit, len(piece))
                 if len(line) < MAX_LINE_BYTES or at == len(piece):
                     continue
             yield line.decode(errors="replace")

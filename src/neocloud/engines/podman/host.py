@@ -1,13 +1,13 @@
-"""What this machine allows: Podman and its parts, cgroups, limits.
+# pyright: strict
+"""Properties of this machine: Podman and its programs, cgroups, limits, name servers, KVM.
 
-Looks, never changes anything. Raises EngineUnavailable, with what to install or do, when Podman cannot be
-used at all; lesser lacks become warnings that `neo status` shows.
+Reads only. Raises EngineUnavailable, with what to install or do, if Podman cannot be used at all; lesser
+problems become warnings that `neo status` shows.
 
-Whether this machine can run the code of a guest on its processor (kvm), or only emulate it (tcg).
-
-That /dev/kvm is there says little: nested in another machine it may exist and still fail with every ordinary
-guest. So a tiny guest is run: 64-bit code with page tables, and one instruction that processors know and the
-emulator inside KVM does not. It runs in a process of its own with a time limit; nothing outlives it.
+Whether guests can run on the processor (kvm) or have to be emulated (tcg) is tested with a tiny guest,
+because /dev/kvm alone means little: in a nested machine it may exist and still fail with every ordinary
+guest. The guest is 64-bit code with page tables, and one instruction that processors know and the emulator
+inside KVM does not. It runs in a process of its own with a time limit:
 
     python -m neocloud.engines.podman.host
 """
@@ -34,7 +34,7 @@ OLDEST_PODMAN = (4, 3)
 _CAP_SYS_RESOURCE = 24
 _INSTALL = "apt-get install podman runc catatonit netavark nftables"
 _RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-_SECONDS = 5.0
+_GUEST_SECONDS = 5.0
 _DEVICE = "/dev/kvm"
 _CREATE_VM, _VCPU_MAP_SIZE, _CREATE_VCPU, _RUN = 0xAE01, 0xAE04, 0xAE41, 0xAE80
 _SET_MEMORY, _GET_CPUID, _SET_CPUID = 0x4020AE46, 0xC008AE05, 0x4008AE90
@@ -51,7 +51,7 @@ _OPERAND = 0x5555_00FF
 
 @dataclass(frozen=True)
 class Host:
-    """Facts about the machine that the configuration is made from."""
+    """Properties of the machine that the configuration is made from."""
 
     podman: str
     podman_version: str
@@ -59,19 +59,19 @@ class Host:
     init: str
     cgroup_version: str
     limits: tuple[tuple[str, int, int], ...]
-    """(name, soft, hard) that a container can be given; -1 is unlimited."""
+    """(name, soft, hard) limits that a container can have; -1 is unlimited."""
     bridges_pass_filters: bool
     warnings: tuple[str, ...] = ()
 
 
 def find_host(search_path: str | None = None) -> Host:
-    """Look at the machine; `search_path` replaces PATH in tests."""
+    """Return the properties of this machine; `search_path` replaces PATH in tests."""
     if os.geteuid() != 0:
         raise EngineUnavailable("The Podman engine makes networks and mounts and must run as root; use sudo.")
     podman = _program("podman", search_path)
     version = _podman_version(podman)
     cgroup_version = _cgroup_version()
-    warnings = []
+    warnings: list[str] = []
     bridges_pass_filters = Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()
     if not bridges_pass_filters:
         warnings.append(
@@ -99,8 +99,8 @@ def find_host(search_path: str | None = None) -> Host:
 
 
 def _program(name: str, search_path: str | None) -> str:
-    places = search_path or f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin:/usr/libexec/podman"
-    found = shutil.which(name, path=places)
+    folders = search_path or f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin:/usr/libexec/podman"
+    found = shutil.which(name, path=folders)
     if not found:
         raise EngineUnavailable(f"The program {name} was not found; install it with: {_INSTALL}")
     return found
@@ -129,7 +129,7 @@ def _cgroup_version() -> str:
 
 
 def _runtime(cgroup_version: str, search_path: str | None) -> str:
-    """crun refuses hybrid cgroups, so on version 1 only runc will do."""
+    """Return the container runtime; crun refuses hybrid cgroups, so version 1 needs runc."""
     names = ("crun", "runc") if cgroup_version == "v2" else ("runc",)
     for name in names:
         if shutil.which(name, path=search_path):
@@ -141,7 +141,7 @@ def _runtime(cgroup_version: str, search_path: str | None) -> str:
 
 
 def _limits() -> tuple[tuple[str, int, int], ...]:
-    """Limits for containers: generous where we may raise them, else what we have ourselves."""
+    """Return limits for containers: generous ones if we may raise ours, else our own."""
     status = Path("/proc/self/status").read_text()
     effective = int(re.search(r"CapEff:\s*([0-9a-f]+)", status)[1], 16)  # type: ignore[index]
     pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
@@ -156,7 +156,7 @@ def _limits() -> tuple[tuple[str, int, int], ...]:
 
 
 def resolver_configuration() -> tuple[str, list[str]]:
-    """Content for the pods' resolv.conf and warnings; loopback resolvers cannot be reached from a pod."""
+    """Return the content of the pods' resolv.conf and warnings; pods cannot reach loopback resolvers."""
     for path in _RESOLVERS:
         lines = path.read_text().splitlines() if path.exists() else []
         usable = [line for line in lines if not _is_loopback(line)]
@@ -174,17 +174,21 @@ def _is_loopback(line: str) -> bool:
 
 @functools.cache
 def find_acceleration() -> tuple[str, str]:
-    """("kvm" or "tcg", why). Asked once: it does not change while a server runs."""
+    """Return "kvm" or "tcg" and the reason. Tested once: it does not change while a server runs."""
     if platform.machine() != "x86_64":
         return "tcg", f"no check for KVM on {platform.machine()}"
     if not os.path.exists(_DEVICE):
         return "tcg", f"{_DEVICE} is not there"
     try:
         probe = subprocess.run(
-            [sys.executable, "-m", __name__], capture_output=True, text=True, timeout=_SECONDS, check=False
+            [sys.executable, "-m", __name__],
+            capture_output=True,
+            text=True,
+            timeout=_GUEST_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        return "tcg", f"{_DEVICE} is there, but a test guest did not end within {_SECONDS:.0f} s"
+        return "tcg", f"{_DEVICE} is there, but a test guest did not end within {_GUEST_SECONDS:.0f} s"
     if probe.returncode == 0:
         return "kvm", "a test guest ran"
     reason = (probe.stderr.strip().splitlines() or [f"it ended with code {probe.returncode}"])[-1]
@@ -200,7 +204,7 @@ def run_guest() -> None:
     fcntl.ioctl(machine, _SET_MEMORY, struct.pack("=IIQQQ", 0, 0, 0, _MEMORY_BYTES, address))
     cpu = fcntl.ioctl(machine, _CREATE_VCPU, 0)
     shared = mmap.mmap(cpu, fcntl.ioctl(device, _VCPU_MAP_SIZE, 0))
-    _give_processor_features(device, cpu)
+    _set_processor_features(device, cpu)
     _enter_long_mode(cpu)
     registers = [0] * 18
     registers[1], registers[16], registers[17] = _OPERAND, _CODE, 2  # rbx, rip, rflags
@@ -215,7 +219,7 @@ def run_guest() -> None:
 
 
 def _memory() -> mmap.mmap:
-    """Code, and page tables that map the first 2 MiB onto themselves."""
+    """Return memory with the code and page tables that map the first 2 MiB identically."""
     memory = mmap.mmap(-1, _MEMORY_BYTES)
     memory[_CODE : _CODE + len(_PROGRAM)] = _PROGRAM
     top, middle, last = _TABLES
@@ -224,14 +228,14 @@ def _memory() -> mmap.mmap:
     return memory
 
 
-def _give_processor_features(device: int, cpu: int) -> None:
+def _set_processor_features(device: int, cpu: int) -> None:
     features = bytearray(struct.pack("=II", _CPUID_ENTRIES, 0) + bytes(40 * _CPUID_ENTRIES))
     fcntl.ioctl(device, _GET_CPUID, features)
     fcntl.ioctl(cpu, _SET_CPUID, features)
 
 
 def _enter_long_mode(cpu: int) -> None:
-    """Flat 64-bit code and data, paging on."""
+    """Set flat 64-bit segments and turn on paging."""
     special = bytearray(312)
     fcntl.ioctl(cpu, _GET_SPECIAL, special)
     code = struct.pack("=QIH8B2x", 0, 0xFFFFFFFF, 0x8, 11, 1, 0, 0, 1, 1, 1, 0)

@@ -1,7 +1,8 @@
-"""Where everything of one engine lies, and the names it uses outside its folder.
+# pyright: strict
+"""Paths of one engine, and the names that it uses outside its folder. Pure.
 
-Pure. All names are derived from the home folder, so that an interrupted set-up or removal can be taken up by
-a process that knows nothing but the folder. Two homes on one machine never share a name.
+All names are derived from the state folder, so that a process that knows only the folder can continue an
+interrupted set-up or removal. Two state folders on one machine never share a name.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ _FORBIDDEN_IN_PATHS = ':,\\"\n'
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths below `home` and the id that marks our networks, rules and containers."""
+    """Paths below the state folder `home`, and the id that marks our networks, rules and containers."""
 
     home: Path
     id: str
@@ -25,7 +26,7 @@ class Layout:
         home = home.expanduser().resolve()
         if any(sign in str(home) for sign in _FORBIDDEN_IN_PATHS):
             raise EngineError(
-                f"The state folder {home} has a sign in its name that mounts cannot carry "
+                f"The state folder {home} has a character in its name that mounts do not support "
                 "(colon, comma, backslash, quote); choose another folder."
             )
         return cls(home, hashlib.sha256(str(home).encode()).hexdigest()[:6])
@@ -36,7 +37,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
-        """What does not outlive a boot. Podman takes no path of more than 50 signs here."""
+        """Files that do not outlive a boot. Podman accepts at most 50 characters here."""
         return Path("/run") / f"neocloud-{self.id}"
 
     @property
@@ -45,7 +46,7 @@ class Layout:
 
     @property
     def pod_mounts(self) -> Path:
-        """Mount points that Podman mounts into pods; nobody who can write in a volume can reach them."""
+        """Mount points that Podman mounts into pods; programs that write in a volume cannot reach them."""
         return self.run / "pods"
 
     @property
@@ -110,5 +111,5 @@ class Layout:
 
     @property
     def label(self) -> str:
-        """On every container of ours, as `neocloud.home`."""
+        """Label `neocloud.home` of all our containers."""
         return self.id

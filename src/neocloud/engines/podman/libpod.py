@@ -1,3 +1,4 @@
+# pyright: strict
 """HTTP client of Podman's libpod REST API on its unix socket.
 
 Turns every failure into an EngineError whose message can be shown to a user. A service that does not answer
@@ -6,7 +7,7 @@ is started again once. The client knows nothing about pods.
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class Libpod:
         return response
 
     @asynccontextmanager
-    async def stream(self, path: str, **params: Any) -> AsyncIterator[httpx.Response]:
+    async def stream(self, path: str, **params: Any) -> AsyncGenerator[httpx.Response, None]:
         """Open a response without end, such as events or followed logs."""
         timeout = httpx.Timeout(10.0, read=None, pool=None)
         try:
@@ -115,7 +116,7 @@ class Libpod:
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters with booleans as Podman writes them and filters as JSON."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, bool):
             value = str(value).lower()

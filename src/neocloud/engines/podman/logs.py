@@ -1,7 +1,8 @@
+# pyright: strict
 """Lines of a container's output.
 
-Followed logs come through Podman. A page is read from the log file itself, in a thread: Podman would send the
-whole log for it. Podman keeps at most 64 MiB of a log (`configuration.py`).
+Followed logs are streamed by Podman. A page is read from the log file itself, in a thread, because Podman
+would send the whole log for it. Podman keeps at most 64 MiB of a log (`service.py`).
 """
 
 import asyncio
@@ -19,7 +20,7 @@ _STREAMS = {b"stdout": STDOUT, b"stderr": STDERR}
 
 
 async def read_lines(libpod: Libpod, container: str, *, follow: bool, tail: int) -> AsyncIterator[str]:
-    """Oldest first; with `follow` until the container ends."""
+    """Yield the lines, oldest first; with `follow` until the container ends."""
     params = {"stdout": True, "stderr": True, "follow": follow, "tail": tail or "all"}
     decoder, joiner = FrameDecoder(), LineJoiner()
     async with libpod.stream(f"/containers/{container}/logs", **params) as response:
@@ -32,17 +33,17 @@ async def read_lines(libpod: Libpod, container: str, *, follow: bool, tail: int)
 
 
 async def read_page(libpod: Libpod, container: str, *, first_line: int, tail: int) -> LogPage:
-    """See Engine.log_page."""
+    """Return a page of a container's log; see Engine.log_page."""
     found = await libpod.get(f"/containers/{container}/json")
     file = Path(found["HostConfig"]["LogConfig"]["Path"])
     return await asyncio.to_thread(page_of, file, first_line=first_line, tail=tail)
 
 
 def page_of(file: Path, *, first_line: int, tail: int) -> LogPage:
-    """The page of a log file in conmon's format `k8s-file`; a log that does not exist yet is empty.
+    """Return a page of a log file in conmon's format `k8s-file`; a missing log is empty.
 
-    The number of a line is that of its record in the file. A record is a line or, where the program did not
-    end the line, part of one.
+    The number of a line is that of its record in the file. A record is a line, or part of one if the program
+    did not end it.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
@@ -67,10 +68,10 @@ def _last(descriptor: int, tail: int) -> LogPage:
     for record in window.split(b"\n")[:-1]:
         lines.extend(joiner.feed(*_parsed(record)))
     lines.extend(joiner.rest())
-    room, kept = MAX_LOG_PAGE_BYTES, 0
+    bytes_left, kept = MAX_LOG_PAGE_BYTES, 0
     for line in reversed(lines):
-        room -= len(line.encode())
-        if room < 0:
+        bytes_left -= len(line.encode())
+        if bytes_left < 0:
             break
         kept += 1
     return LogPage(tuple(lines)[len(lines) - kept :], total)
@@ -79,23 +80,23 @@ def _last(descriptor: int, tail: int) -> LogPage:
 def _from(descriptor: int, first_line: int) -> LogPage:
     offset = _offset_of(descriptor, first_line)
     if offset is None:
-        offset, first_line = 0, 0  # the container was started again, and its log with it
+        offset, first_line = 0, 0  # the container was started again with a new log
     joiner = LineJoiner()
     lines: list[str] = []
-    room, number = MAX_LOG_PAGE_BYTES, first_line
+    bytes_left, number = MAX_LOG_PAGE_BYTES, first_line
     for record in _records(descriptor, offset):
         found = list(joiner.feed(*_parsed(record)))
         lines += found
         number += 1
-        room -= sum(len(line.encode()) for line in found)
-        if room <= 0 or len(lines) >= MAX_LOG_PAGE_LINES:
+        bytes_left -= sum(len(line.encode()) for line in found)
+        if bytes_left <= 0 or len(lines) >= MAX_LOG_PAGE_LINES:
             break
     lines += joiner.rest()
     return LogPage(tuple(lines), number)
 
 
 def _offset_of(descriptor: int, number: int) -> int | None:
-    """Where the record of this number begins; None when there are fewer."""
+    """Return the offset of the record with this number; None if there are fewer records."""
     offset = 0
     for block in _blocks(descriptor, 0):
         if not number:
@@ -112,7 +113,7 @@ def _offset_of(descriptor: int, number: int) -> int | None:
 
 
 def _records(descriptor: int, offset: int) -> Iterator[bytes]:
-    """Whole records only; one that is being written is left for the next page."""
+    """Yield complete records; one that is being written is left for the next page."""
     rest = b""
     for block in _blocks(descriptor, offset):
         *whole, rest = (rest + block).split(b"\n")
@@ -126,6 +127,6 @@ def _blocks(descriptor: int, offset: int) -> Iterator[bytes]:
 
 
 def _parsed(record: bytes) -> tuple[int, bytes]:
-    """Stream and text of `TIME stdout|stderr F|P TEXT`; F says that the line ends here."""
+    """Return stream and text of `TIME stdout|stderr F|P TEXT`; F marks the end of a line."""
     _, stream, kind, text = (record.split(b" ", 3) + [b""] * 4)[:4]
     return _STREAMS.get(stream, STDOUT), text if kind == b"P" else text + b"\n"

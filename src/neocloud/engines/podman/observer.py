@@ -1,3 +1,4 @@
+# pyright: strict
 """Observe the pods of one namespace, and watch Podman's events.
 
 The event stream survives restarts of the Podman service: it connects again and requests what it missed.

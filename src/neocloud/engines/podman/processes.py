@@ -1,12 +1,11 @@
-"""Which containers have a process on this machine: what the kernel knows, not what Podman remembers.
+# pyright: strict
+"""Processes of containers: which containers have one on this machine, and the control groups they run in.
 
-Podman learns of a container's end from the container's monitor. Killed together, both are gone and Podman
-goes on calling the container running. Reads only.
+Podman learns of a container's end from the container's monitor. If both are killed together, Podman keeps
+showing the container as running, so the kernel is consulted.
 
-The control groups below which all our containers run.
-
-Podman leaves the outer group behind, and in it the processes that wait for the exit codes of commands. Both
-are ours by their place, and both go when the engine is destroyed.
+All our containers run below one control group. Podman leaves the outer group behind, and in it the processes
+that wait for the exit codes of commands; both are removed when the engine is destroyed.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from neocloud.engines.podman.layout import Layout
 _PROCESSES = Path("/proc")
 _CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
 LOST = "lost"
-"""Our word, beside Podman's, for the state of a container that was killed with its monitor."""
+"""State, beside those of Podman, of a container that was killed with its monitor."""
 _KILLED = 137
 _MONITOR_CHECKS = 300
 _MONITOR_PAUSE_SECONDS = 0.05
@@ -33,7 +32,7 @@ _DEATH_SECONDS = 5.0
 
 
 def living_containers() -> set[str]:
-    """Every container id in the command line (the monitor's) or the control group of a process."""
+    """Return every container id in the command line (of a monitor) or the control group of a process."""
     found: set[bytes] = set()
     for process in _PROCESSES.glob("[0-9]*"):
         for name in ("cmdline", "cgroup"):
@@ -42,16 +41,16 @@ def living_containers() -> set[str]:
 
 
 def with_lost(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Podman's container rows, with state LOST where it says "running" and no process is left."""
+    """Return Podman's container rows, with state LOST for running containers without a process."""
     suspects = {row["Id"] for row in rows if row["State"] == "running" and not _has_process(row)}
     lost = suspects - living_containers() if suspects else suspects
     return [{**row, "State": LOST, "ExitCode": _KILLED} if row["Id"] in lost else row for row in rows]
 
 
 async def monitor_ended(container_id: str) -> bool:
-    """Wait until the monitor of a container that has ended is gone, though not for ever.
+    """Wait for the end of the monitor of an ended container; return False if it takes too long.
 
-    It runs Podman's clean-up, which takes the network away: also one that was made for the next start.
+    The monitor runs Podman's clean-up, which removes the network, even one created for the next start.
     """
     for _ in range(_MONITOR_CHECKS):
         if not await asyncio.to_thread(_has_monitor, container_id):
@@ -61,13 +60,13 @@ async def monitor_ended(container_id: str) -> bool:
 
 
 def _has_monitor(container_id: str) -> bool:
-    """Not those of commands in the container, which wait around."""
+    """Return whether the container has a monitor; those of commands in it do not count."""
     mark = f"\0-u\0{container_id}\0".encode()
     return any(mark in _content(process / "cmdline") for process in _PROCESSES.glob("[0-9]*"))
 
 
 def _has_process(row: Mapping[str, Any]) -> bool:
-    """Whether its first process is there; numbers of processes are given out again."""
+    """Return whether its first process exists and is its own; process ids are reused."""
     return row["Id"].encode() in _content(_PROCESSES / str(row["Pid"]) / "cgroup")
 
 
@@ -78,7 +77,7 @@ def _content(path: Path) -> bytes:
 
 
 def end_processes(layout: Layout) -> None:
-    """Kill what is left in our groups and wait until it is gone."""
+    """Kill the processes left in our groups and wait for their end."""
     for process_id in _processes(layout):
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(process_id)
@@ -99,7 +98,7 @@ def remove_groups(layout: Layout) -> None:
 
 
 def _groups(layout: Layout) -> list[Path]:
-    """One per controller with version 1, one in all with version 2."""
+    """Return our groups: one for each controller with version 1, a single one with version 2."""
     name = layout.cgroup.lstrip("/")
     return [path for path in (_ROOT / name, *_ROOT.glob(f"*/{name}")) if path.is_dir()]
 

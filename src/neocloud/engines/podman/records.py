@@ -1,3 +1,4 @@
+# pyright: strict
 """Manifests as they were last applied, one JSON file each.
 
 They tell what a pod is (labels, probes, policy) after a restart of the server; whether it runs is always

@@ -1,12 +1,12 @@
-"""The `podman system service` process that answers our requests.
+# pyright: strict
+"""The process `podman system service` that serves our requests, and its configuration files.
 
-It holds no state: it may be killed, replaced or adopted at any time, and pods never notice. Whoever starts
-first under the lock wins, everybody else uses the same socket. It must not touch containers.
+The process holds no state: it may be killed, replaced or adopted at any time without effect on pods. The
+first to take the lock starts it; all others use the same socket. It must not touch containers.
 
-The configuration files that keep our Podman apart from any other on the machine.
-
-Pure. Everything Podman writes lies under the home folder and, until the next boot, under /run/neocloud-<id>;
-except one address list that netavark shares between all root Podmans under /run/containers.
+The configuration keeps our Podman apart from any other on the machine. Everything Podman writes lies in the
+state folder and, until the next boot, in /run/neocloud-<id>, except one address list that netavark shares
+between all root Podmans in /run/containers.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _UMASK = 0o022
-"""Umask of Podman's service: programs of other users read the image layers and mount points that it makes."""
+"""Umask of Podman's service: programs of other users read the image layers and mount points it creates."""
 _FOLDERS = ("networks", "storage", "tmp", "volumes")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAX_LOG_BYTES = 64 * 1024 * 1024
 _EVENTS_SIZE_MAX = 10 * 1000 * 1000
 MAX_PROCESSES = 32768
 _EXEC_KEPT_SECONDS = 10
-"""How long the exit code of a finished `exec` can be asked for; a process waits around for each."""
+"""How long the exit code of a finished `exec` can be read; a process waits for each."""
 
 
 class PodmanService:
@@ -52,15 +52,15 @@ class PodmanService:
         self._host = host
 
     async def ensure(self) -> None:
-        """Make sure that the socket answers, with the configuration of this version of ours."""
+        """Make sure that the service answers, with the configuration of this version."""
         await asyncio.to_thread(self._ensure)
 
     async def stop(self) -> None:
-        """End the process if it runs; pods go on."""
+        """Stop the process if it runs; pods continue."""
         await asyncio.to_thread(self._stop)
 
     def process_id(self) -> int | None:
-        """Who listens on the socket, None when nobody does."""
+        """Return the id of the process that listens on the socket, None if there is none."""
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(self._layout.socket))
@@ -89,14 +89,14 @@ class PodmanService:
                 self._start()
 
     def _prepare_run_folder(self) -> None:
-        """Podman takes an empty run folder for a boot; where /run outlives one, we empty it."""
+        """Empty the run folder after a boot, if /run outlived it: Podman recognises a boot by that."""
         mark = self._layout.run / "boot_id"
         boot_id = _BOOT_ID.read_text()
         if self._layout.run.exists() and (not mark.exists() or mark.read_text() != boot_id):
             remove_tree(self._layout.run)
         for folder in (self._layout.runroot, self._layout.run / "libpod"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Root of a container with a user namespace searches it; what lies in it is closed on its own.
+        # Root of a container with a user namespace searches it; its content has modes of its own.
         self._layout.run.chmod(0o711)
         mark.write_text(boot_id)
         mount_view(self._layout.run, self._layout.run)
@@ -172,16 +172,16 @@ def _poll(condition: Callable[[], object], seconds: float) -> None:
 
 
 def _failure(log: Path, begin: int) -> str:
-    """What Podman said before it gave up, nothing while it has not."""
+    """Return the error that Podman printed before it exited; empty if it has not."""
     lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
     return next((line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")), "")
 
 
 def render_configuration(layout: Layout, host: Host, *, is_in_home: bool = False) -> dict[str, str]:
-    """File name to content, for the folder `layout.podman`.
+    """Return content by file name, for the folder `layout.podman`.
 
-    `is_in_home`: Podman knows its files by their paths in the home, as in homes made by earlier versions; it
-    keeps those paths in its records and cannot change them.
+    `is_in_home`: Podman knows its files by their paths in the state folder, as in those of earlier versions;
+    it stores those paths in its records and cannot change them.
     """
     folder = layout.podman if is_in_home else layout.podman_view
     return {
@@ -192,13 +192,13 @@ def render_configuration(layout: Layout, host: Host, *, is_in_home: bool = False
 
 
 def is_kept_in_home(layout: Layout) -> bool:
-    """Whether the configuration that is there names Podman's files by their paths in the home."""
+    """Return whether the existing configuration names Podman's files by paths in the state folder."""
     known = layout.podman / "storage.conf"
     return known.exists() and _graph_root(layout.podman) in known.read_text()
 
 
 def environment(layout: Layout) -> dict[str, str]:
-    """Variables that make podman read these files and no others."""
+    """Return the variables that make Podman read these files and no others."""
     return {
         "CONTAINERS_CONF": str(layout.podman / "containers.conf"),
         "CONTAINERS_STORAGE_CONF": str(layout.podman / "storage.conf"),
@@ -210,8 +210,8 @@ def environment(layout: Layout) -> dict[str, str]:
 
 def _containers_conf(layout: Layout, host: Host, folder: Path) -> str:
     limits = [f"{name}={soft}:{hard}" for name, soft, hard in host.limits]
-    # static_dir stays unset: the clean-up process that conmon starts gets --root and derives it from that;
-    # with another static_dir it would not find the container and never restart it.
+    # static_dir stays unset: the clean-up process that conmon starts derives it from --root. With another one
+    # it would not find the container and never restart it.
     return f"""\
 [containers]
 default_ulimits = {json.dumps(limits)}

@@ -1,3 +1,4 @@
+# pyright: strict
 """Addresses of pods on the bridge of their namespace, and public addresses that this machine announces.
 
 A pod keeps its address while it exists and gets the same one when it is created again under its name, so that
@@ -13,7 +14,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.layout import Layout
@@ -30,8 +31,8 @@ class NamespaceNetwork:
 
     subnet: IPv4Network
     interface: str
-    addresses: dict[str, IPv4Address] = field(default_factory=dict)
-    released: list[str] = field(default_factory=list)
+    addresses: dict[str, IPv4Address] = field(default_factory=dict[str, IPv4Address])
+    released: list[str] = field(default_factory=list[str])
     """Names of removed pods, oldest first; their addresses are assigned last."""
 
     @property
@@ -147,9 +148,21 @@ def _label(layout: Layout) -> str:
     return f"{_INTERFACE}:{layout.interface_prefix.removesuffix('-')}"
 
 
+class _LinkAddress(TypedDict):
+    local: NotRequired[str]
+    label: NotRequired[str]
+
+
+class _Link(TypedDict):
+    """A network interface, as `ip -json address show` lists it."""
+
+    ifname: str
+    addr_info: NotRequired[list[_LinkAddress]]
+
+
 async def _addresses() -> list[tuple[str, IPv4Address, str]]:
     """Return (interface, address, label) of all IPv4 addresses of this machine."""
-    links: list[dict[str, Any]] = json.loads(await _ip("-json", "-4", "address", "show"))
+    links: list[_Link] = json.loads(await _ip("-json", "-4", "address", "show"))
     return [
         (link["ifname"], IPv4Address(each["local"]), each.get("label", ""))
         for link in links

@@ -1,3 +1,4 @@
+# pyright: strict
 """Attach pods to virtual networks and detach them.
 
 The address of a pod is settled before anything of it is created, and the firewall knows its bridge port
@@ -9,7 +10,7 @@ interface number; a record whose interface is gone, as after a reboot, is ignore
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -120,7 +121,7 @@ class Attachments:
         self._hosts_files = hosts_files
 
     @contextlib.asynccontextmanager
-    async def admitted(self, manifest: KubernetesObject) -> AsyncIterator[None]:
+    async def admitted(self, manifest: KubernetesObject) -> AsyncGenerator[None, None]:
         """Check that the pod fits its network and reserve its addresses until the caller has recorded it."""
         member = member_of(manifest)
         if member is None:

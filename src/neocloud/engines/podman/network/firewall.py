@@ -1,3 +1,4 @@
+# pyright: strict
 """Our nftables tables: deny by default between namespaces, between networks, and from pods to this machine.
 
 Podman's bridges reach each other and every service of the host; these tables define what may pass instead.
@@ -64,7 +65,7 @@ def render_egress(egress: Egress) -> list[str]:
 
 def name_servers(resolver: str) -> tuple[IPv4Address, ...]:
     """Return the IPv4 addresses of the name servers in a resolv.conf."""
-    found = []
+    found: list[IPv4Address] = []
     for line in resolver.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == "nameserver":

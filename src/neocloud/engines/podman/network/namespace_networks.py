@@ -1,3 +1,4 @@
+# pyright: strict
 """One bridge network per namespace, and the firewall rules of all networks.
 
 The records `namespaces/<name>/network.json` are authoritative; Podman's network and the firewall tables are
@@ -9,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, ip_network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
@@ -208,12 +209,12 @@ class NamespaceNetworks:
 
 def host_subnets() -> list[IPv4Network]:
     """Return the subnets that this machine routes already, without the default route."""
-    found = []
+    found: list[IPv4Network] = []
     for line in _ROUTES.read_text().splitlines()[1:]:
         fields = line.split()
         destination, mask = (_little_endian(fields[index]) for index in (1, 7))
         if int(mask):
-            found.append(ip_network(f"{destination}/{mask}", strict=False))
+            found.append(IPv4Network(f"{destination}/{mask}", strict=False))
     return found
 
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """State of all virtual networks that the firewall rules are made from. Pure data."""
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,7 @@ class NetworkSnapshot:
     networks: tuple[VirtualNetwork, ...] = ()
     bridges: tuple[Bridge, ...] = ()
     members: tuple[Member, ...] = ()
-    ports: Mapping[Reference, str] = field(default_factory=dict)
+    ports: Mapping[Reference, str] = field(default_factory=dict[Reference, str])
     """The bridge port of each pod that has one."""
 
     def bridge_of(self, member: Member) -> Bridge | None:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Render and load nftables rules.
 
 A rule set is loaded as a whole or not at all. Values come from parsed addresses, numbers and checked names.

@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules for pods on virtual networks: who may send what to whom, and with which address. Pure.
 
 Text for our tables in `firewall.py`. A packet is checked twice. On *departure*, before any address is
@@ -201,7 +202,7 @@ def _arrival() -> list[str]:
 
 
 def _from_member(snapshot: NetworkSnapshot) -> list[str]:
-    inside = []
+    inside: list[str] = []
     for network in snapshot.networks:
         names = listed(sorted(f'"{bridge.interface}"' for bridge in snapshot.bridges_of(network.namespace)))
         if snapshot.bridges_of(network.namespace):
@@ -244,7 +245,7 @@ def _translation(snapshot: NetworkSnapshot, ours: str) -> list[str]:
     Between subnets nothing is translated, although netavark's rules would.
     """
     visitor = "oifname @subnet_bridges ct original ip daddr @public ip saddr @own_ranges"
-    inside = []
+    inside: list[str] = []
     for network in snapshot.networks:
         ranges = [bridge.cidr for bridge in snapshot.bridges_of(network.namespace)]
         if ranges:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Share one run of a job among concurrent callers."""
 
 import asyncio

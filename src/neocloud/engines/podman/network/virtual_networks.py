@@ -1,3 +1,4 @@
+# pyright: strict
 """Virtual networks on this machine: a bridge for each address range of each subnet.
 
 Applied objects are authoritative: networks and pods are stored as manifests, bridge names in one record. This
@@ -7,7 +8,7 @@ module creates and removes Podman's networks; `firewall.py` decides which packet
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -113,7 +114,7 @@ class VirtualNetworks:
         check_unused(namespace, (m for m in self.members() if m.pod.namespace != with_pods_of))
 
     @contextlib.contextmanager
-    def admitted(self, member: Member) -> Iterator[None]:
+    def admitted(self, member: Member) -> Generator[None, None, None]:
         """Check that the pod fits; reserve what it holds while the caller applies it. Raises EngineError."""
         holders = {what: each.pod for each in self.members() for what in each.holdings}
         check_member(member, self.find, holders | self._admitted)

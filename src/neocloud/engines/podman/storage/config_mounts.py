@@ -1,3 +1,4 @@
+# pyright: strict
 """ConfigMaps and Secrets as folders of files that pods mount.
 
 The content of an object is stored once. Each combination of keys and mode that pods request is a view: a
@@ -88,7 +89,7 @@ class ConfigMounts:
         if items is None:
             _fill(view, contents, record["mode"])
             return
-        chosen = {}
+        chosen: dict[str, bytes] = {}
         for item in items:
             if item["key"] in contents:
                 chosen[item["path"]] = contents[item["key"]]

@@ -1,3 +1,4 @@
+# pyright: strict
 """Container images: look up, import and load them. No registry is contacted.
 
 Some images are root file systems: folders from which pods run without a copy. Image

@@ -1,3 +1,4 @@
+# pyright: strict
 """User namespaces of pods: their ranges of ids, and mounts that shift ids. Blocking.
 
 A pod with `hostUsers: false` has a user namespace. The ids 0 to 65535 of all pods of a Kubernetes namespace
@@ -12,7 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -51,7 +52,7 @@ def id_mappings(first: int) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def user_namespace(first: int) -> Iterator[int]:
+def user_namespace(first: int) -> Generator[int, None, None]:
     """Provide a descriptor of a user namespace whose ids begin at `first`, for mounts. Raises EngineError."""
     # A process with several threads, like ours, cannot create one itself.
     command = ["unshare", "--user", "sh", "-c", "echo made; read end"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.wish import Disk, Machine
+from launcher.desired import Disk, Machine
 
 QEMU = "qemu-system-x86_64"
 FIRMWARE_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")

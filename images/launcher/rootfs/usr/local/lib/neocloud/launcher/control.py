@@ -13,9 +13,9 @@ from typing import Any
 
 from launcher import disks, rights
 from launcher.command_line import FREE_PORTS, Places, block_device, block_node, node_name
+from launcher.desired import parse_disk
 from launcher.guest_agent import AgentError, ask_agent
 from launcher.qmp import Qmp, QmpError
-from launcher.wish import parse_disk
 
 REASONS = {"io-error": "A disk of the host is full or failed; the machine goes on when there is room"}
 _FREEZE_SECONDS, _ASK_SECONDS, _UNPLUG_SECONDS = 20.0, 3.0, 15.0

@@ -1,4 +1,4 @@
-"""The machine's disk files: made when new, grown when smaller than wished, never shrunk."""
+"""The machine's disk files: created when new, grown when smaller than desired, never shrunk."""
 
 import json
 import stat
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import rights
-from launcher.wish import Disk
+from launcher.desired import Disk
 
 _ESP_GPT = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
 _ESP_MBR = 0xEF
@@ -20,7 +20,7 @@ class DiskError(Exception):
 
 
 def prepare(disk: Disk) -> None:
-    """Make the file be there, QEMU's own, and as large as wished. Data in it is never touched.
+    """Make the file be there, QEMU's own, and as large as desired. Data in it is never touched.
 
     A read-only disk keeps its owner; the engine makes such files readable.
     """

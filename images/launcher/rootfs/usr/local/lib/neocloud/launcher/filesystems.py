@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from launcher import rights
-from launcher.wish import Filesystem
+from launcher.desired import Filesystem
 
 VIRTIOFSD = "/usr/libexec/virtiofsd"
 _START_SECONDS = 10.0

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from launcher import console, disks, filesystems, names, network, rights, seed
 from launcher.command_line import FIRMWARE_VARIABLES, Descriptors, Places, command_line
+from launcher.desired import DesiredStateError, Machine, read_desired_state
 from launcher.metadata import Metadata, serve_metadata
 from launcher.qmp import Qmp, QmpError
-from launcher.wish import Machine, WishError, read_wish
 
 POWER_OFF_SECONDS = 50.0
 """How long the guest may take after its power button; the pod's own grace period is a little longer."""
@@ -28,14 +28,14 @@ KILLED, TERMINATED = 137, 143
 """TERMINATED: it powered off because its pod was stopped, as by a reboot of the host; so it comes back."""
 
 ERRORS = (
-    *(WishError, network.NetworkError, seed.SeedError, disks.DiskError, rights.RightsError),
+    *(DesiredStateError, network.NetworkError, seed.SeedError, disks.DiskError, rights.RightsError),
     *(filesystems.FilesystemError, QmpError),
 )
 
 
 def main() -> int:
     try:
-        return run(read_wish(), Places())
+        return run(read_desired_state(), Places())
     except ERRORS as error:
         _say(str(error))
         return 1

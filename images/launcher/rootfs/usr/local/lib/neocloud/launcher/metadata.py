@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from launcher.wish import Machine
+from launcher.desired import Machine
 
 TOKEN_FILE = Path("/etc/neocloud/identity/token.json")
 _TOKEN_FIELDS = ("access_token", "expires_at")

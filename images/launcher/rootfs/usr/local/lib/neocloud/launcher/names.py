@@ -1,6 +1,6 @@
 """DNS for the guest: the names of its network from the pod's hosts file, and of the metadata service.
 
-Every other name is refused, so that the guest asks its next server: one that is wished, else the pod's own.
+Every other name is refused, so that the guest asks its next server: one that is wanted, else the pod's own.
 """
 
 import signal

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.wish import Interface
+from launcher.desired import Interface
 
 TAP = "tap0"
 METADATA_ADDRESS = "169.254.169.254"

@@ -10,8 +10,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from launcher.desired import Interface, Machine
 from launcher.network import METADATA_ADDRESS
-from launcher.wish import Interface, Machine
 
 _ROOM = 256 * 1024  # for the file system's own tables and the small files
 

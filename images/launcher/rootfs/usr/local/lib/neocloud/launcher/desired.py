@@ -1,7 +1,4 @@
-"""What the control plane wants of this machine: `machine.json`, read strictly.
-
-Nothing here looks at the world.
-"""
+"""The desired state of this machine: reads `machine.json`, strictly. Reads nothing else."""
 
 import json
 from collections.abc import Mapping
@@ -10,17 +7,17 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
-WISH_FILE = Path("/etc/neocloud/machine/machine.json")
+MACHINE_FILE = Path("/etc/neocloud/machine/machine.json")
 ACCELERATIONS = ("kvm", "tcg")
 FIRMWARES = ("uefi", "bios", "")
 MIN_MEMORY_MIB = 192
 """Below that the UEFI firmware does not start."""
 MOST_DISKS, MOST_FILESYSTEMS, MOST_GPUS = 50, 10, 8
-"""As many as the board has places for."""
+"""Limits of the virtual board."""
 
 
-class WishError(Exception):
-    """The wish cannot be followed; the message names the field."""
+class DesiredStateError(Exception):
+    """The desired state is not valid; the message names the field."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Disk:
 
     @property
     def serial(self) -> str:
-        """A virtio serial number has room for 20 bytes."""
+        """Return the virtio serial number, which holds 20 bytes."""
         return (self.device_id or self.id)[:20]
 
 
@@ -82,16 +79,16 @@ class Machine:
         return next(disk for disk in self.disks if disk.is_boot)
 
 
-def read_wish(path: Path = WISH_FILE) -> Machine:
+def read_desired_state(path: Path = MACHINE_FILE) -> Machine:
     try:
-        return parse_wish(json.loads(path.read_text()))
+        return parse_machine(json.loads(path.read_text()))
     except OSError as error:
-        raise WishError(f"{path} cannot be read: {error.strerror}. A Secret brings it.") from None
+        raise DesiredStateError(f"{path} cannot be read: {error.strerror}. A Secret brings it.") from None
     except json.JSONDecodeError as error:
-        raise WishError(f"{path} is not JSON: {error}") from None
+        raise DesiredStateError(f"{path} is not JSON: {error}") from None
 
 
-def parse_wish(data: Mapping[str, Any]) -> Machine:
+def parse_machine(data: Mapping[str, Any]) -> Machine:
     try:
         machine = Machine(
             id=data["id"],
@@ -113,9 +110,9 @@ def parse_wish(data: Mapping[str, Any]) -> Machine:
             region=data.get("region") or "",
         )
     except KeyError as error:
-        raise WishError(f"machine.json lacks the field {error.args[0]}") from None
+        raise DesiredStateError(f"machine.json lacks the field {error.args[0]}") from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise WishError(f"machine.json has a field of the wrong kind: {error}") from None
+        raise DesiredStateError(f"machine.json has a field of the wrong kind: {error}") from None
     _check(machine)
     return machine
 
@@ -145,18 +142,19 @@ def _interface(data: Mapping[str, Any]) -> Interface:
 
 def _check(machine: Machine) -> None:
     if machine.acceleration not in ACCELERATIONS:
-        raise WishError(f"acceleration must be one of {', '.join(ACCELERATIONS)}: {machine.acceleration!r}")
+        known = ", ".join(ACCELERATIONS)
+        raise DesiredStateError(f"acceleration must be one of {known}: {machine.acceleration!r}")
     if machine.firmware not in FIRMWARES:
-        raise WishError(f"firmware must be uefi or bios: {machine.firmware!r}")
+        raise DesiredStateError(f"firmware must be uefi or bios: {machine.firmware!r}")
     if machine.vcpus < 1:
-        raise WishError("vcpus must be 1 or more")
+        raise DesiredStateError("vcpus must be 1 or more")
     if machine.memory_mib < MIN_MEMORY_MIB:
-        raise WishError(f"memory_mib must be {MIN_MEMORY_MIB} or more")
+        raise DesiredStateError(f"memory_mib must be {MIN_MEMORY_MIB} or more")
     for name, most in {"disks": MOST_DISKS, "filesystems": MOST_FILESYSTEMS, "gpus": MOST_GPUS}.items():
         if len(getattr(machine, name)) > most:
-            raise WishError(f"a machine can have {most} {name}, not {len(getattr(machine, name))}")
+            raise DesiredStateError(f"a machine can have {most} {name}, not {len(getattr(machine, name))}")
     if sum(disk.is_boot for disk in machine.disks) != 1:
-        raise WishError("exactly one disk must have is_boot")
+        raise DesiredStateError("exactly one disk must have is_boot")
     for names in ([disk.id for disk in machine.disks], [each.tag for each in machine.filesystems]):
         if len(set(names)) != len(names):
-            raise WishError(f"names must differ from each other: {', '.join(names)}")
+            raise DesiredStateError(f"names must differ from each other: {', '.join(names)}")

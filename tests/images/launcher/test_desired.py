@@ -1,14 +1,14 @@
-"""CMP-01: the wish is read strictly; what is wrong is named."""
+"""CMP-01: the desired state is read strictly, and errors name the field."""
 
 import copy
 import json
 
 import pytest
-from launcher.wish import WishError, parse_wish, read_wish
+from launcher.desired import DesiredStateError, parse_machine, read_desired_state
 
 
-def test_a_whole_wish(wish):
-    machine = parse_wish(wish)
+def test_a_complete_file(desired):
+    machine = parse_machine(desired)
     assert (machine.id, machine.vcpus, machine.memory_mib) == ("computeinstance-e00one", 2, 2048)
     assert str(machine.interface.address) == "10.128.0.5/24"
     assert machine.interface.mac == "52:54:00:ab:cd:ef"
@@ -30,21 +30,21 @@ def test_a_whole_wish(wish):
         (lambda w: w.update(gpus=["0000:01:00.0"] * 9), "can have 8 gpus, not 9"),
     ],
 )
-def test_what_is_wrong_is_named(wish, change, said):
-    wrong = copy.deepcopy(wish)
+def test_what_is_wrong_is_named(desired, change, said):
+    wrong = copy.deepcopy(desired)
     change(wrong)
-    with pytest.raises(WishError, match=said):
-        parse_wish(wrong)
+    with pytest.raises(DesiredStateError, match=said):
+        parse_machine(wrong)
 
 
 def test_a_file_that_is_missing_or_not_json(tmp_path):
-    with pytest.raises(WishError, match="cannot be read"):
-        read_wish(tmp_path / "machine.json")
+    with pytest.raises(DesiredStateError, match="cannot be read"):
+        read_desired_state(tmp_path / "machine.json")
     (tmp_path / "machine.json").write_text("{")
-    with pytest.raises(WishError, match="not JSON"):
-        read_wish(tmp_path / "machine.json")
+    with pytest.raises(DesiredStateError, match="not JSON"):
+        read_desired_state(tmp_path / "machine.json")
 
 
-def test_passwords_in_user_data_are_not_shown(wish):
-    wish["user_data"] = "password: hunter2"
-    assert "hunter2" not in repr(parse_wish(json.loads(json.dumps(wish))))
+def test_passwords_in_user_data_are_not_shown(desired):
+    desired["user_data"] = "password: hunter2"
+    assert "hunter2" not in repr(parse_machine(json.loads(json.dumps(desired))))

@@ -1,0 +1,95 @@
+"""Reconcilers for a world in which nothing takes time: they retry after moments instead of seconds.
+
+An operation that an injected fault delays waits as long as the fault says, before its first step. Resources
+are observed again seldom, because nothing changes in this world without an event.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neocloud.core.reconcile.reconciler import Context, Reconciler, ReconcileResult, RetryLater, Step
+from neocloud.services.emulator import FaultBook
+
+SHORTEST_SECONDS = 0.05
+GROWTH = 1.5
+RESYNC_SECONDS = 600.0
+HELD_UP = "Wait as the injected fault says"
+
+
+@dataclass(frozen=True)
+class ShortRetriesScope:
+    """The scope of a reconciler, with the id of its resource."""
+
+    resource_id: str
+    inner: Any
+
+
+class ShortRetries:
+    """Lets the delays of a resource grow from moments to those of its reconciler.
+
+    So a resource that waits for something that never comes costs nothing.
+    """
+
+    def __init__(self, book: FaultBook) -> None:
+        self.book = book
+        self._waits: dict[str, int] = {}
+
+    def reconciler(self, inner: Reconciler) -> Reconciler:
+        return ShortRetriesReconciler(inner, self)
+
+    def shortened(self, resource_id: str, later: RetryLater) -> RetryLater:
+        waits = self._waits.get(resource_id, 0)
+        self._waits[resource_id] = min(waits + 1, 100)
+        delay = min(later.delay_seconds, SHORTEST_SECONDS * GROWTH**waits)
+        return RetryLater(str(later), delay_seconds=delay)
+
+    def ended(self, resource_id: str) -> None:
+        self._waits.pop(resource_id, None)
+
+
+class ShortRetriesReconciler:
+    def __init__(self, inner: Reconciler, retries: ShortRetries) -> None:
+        self.kind = inner.kind
+        self._inner = inner
+        self._retries = retries
+
+    async def scope(self, context: Context) -> ShortRetriesScope:
+        resource_id = context.resource.id
+        try:
+            return ShortRetriesScope(resource_id, await self._inner.scope(context))
+        except RetryLater as later:
+            raise self._retries.shortened(resource_id, later) from later
+
+    def steps(self, scope: ShortRetriesScope) -> Sequence[Step]:
+        return self._with_short_retries(scope, self._inner.steps(scope.inner))
+
+    def delete_steps(self, scope: ShortRetriesScope) -> Sequence[Step]:
+        return self._with_short_retries(scope, self._inner.delete_steps(scope.inner))
+
+    def status(self, scope: ShortRetriesScope, result: ReconcileResult) -> ReconcileResult:
+        ended = self._inner.status(scope.inner, result)
+        if not result.is_done:
+            return ended
+        self._retries.ended(scope.resource_id)
+        return ended if ended.requeue_after is None else replace(ended, requeue_after=RESYNC_SECONDS)
+
+    def _with_short_retries(self, scope: ShortRetriesScope, steps: Sequence[Step]) -> Sequence[Step]:
+        planned = [replace(step, run=self._shortened(step.run)) for step in steps]
+        if self._retries.book.held_seconds(scope.resource_id):
+            planned.insert(0, Step(HELD_UP, self._wait_for_fault))
+        return planned
+
+    def _shortened(self, run: Callable[[Any], Any]) -> Callable[[ShortRetriesScope], Any]:
+        async def run_with_short_retries(scope: ShortRetriesScope) -> None:
+            try:
+                await run(scope.inner)
+            except RetryLater as later:
+                raise self._retries.shortened(scope.resource_id, later) from later
+
+        return run_with_short_retries
+
+    async def _wait_for_fault(self, scope: ShortRetriesScope) -> None:
+        seconds = self._retries.book.held_seconds(scope.resource_id)
+        if seconds:
+            raise RetryLater("an injected fault holds this up", delay_seconds=seconds)
