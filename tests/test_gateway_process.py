@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -122,10 +123,14 @@ async def test_another_process_with_its_number_is_left_alone(home: Path) -> None
         record = home / "gateway" / "process.json"
         text = record.read_text()
         await stop_gateway(home)
-    # The record of a process that has ended, and whose number is ours now.
+    # The record of a process that has ended, and whose number another one has now.
     pid = text.split('"pid": ')[1].split(",")[0]
-    record.write_text(text.replace(f'"pid": {pid}', f'"pid": {os.getpid()}'))
-    await stop_gateway(home)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        record.write_text(text.replace(f'"pid": {pid}', f'"pid": {other.pid}'))
+        await stop_gateway(home)
+        is_running = other.poll() is None
+        other.kill()
+    assert is_running
 
 
 async def test_a_port_that_is_taken_is_said(home: Path) -> None:

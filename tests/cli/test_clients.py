@@ -1,4 +1,4 @@
-"""What other clients are told, and that nobody's files are overwritten (EXP-01)."""
+"""What other clients are told, and that nobody's files are overwritten (IAC-01)."""
 
 import json
 from pathlib import Path

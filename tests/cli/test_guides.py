@@ -1,4 +1,4 @@
-"""Guides teach commands that exist: every `neo` line of the README and the guides, word by word (CON-03)."""
+"""Guides teach commands that exist: every `neo` line of the README and the guides, word by word (IAC-03)."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""dstack's Nebius backend, unmodified: create, wait for an address, ssh, terminate (EXP-01, CMP-01, CMP-09).
+"""dstack's Nebius backend, unmodified: create, wait for an address, ssh, terminate (IAC-01, CMP-01, CMP-09).
 
 It knows only the published domain, so it goes through the redirector, and trusts the cloud's authority.
 """

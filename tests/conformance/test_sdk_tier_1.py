@@ -1,4 +1,4 @@
-"""The official SDK on every RPC that SkyPilot, dstack and VM recipes need (EXP-01, CMP-01, VPC-01, IAM-01).
+"""The official SDK on every RPC that SkyPilot, dstack and VM recipes need (IAC-01, CMP-01, VPC-01, IAM-01).
 
 Once in plain text and once over TLS under the cloud's own authority, on the emulator: what is tried here is
 the API, not the machines. The last test counts: no RPC of the list may be left out.

@@ -1,4 +1,4 @@
-"""SkyPilot, unmodified, on machines that really boot (EXP-01, CMP-01, CMP-09).
+"""SkyPilot, unmodified, on machines that really boot (IAC-01, CMP-01, CMP-09).
 
 `sky check`, `launch`, `stop`, `start`, `down`: each as a user types it, over TLS under the cloud's own
 authority. On a new machine SkyPilot installs a runtime of its own from the internet. Where there is none it

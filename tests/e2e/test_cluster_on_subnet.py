@@ -1,6 +1,6 @@
 """A cluster on a subnet of the project, beside a machine that shares a filesystem with its jobs.
 
-SLURM-05, SLURM-07, CMP-05, VPC-01, VPC-02, VPC-03.
+SLURM-07, CMP-13, VPC-01, VPC-02, VPC-03.
 """
 
 from collections.abc import Iterator, Mapping

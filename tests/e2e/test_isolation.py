@@ -65,7 +65,7 @@ def addresses(cluster: Cluster) -> dict[str, str]:
 
 
 def test_both_clusters_run_jobs_under_the_same_node_names(bank: Cluster, other: Cluster) -> None:
-    """SLURM-08."""
+    """SLURM-13."""
     bank.wait_until_idle()
     other.wait_until_idle(1)
     bank.ssh("echo of bank > /home/shared/whose")
@@ -76,7 +76,7 @@ def test_both_clusters_run_jobs_under_the_same_node_names(bank: Cluster, other: 
 def test_a_job_reaches_its_own_cluster_but_no_node_of_another(
     bank: Cluster, other: Cluster, knocks: None
 ) -> None:
-    """SLURM-08, VPC-03: TCP on every port of Slurm, and ICMP."""
+    """SEC-01, VPC-03: TCP on every port of Slurm, and ICMP."""
     own, others = addresses(bank), addresses(other)
     assert {"controller-0", "accounting-0", "login-0", "worker-0"} <= set(others)
     reached = reachable(bank, [(own["controller-0"], 6817), (own["worker-1"], 6818), (own["worker-1"], None)])
@@ -126,7 +126,7 @@ def test_a_login_node_is_reached_on_loopback_only(bank: Cluster, other: Cluster)
 def test_the_key_of_one_user_does_not_open_a_cluster_that_does_not_know_it(
     bank: Cluster, tmp_path: Path
 ) -> None:
-    """SLURM-08."""
+    """SEC-01."""
     bank.write_ssh_config()
     stranger = tmp_path / "stranger"
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger])

@@ -20,7 +20,7 @@ SEED = 11
 
 
 def test_down_and_up_bring_everything_back_and_a_job_that_was_cut_off_runs_again(bank: Cluster) -> None:
-    """SLURM-09: files, accounting, host key, and what was running."""
+    """SLURM-20: files, accounting, host key, and what was running."""
     bank.wait_until_idle()
     cloud = bank.cloud
     bank.ssh(f"echo kept > {SHARED}/kept && rm -f {SHARED}/cut")

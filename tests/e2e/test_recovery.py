@@ -20,7 +20,7 @@ def idle(bank: Cluster) -> None:
 def test_a_removed_pod_of_each_role_is_made_again_and_nothing_of_accounting_is_lost(
     bank: Cluster, pod: str
 ) -> None:
-    """SLURM-09, SLURM-20."""
+    """SLURM-20."""
     job = bank.sbatch("hostname", f"--job-name=before-{pod}")
     assert bank.wait_for_job(job) == "COMPLETED"
     removed = bank.remove_pods(pod)
@@ -36,7 +36,7 @@ def test_a_removed_pod_of_each_role_is_made_again_and_nothing_of_accounting_is_l
 
 
 def test_the_login_nodes_host_key_stays_the_same_when_its_pod_is_made_again(bank: Cluster) -> None:
-    """SLURM-09: ssh with the keys pinned before, and strict checking, still signs in."""
+    """SLURM-20: ssh with the keys pinned before, and strict checking, still signs in."""
     bank.write_ssh_config()
     config = bank.ssh_config.read_text()
     pinned = Path(config.partition("UserKnownHostsFile")[2].split()[0])

@@ -119,6 +119,7 @@ async def test_a_stopped_server_gives_its_ports_back(cloud: Cloud) -> None:
     await first.stop(grace_seconds=0)
     second = server(cloud, Service("none"), **ports)
     await second.start()
+    assert (second.addresses.grpc, second.addresses.http) == (first.addresses.grpc, first.addresses.http)
     await second.stop(grace_seconds=0)
 
 

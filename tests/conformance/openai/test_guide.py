@@ -1,4 +1,4 @@
-"""The snippets of docs/guides/inference.md, as they stand there, in the environment that it sets (CON-03,
+"""The snippets of docs/guides/inference.md, as they stand there, in the environment that it sets (IAC-03,
 AIS-02).
 
 Its `neo` lines are run by the tests of the command line and of tests/e2e/inference.

@@ -1,5 +1,5 @@
 """The most that a preemptible GPU may cost: kept at once, and held against the machines that name it, by the
-official SDK. EXP-01, CMP-01."""
+official SDK. CMP-15."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Filesystems that jobs share with machines: CMP-05, SLURM-05."""
+"""Filesystems that jobs share with machines: CMP-13."""
 
 import json
 from typing import Any

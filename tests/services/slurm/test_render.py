@@ -122,7 +122,6 @@ def test_only_the_login_node_is_reachable_from_the_machine_and_only_on_loopback(
 
 
 def test_more_login_nodes_get_the_next_ports():
-    """SLURM-03."""
     second = pod("login-1", replace(VIEW, login_count=2))
     assert second["spec"]["containers"][0]["ports"][0]["hostPort"] == 2223
 
