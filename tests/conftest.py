@@ -14,6 +14,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.leftovers import remove_leftovers
+
 E2E = (
     "tests/e2e",
     "tests/conformance/test_dstack.py",
@@ -32,6 +34,9 @@ REAL = (
     "tests/gateway/test_answers.py",
     "tests/gateway/test_bad_input.py",
     "tests/gateway/test_faults.py",
+    "tests/recipes/test_finetune.py",
+    "tests/recipes/test_lm_eval_tasks.py",
+    "tests/recipes/test_tuning_job.py",
     "tests/security/test_fuzz.py",
     "tests/security/test_fuzz_gateway.py",
     "tests/security/test_gateway_capacity.py",
@@ -39,6 +44,10 @@ REAL = (
     "tests/security/test_gateway_hosts.py",
     "tests/security/test_gateway_requests.py",
     "tests/security/test_gateway_rights.py",
+    "tests/security/test_gateway_source.py",
+    "tests/security/test_home.py",
+    "tests/security/test_secrets.py",
+    "tests/services/billing/test_pricing_policies.py",
 )
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
@@ -49,12 +58,19 @@ GROUPS = {
     "emulator": ("tests/emulator",),
     "databases": (
         "tests/core/store",
-        "tests/core/reconcile/test_claims.py",
+        "tests/core/reconcile/test_reservations.py",
         "tests/core/reconcile/test_databases.py",
     ),
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
 Longest group first. Every other file is a group of its own."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Clouds of runs that were cut off would disturb this one."""
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and not session.config.option.collectonly:
+        remove_leftovers()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,6 +20,7 @@ from neocloud.client.tokens import ExchangedToken
 from neocloud.core import contract
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.service import environment
+from tests import leftovers
 
 NEO = Path(sys.executable).with_name("neo")
 
@@ -36,6 +37,7 @@ class Cloud:
     def prepare(cls, folder: Path, images: Path | None) -> "Cloud":
         """Not started yet. Its images are those of the given folder, shared with other clouds."""
         cloud = cls(folder)
+        leftovers.record(cloud.home)
         cloud.home.mkdir(mode=0o700, parents=True)
         (folder / "user").mkdir()
         if images is not None:

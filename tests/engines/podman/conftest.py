@@ -12,6 +12,7 @@ import pytest_asyncio
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.mounts import mounts_below
+from tests import leftovers
 from tests.engines.podman.wire import WORLD
 
 BUSYBOX = Path("/bin/busybox")
@@ -50,7 +51,9 @@ def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> AsyncIterator[PodmanBench]:
-    bench = PodmanBench(tmp_path_factory.mktemp("home"))
+    home = tmp_path_factory.mktemp("home")
+    leftovers.record(home)
+    bench = PodmanBench(home)
     mask = os.umask(0o077)  # as the server has it
     try:
         await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
@@ -61,6 +64,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) ->
         await PodmanEngine(bench.home).destroy()
         await bench.engine.close()
     assert traces_of(bench.engine.layout) == set()
+    leftovers.forget(home)
     assert [path for path in bench.home.iterdir() if path.name != "images"] == []
 
 

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.podman import PodmanEngine
+from tests import leftovers
 from tests.images.machines.bench import MachineBench
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,6 +29,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Machi
     """A network without machines."""
     images = built("launcher")
     home = tmp_path_factory.mktemp("home")
+    leftovers.record(home)
     (home / "images").mkdir()
     (home / "images" / "machine").symlink_to(images / "machine")
     key = home / "key"
@@ -42,6 +44,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Machi
     finally:
         await engine.destroy()
         await engine.close()
+    leftovers.forget(home)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
