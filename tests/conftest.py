@@ -48,6 +48,7 @@ REAL = (
     "tests/security/test_home.py",
     "tests/security/test_secrets.py",
     "tests/services/billing/test_pricing_policies.py",
+    "tests/services/slurm/test_kill.py",
 )
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
