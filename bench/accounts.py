@@ -19,8 +19,11 @@ import uvloop
 
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.accounts import AccountBook, Opening, TokenUsage, ledger_reader, open_ledger
-from neocloud.gateway.accounts.schema import ledger_file
+from neocloud.gateway.metering.ledger import open_ledger
+from neocloud.gateway.metering.ledger_reader import ledger_reader
+from neocloud.gateway.metering.ledger_tables import ledger_file
+from neocloud.gateway.metering.recorder import UsageRecorder
+from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 
 AIM_MICROSECONDS = 15
 ROUND = 2_000
@@ -37,13 +40,13 @@ def routes(budget: str) -> Any:
     return found
 
 
-async def chat(book: AccountBook, request_id: str) -> None:
-    account = await book.open(Opening(request_id, "t", "p", "s", "d", "m", 100, 100))
+async def chat(recorder: UsageRecorder, request_id: str) -> None:
+    account = await recorder.open(RequestStart(request_id, "t", "p", "s", "d", "m", 100, 100))
     assert account.headers
     account.close(TokenUsage(100, 10, 50), "ok")
 
 
-async def measured(book: AccountBook, name: str, count: int, at_once: int = 1) -> tuple[float, float]:
+async def measured(recorder: UsageRecorder, name: str, count: int, at_once: int = 1) -> tuple[float, float]:
     """Best microseconds a request of the loop's own time, and of all time."""
     own, whole = [], []
     size = min(count, ROUND)
@@ -52,13 +55,13 @@ async def measured(book: AccountBook, name: str, count: int, at_once: int = 1) -
 
         async def line() -> None:
             for request_id in ids:  # noqa: B023  all lines of the round share them
-                await chat(book, request_id)
+                await chat(recorder, request_id)
 
         cpu, start = time.thread_time(), time.perf_counter()
         await asyncio.gather(*(line() for _ in range(at_once)))
         own.append((time.thread_time() - cpu) / size * 1e6)
         whole.append((time.perf_counter() - start) / size * 1e6)
-        await book.flush()
+        await recorder.flush()
     return min(own), min(whole)
 
 
@@ -66,17 +69,17 @@ async def main(count: int) -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         clock, home = SystemClock(), Path(folder)
         ledger = open_ledger(ledger_file(home), clock)
-        book = AccountBook(ledger, clock)
-        book.follow(routes(""))
-        free = await measured(book, "free", count)
+        recorder = UsageRecorder(ledger, clock)
+        recorder.update_terms(routes(""))
+        free = await measured(recorder, "free", count)
         start = time.perf_counter()
         for index in range(count):
-            await chat(book, f"flood-{index}")
-        await book.flush()
+            await chat(recorder, f"flood-{index}")
+        await recorder.flush()
         written = count / (time.perf_counter() - start)
-        book.follow(routes("1000000"))
-        alone = await measured(book, "alone", min(count, 500))
-        together = await measured(book, "together", min(count, 4_000), at_once=64)
+        recorder.update_terms(routes("1000000"))
+        alone = await measured(recorder, "alone", min(count, 500))
+        together = await measured(recorder, "together", min(count, 4_000), at_once=64)
         read = _milliseconds(lambda: ledger_reader(home).monthly_spending("p", clock.now()))
         ledger.close()
     longer, more = alone[1] / free[1], alone[1] / together[1]

@@ -24,7 +24,7 @@ from typing import Any
 
 import uvloop
 
-from neocloud.gateway.upstream import Pool
+from neocloud.gateway.routing.upstream import ConnectionPool
 from neocloud.testing.gateway import (
     EngineProcess,
     GatewayProcess,
@@ -60,7 +60,7 @@ def make_request(address: str, token: str, chance: random.Random) -> bytes:
 
 async def client(gateway: GatewayProcess, seen: Seen, until: float, chance: random.Random) -> None:
     address = gateway.url.removeprefix("http://")
-    pool = Pool()
+    pool = ConnectionPool()
     while time.monotonic() < until:
         request = make_request(address, gateway.token, chance)
         if chance.random() < 0.1:

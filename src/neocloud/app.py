@@ -26,8 +26,8 @@ from neocloud.core.store import Store, StoreError, watched_by
 from neocloud.core.usage import UsageSource
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
-from neocloud.gateway.accounts import ledger_reader
-from neocloud.gateway.objects.file_store import FileStore
+from neocloud.gateway.metering.ledger_reader import ledger_reader
+from neocloud.gateway.openai_files.files import FileStore
 from neocloud.gateway_process import GatewayProcess
 from neocloud.running import ControlPlane, Parts
 from neocloud.server import ServerError

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.capacity import Capacity, Held
-from neocloud.gateway.errors import OpenAiError
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.metering.limits import RequestLimits, RequestSlot
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,
@@ -39,7 +39,7 @@ def engine() -> Iterator[EngineProcess]:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     options = ("--max-subject-requests", str(MAX_REQUESTS), "--max-subject-bytes", str(MAX_BYTES))
-    with gateway_process(tmp_path_factory.mktemp("capacity"), *options, "--max-requests", "8") as started:
+    with gateway_process(tmp_path_factory.mktemp("limits"), *options, "--max-requests", "8") as started:
         started.control_plane.add_caller("key-b", tenant="tenant-a", projects=["project-a"])
         yield started
 
@@ -153,21 +153,21 @@ def test_a_caller_that_calls_too_often_is_told_when_to_go_on(tmp_path: Path) -> 
 
 def test_what_is_given_back_is_what_was_taken() -> None:
     settings = GatewaySettings(home=Path("/none"), api="", max_subject_requests=2, max_requests=3)
-    capacity = Capacity(replace(settings, max_subject_bytes=10, max_bytes=15))
-    first, second, third = Held(capacity), Held(capacity), Held(capacity)
-    first.enter("one")
-    first.take(10)
+    limits = RequestLimits(replace(settings, max_subject_bytes=10, max_bytes=15))
+    first, second, third = RequestSlot(limits), RequestSlot(limits), RequestSlot(limits)
+    first.acquire("one")
+    first.add_bytes(10)
     with pytest.raises(OpenAiError):
-        first.take(1)
-    second.enter("two")
+        first.add_bytes(1)
+    second.acquire("two")
     with pytest.raises(OpenAiError):
-        second.take(6)
-    second.take(5)
-    third.enter("two")
+        second.add_bytes(6)
+    second.add_bytes(5)
+    third.acquire("two")
     with pytest.raises(OpenAiError):
-        Held(capacity).enter("two")
-    for held in (first, second, third, first):
-        held.leave()
-    assert (capacity._requests, capacity._bytes, capacity._subjects) == (0, 0, {})
-    third.enter("one")
-    third.leave()
+        RequestSlot(limits).acquire("two")
+    for slot in (first, second, third, first):
+        slot.release()
+    assert (limits._requests, limits._bytes, limits._subjects) == (0, 0, {})
+    third.acquire("one")
+    third.release()

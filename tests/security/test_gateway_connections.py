@@ -14,9 +14,14 @@ import grpc
 import httpx
 import pytest
 
-from neocloud.gateway import connections
-from neocloud.gateway.connections import SPARE_CONNECTIONS, Connections, client_of
-from neocloud.gateway.protocol import MAX_HEAD_BYTES, MAX_HEADERS
+from neocloud.gateway.api import client_connections as connections
+from neocloud.gateway.api.client_connections import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    SPARE_CONNECTIONS,
+    ClientConnections,
+    client_of,
+)
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,
@@ -31,7 +36,7 @@ from neocloud.testing.mock_engine import Behaviour
 from tests.gateway.conftest import CHAT, body
 
 HEAD_SECONDS, BODY_SECONDS, QUIET_SECONDS = 2, 4, 2
-PATIENCE_SECONDS = 12.0
+LOOKUP_TIMEOUT_SECONDS = 12.0
 MOST = 6
 ASK = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 POST = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-a\r\n".encode()
@@ -62,7 +67,7 @@ def client(gateway: GatewayProcess) -> Iterator[socket.socket]:
 
 def connected(gateway: GatewayProcess) -> socket.socket:
     host, port = gateway.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+    return socket.create_connection((host, int(port)), timeout=LOOKUP_TIMEOUT_SECONDS)
 
 
 def received(connection: socket.socket) -> bytes:
@@ -97,7 +102,7 @@ def drip(connection: socket.socket, data: bytes, pause: float) -> bytes:
             continue
         except (BrokenPipeError, ConnectionResetError):
             return b""
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(LOOKUP_TIMEOUT_SECONDS)
         return answer + received(connection)
     raise AssertionError("all was sent, and it was not refused")
 
@@ -267,14 +272,14 @@ class Open:
     def __init__(self) -> None:
         self.is_aborted = False
 
-    def look(self, seconds: float) -> None: ...
+    def check(self, seconds: float) -> None: ...
 
     def abort(self) -> None:
         self.is_aborted = True
 
 
-def watch(**limits: int) -> Connections:
-    return Connections(GatewaySettings(home=Path("/none"), api="", **limits))  # type: ignore[arg-type]
+def watch(**limits: int) -> ClientConnections:
+    return ClientConnections(GatewaySettings(home=Path("/none"), api="", **limits))  # type: ignore[arg-type]
 
 
 def test_one_address_does_not_take_all_connections() -> None:
@@ -321,21 +326,21 @@ def test_what_is_gone_is_forgotten() -> None:
 
 def test_one_broken_connection_does_not_end_the_look() -> None:
     class Broken(Open):
-        def look(self, seconds: float) -> None:
+        def check(self, seconds: float) -> None:
             raise RuntimeError("broken")
 
     class Last(Open):
-        def look(self, seconds: float) -> None:
+        def check(self, seconds: float) -> None:
             self.seconds = seconds
 
     found, broken, last = watch(), Broken(), Last()
     for one in (broken, last):
         found.enter(one, "127.0.0.1")
-    found.look(2.0)
+    found.check(2.0)
     assert broken.is_aborted and last.seconds == 2.0
 
 
 def test_open_files_lower_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
-    assert connections.most_by_files() == (4096 - 512) // 2 - SPARE_CONNECTIONS
-    assert watch()._most == connections.most_by_files() < GatewaySettings.max_connections
+    assert connections.connections_allowed_by_files() == (4096 - 512) // 2 - SPARE_CONNECTIONS
+    assert watch()._most == connections.connections_allowed_by_files() < GatewaySettings.max_connections

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.objects import checking, room
-from neocloud.gateway.objects.settings import ObjectSettings
-from neocloud.gateway.objects.uploads import MAX_FIELDS
-from neocloud.gateway.objects.wiring import Objects
-from tests.gateway.objects.conftest import alice, client, clock, jobs, objects, sender, upload
+from neocloud.gateway.composition import OpenAiFiles
+from neocloud.gateway.openai_files import files, validation
+from neocloud.gateway.openai_files.files_api import MAX_FIELDS
+from neocloud.gateway.settings import FileSettings
+from tests.gateway.openai_files.conftest import alice, client, clock, jobs, objects, sender, upload
 
 __all__ = ["alice", "clock", "jobs", "objects", "sender"]
 
@@ -23,8 +23,8 @@ KIBIBYTE = b"x" * 1024
 
 
 @pytest.fixture
-def settings() -> ObjectSettings:
-    return ObjectSettings(max_file_bytes=3_000_000, max_project_files=3, max_project_bytes=2_000_000)
+def settings() -> FileSettings:
+    return FileSettings(max_file_bytes=3_000_000, max_project_files=3, max_project_bytes=2_000_000)
 
 
 def field(name: str, content: bytes = b"") -> bytes:
@@ -72,7 +72,7 @@ async def test_as_many_fields_as_are_allowed_are_read(alice: httpx.AsyncClient) 
     assert answer.json()["error"]["code"] == "unknown_parameter"
 
 
-async def test_the_files_of_a_project_are_bounded(alice: httpx.AsyncClient, objects: Objects) -> None:
+async def test_the_files_of_a_project_are_bounded(alice: httpx.AsyncClient, objects: OpenAiFiles) -> None:
     ids = [await upload(alice, b"{}") for _ in range(3)]
     answer = await alice.post("files", data={"purpose": "batch"}, files={"file": ("f", b"{}")})
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "insufficient_quota")
@@ -83,7 +83,7 @@ async def test_the_files_of_a_project_are_bounded(alice: httpx.AsyncClient, obje
 
 
 async def test_uploads_at_the_same_time_do_not_overrun_the_limit(
-    alice: httpx.AsyncClient, objects: Objects, tmp_path: Path
+    alice: httpx.AsyncClient, objects: OpenAiFiles, tmp_path: Path
 ) -> None:
     content = b"x" * 900_000
     sent = [
@@ -97,7 +97,7 @@ async def test_uploads_at_the_same_time_do_not_overrun_the_limit(
 
 
 async def test_an_input_that_was_deleted_counts_until_its_batch_is_over(
-    alice: httpx.AsyncClient, sender: Any, objects: Objects
+    alice: httpx.AsyncClient, sender: Any, objects: OpenAiFiles
 ) -> None:
     sender.gate.clear()
     line = b'{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"model": "m"}}\n'
@@ -117,10 +117,10 @@ async def test_an_input_that_was_deleted_counts_until_its_batch_is_over(
 
 async def test_the_disk_keeps_a_reserve(alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     few = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=(2 << 30) - 1))
-    monkeypatch.setattr(room, "shutil", few)
+    monkeypatch.setattr(files, "shutil", few)
     answer = await alice.post("files", data={"purpose": "batch"}, files={"file": ("f", b"{}")})
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
-    monkeypatch.setattr(room, "shutil", shutil)
+    monkeypatch.setattr(files, "shutil", shutil)
     await upload(alice, b"{}")
 
 
@@ -139,32 +139,32 @@ class Running:
     async def communicate(self) -> tuple[bytes, bytes]:
         await self.gate.wait()
         self.now -= 1
-        return b'{"errors": [], "total_errors": 0, "lines": 1, "facts": {}}', b""
+        return b'{"errors": [], "total_errors": 0, "lines": 1, "properties": {}}', b""
 
     returncode = 0
 
 
 async def test_two_files_are_checked_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
-    monkeypatch.setattr(checking, "_TURNS", checking._Turns(checking.MAX_PROCESSES))
-    monkeypatch.setattr(checking.asyncio, "create_subprocess_exec", running.start)
+    monkeypatch.setattr(validation, "_SLOTS", validation._Slots(validation.MAX_PROCESSES))
+    monkeypatch.setattr(validation.asyncio, "create_subprocess_exec", running.start)
     large = tmp_path / "large"
     large.write_bytes(b"{}\n" * 200_000)
-    checks = [asyncio.create_task(checking.check("training", large)) for _ in range(18)]
+    checks = [asyncio.create_task(validation.validate_file("training", large)) for _ in range(18)]
     async with asyncio.timeout(20):
-        while checking._TURNS.waiting < 16:
+        while validation._SLOTS.waiting < 16:
             await asyncio.sleep(0.01)
     with pytest.raises(Exception) as refused:
-        checking.require_turn()
+        validation.require_validation_slot()
     assert getattr(refused.value, "status", 0) == 429 and "Retry-After" in refused.value.headers  # type: ignore[attr-defined]
     running.gate.set()
     await asyncio.gather(*checks)
     assert running.most == 2
-    checking.require_turn()
+    validation.require_validation_slot()
 
 
 async def test_a_checker_has_limits(tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(b'{"text": "a"}\n' * 30_000)
-    findings = await checking.check("training", large)
-    assert findings.lines == 30_000 and checking.LIMITS
+    result = await validation.validate_file("training", large)
+    assert result.lines == 30_000 and validation.LIMITS

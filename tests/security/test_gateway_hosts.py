@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from neocloud.cli.machine.home import Options
-from neocloud.gateway.hosts import Hosts
+from neocloud.gateway.auth.host_check import AllowedHosts
 from neocloud.gateway_process import GatewayProcess as Supervised
 from neocloud.settings import parse_arguments
 from neocloud.testing.gateway import GatewayProcess, gateway_process
@@ -81,7 +81,7 @@ def test_a_second_host_header_does_not_hide_the_first(gateway: GatewayProcess) -
 
 
 def test_what_is_remembered_of_names_is_bounded() -> None:
-    hosts = Hosts(())
+    hosts = AllowedHosts(())
     for port in range(2000):
         hosts.check({"headers": [(b"host", b"localhost:%d" % port)]})
     assert len(hosts._known) == 1000

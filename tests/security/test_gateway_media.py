@@ -1,13 +1,13 @@
-"""Hosts that the operator lets engines fetch from, as the gateway reads them."""
+"""AllowedHosts that the operator lets engines fetch from, as the gateway reads them."""
 
 from pathlib import Path
 
 import pytest
 
 from neocloud.cli.machine.home import Options
-from neocloud.gateway import media
 from neocloud.gateway.__main__ import settings_of
-from neocloud.gateway.errors import OpenAiError
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.api.fields import check_media
 from neocloud.gateway_process import GatewayProcess
 from neocloud.services.inference.render import EngineView, engine_arguments
 from neocloud.settings import parse_arguments
@@ -19,7 +19,7 @@ ALLOWED = frozenset(("media.example.com", "10.0.0.7"))
     "url", ["https://media.example.com/a.png", "https://MEDIA.example.com:8443/a?b=c", "data:image/png,a"]
 )
 def test_an_allowed_host_passes(url: str) -> None:
-    media.check({"image_url": url}, "messages", ALLOWED)
+    check_media({"image_url": url}, "messages", ALLOWED)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_an_allowed_host_passes(url: str) -> None:
 )
 def test_others_do_not(url: object) -> None:
     with pytest.raises(OpenAiError) as caught:
-        media.check({"image_url": {"url": url}}, "messages", ALLOWED)
+        check_media({"image_url": {"url": url}}, "messages", ALLOWED)
     assert caught.value.code == "media_url_not_allowed"
 
 
 def test_links_of_citations_are_no_media() -> None:
-    media.check([{"annotations": [{"image_url": "https://evil.test/"}]}], "input", frozenset())
+    check_media([{"annotations": [{"image_url": "https://evil.test/"}]}], "input", frozenset())
 
 
 def test_domains_that_neo_up_was_given_reach_the_gateway_and_the_engines(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.gateway.fields import OPERATORS
+from neocloud.gateway.api.fields import OPERATORS
 from neocloud.testing.gateway import wait_for
 from tests.gateway.conftest import CHAT, Served, running, served
 

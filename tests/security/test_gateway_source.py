@@ -12,7 +12,7 @@ from neocloud.core import contract
 from neocloud.gateway_key import CLIENT_HEADER, KEY_HEADER, gateway_key_file
 from neocloud.testing.api_calls import call
 from neocloud.testing.gateway import gateway_process
-from tests.gateway.objects.jobs import FakeTuningControlPlane
+from tests.gateway.openai_files.jobs import FakeTuningControlPlane
 from tests.services.inference.cloud import FakeCloud, fake_cloud
 
 ACCOUNTS = "nebius.iam.v1.ServiceAccountService/Create"

@@ -1,20 +1,89 @@
 """python -m neocloud.gateway: started by the control plane, and left alone by its restarts."""
 
 import argparse
+import asyncio
 import gc
 import logging
 import os
+import signal
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import uvicorn
 import uvloop
 
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.accounts import LedgerError, open_ledger
+from neocloud.gateway.api.app import GatewayApp
+from neocloud.gateway.api.client_connections import ClientConnections, ClientProtocol
+from neocloud.gateway.composition import Gateway
 from neocloud.gateway.control_plane import GrpcControlPlane
-from neocloud.gateway.serving import listen, server
+from neocloud.gateway.metering.ledger import open_ledger
+from neocloud.gateway.metering.ledger_tables import LedgerError
 from neocloud.gateway.settings import DEFAULT_PORT, GatewaySettings
-from neocloud.gateway.wiring import Gateway
+
+BACKLOG = 2048
+CHECK_TICKS = 10
+"""Ticks of a tenth of a second between two looks at all connections."""
+
+
+def listen(settings: GatewaySettings) -> socket.socket:
+    """Bound before anything else is done, so that two gateways do not fight over one port."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Inherited by each connection: the kernel closes those whose client accepts no data for so long. Until
+    # then the response is held back, and so is the model server.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.write_seconds * 1000))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.bind((settings.host, settings.port))
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Ends by returning: uvicorn's own dies of the signal again, before the ledger is closed."""
+
+    def __init__(self, config: uvicorn.Config, connections: ClientConnections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % CHECK_TICKS == 0:
+            self._connections.check(CHECK_TICKS / 10)
+        return await super().on_tick(counter)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
+def server(app: GatewayApp, settings: GatewaySettings) -> Server:
+    connections = ClientConnections(settings)
+    config = uvicorn.Config(
+        app,
+        http=partial(ClientProtocol, connections),  # type: ignore[arg-type]
+        loop="none",  # the one that is running
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=int(settings.drain_seconds),
+    )
+    return Server(config, connections)
+
 
 logger = logging.getLogger("neocloud.gateway")
 
@@ -28,7 +97,7 @@ NUMBERS = (
 )
 """Settings that are options of the same name."""
 COLLECT_AFTER = 20_000
-"""Objects. Answers leave hardly any cycles behind."""
+"""OpenAiFiles. Answers leave hardly any cycles behind."""
 
 
 async def serve(settings: GatewaySettings) -> None:

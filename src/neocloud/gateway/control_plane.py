@@ -1,5 +1,6 @@
 """The three calls of GatewayService, over gRPC. The only file here that talks to the control plane."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +9,8 @@ import grpc
 import grpc.aio
 
 from neocloud.core import contract
-from neocloud.gateway_key import KEY_HEADER
+from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticated
+from neocloud.gateway_key import CLIENT_HEADER, KEY_HEADER
 
 SERVICE = "neocloud.inference.v1.GatewayService"
 CALL_SECONDS = 5.0
@@ -20,25 +22,25 @@ _OPTIONS = (
 )
 
 
-class TokenRefused(Exception):
+class InvalidToken(Exception):
     """The control plane does not know the token."""
 
 
-class ControlPlaneAway(Exception):
+class ControlPlaneUnavailable(Exception):
     """It did not answer, or not in a way that says something about the caller."""
 
 
 class ControlPlane(Protocol):
     async def admit(self, token: str = "", *, proof: str = "") -> Any:
-        """AdmitResponse. Raises TokenRefused, ControlPlaneAway."""
+        """AdmitResponse. Raises InvalidToken, ControlPlaneUnavailable."""
         ...
 
     async def list_routes(self, version: str, wait_seconds: int) -> Any:
-        """ListRoutesResponse. Raises ControlPlaneAway."""
+        """ListRoutesResponse. Raises ControlPlaneUnavailable."""
         ...
 
     async def report(self, items: Sequence[Any]) -> None:
-        """Traffic messages. Raises ControlPlaneAway."""
+        """Traffic messages. Raises ControlPlaneUnavailable."""
         ...
 
 
@@ -52,8 +54,8 @@ class GrpcControlPlane:
             return await self._call("Admit", {"token": token, "proof": proof}, CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                raise TokenRefused from error
-            raise ControlPlaneAway(f"{error.code().name}: {error.details()}") from error
+                raise InvalidToken from error
+            raise ControlPlaneUnavailable(f"{error.code().name}: {error.details()}") from error
 
     async def list_routes(self, version: str, wait_seconds: int) -> Any:
         request = {"version": version, "wait_seconds": wait_seconds}
@@ -70,7 +72,7 @@ class GrpcControlPlane:
         try:
             return await self._call(method, request, seconds)
         except grpc.aio.AioRpcError as error:
-            raise ControlPlaneAway(f"{error.code().name}: {error.details()}") from error
+            raise ControlPlaneUnavailable(f"{error.code().name}: {error.details()}") from error
 
     async def _call(self, method: str, request: Any, seconds: float) -> Any:
         rpc = contract.method(f"{SERVICE}/{method}")
@@ -87,8 +89,117 @@ class GrpcControlPlane:
         try:
             return self._key_file.read_text().strip()
         except OSError as error:
-            raise ControlPlaneAway(f"the key {self._key_file} cannot be read: {error.strerror}") from error
+            raise ControlPlaneUnavailable(
+                f"the key {self._key_file} cannot be read: {error.strerror}"
+            ) from error
 
 
 def _package() -> str:
     return SERVICE.rpartition(".")[0]
+
+
+logger = logging.getLogger(__name__)
+
+CALLER_CALL_SECONDS = 30.0
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # the API is on this machine
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+_DETAILS = "grpc-status-details-bin"
+Code = grpc.StatusCode
+
+
+class CallerApi(Protocol):
+    async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
+        """`path` is "package.Service/Method"; the request in the contract's JSON form; `client` the address
+        that the audit log is to name. Raises OpenAiError."""
+        ...
+
+
+class GrpcCallerApi:
+    def __init__(self, address: str, key_file: Path) -> None:
+        self._address = address
+        self._key_file = key_file
+        self._channel: grpc.aio.Channel | None = None
+
+    async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
+        if self._channel is None:  # made in the loop that uses it
+            self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        try:
+            rpc = contract.method(path)
+            unary = self._channel.unary_unary(
+                f"/{rpc.path}",
+                request_serializer=rpc.input.SerializeToString,
+                response_deserializer=rpc.output.FromString,
+            )
+            message = contract.from_dict(rpc.input, request)
+            metadata = (("authorization", authorization), *self._about(client))
+            return await unary(message, metadata=metadata, timeout=CALLER_CALL_SECONDS)
+        except contract.ApiError as error:
+            raise OpenAiError(400, error.message) from error
+        except grpc.aio.AioRpcError as error:
+            raise grpc_error_as_openai(error) from error
+
+    def _about(self, client: str) -> tuple[tuple[str, str], ...]:
+        """Where the client is, and the key beside which that is believed. A call counts without them, too."""
+        try:
+            key = self._key_file.read_text().strip()
+        except OSError as error:
+            logger.warning("The key %s cannot be read: %s", self._key_file, error.strerror)
+            return ()
+        return ((CLIENT_HEADER, client), (KEY_HEADER, key))
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def grpc_error_as_openai(error: grpc.aio.AioRpcError) -> OpenAiError:
+    code, message = (
+        error.code(),
+        error.details() or "The control plane rejected the request without a reason.",
+    )
+    param = None
+    trailers: Any = error.trailing_metadata() or ()
+    details = next((value for key, value in trailers if key == _DETAILS), None)
+    if details is not None:
+        known = contract.from_status(details)
+        message, param = known.message or message, _param(known.details)
+    if code is Code.UNAUTHENTICATED:
+        return not_authenticated(message)
+    if code is Code.PERMISSION_DENIED:
+        return forbidden(message)
+    if code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+        return OpenAiError(
+            503,
+            "The control plane is not reachable at the moment. Running models are not affected. Try again.",
+            type="service_unavailable_error",
+            code="control_plane_unavailable",
+            headers={"Retry-After": "5"},
+        )
+    if code is Code.RESOURCE_EXHAUSTED:
+        return OpenAiError(429, message, type="insufficient_quota", code="insufficient_quota")
+    if code in _STATUS:
+        status, name = _STATUS[code]
+        return OpenAiError(status, message, code=name, param=param)
+    return OpenAiError(500, message, type="server_error", code="internal_error")
+
+
+_STATUS = {
+    Code.INVALID_ARGUMENT: (400, "invalid_value"),
+    Code.OUT_OF_RANGE: (400, "invalid_value"),
+    Code.FAILED_PRECONDITION: (409, "wrong_state"),
+    Code.NOT_FOUND: (404, "not_found"),
+    Code.ALREADY_EXISTS: (409, "already_exists"),
+    Code.ABORTED: (409, "conflict"),
+    Code.UNIMPLEMENTED: (501, "not_served"),
+}
+
+
+def _param(details: Any) -> str | None:
+    """The first wrong field, as OpenAI's clients know it: `spec.hyperparameters.n_epochs` is `n_epochs`."""
+    for detail in details:
+        if detail.WhichOneof("details") == "bad_request":
+            for violation in detail.bad_request.violations:
+                return violation.field.rpartition(".")[2]
+    return None

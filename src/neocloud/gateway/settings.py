@@ -3,6 +3,24 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+
+@dataclass(frozen=True)
+class FileSettings:
+    max_file_bytes: int = 5 * 10**9
+    max_batch_lines: int = 1_000_000
+    max_batch_line_bytes: int = 8 << 20
+    max_open_batches: int = 500
+    """Of one project."""
+    max_project_files: int = 10_000
+    max_project_bytes: int = 500 * 10**9
+    """Bytes of all files of one project, with the inputs and answers that its open batches keep."""
+    min_free_bytes: int = 2 << 30
+    """Uploads are refused, and batches pause, while the disk has less."""
+    batch_concurrency: int = 32
+    """InputLines of all batches that are answered at a time while nobody else asks."""
+    batch_window_seconds: int = 24 * 3600
+
+
 DEFAULT_PORT = 8900
 
 
@@ -26,7 +44,7 @@ class GatewaySettings:
     max_bytes: int = 1024 * 1024 * 1024
     """Bytes of the bodies of all requests in progress."""
     max_connections: int = 8192
-    """Connections of clients. More are accepted for `/health` alone."""
+    """ClientConnections of clients. More are accepted for `/health` alone."""
     max_address_connections: int = 1024
     """Of them from one address (IPv6: one /64 network). Does not count for loopback: a proxy on this machine
     stands for all its clients."""
@@ -53,7 +71,7 @@ class GatewaySettings:
     hosts: tuple[str, ...] = ()
     """Names by which clients call the gateway, beside localhost and the addresses that it listens on."""
     media_domains: frozenset[str] = frozenset()
-    """Hosts whose https URLs of images, sounds and videos are passed on for the engines to fetch."""
+    """AllowedHosts whose https URLs of images, sounds and videos are passed on for the engines to fetch."""
 
     @property
     def folder(self) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.gateway.upstream import Pool, ReplicaFailed
+from neocloud.gateway.routing.upstream import ConnectionPool, ReplicaFailed
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ def request_bytes(
     return head.encode() + content
 
 
-async def ask(pool: Pool, address: str, request: bytes) -> Outcome:
+async def ask(pool: ConnectionPool, address: str, request: bytes) -> Outcome:
     """One request. An error is an outcome like others."""
     started = time.perf_counter()
     first, status, request_id = 0.0, 0, ""
     pieces: list[bytes] = []
     connection = None
     try:
-        connection = await pool.take(address)
+        connection = await pool.acquire(address)
         connection.send(request)
         status = await connection.head()
         request_id = dict(connection.headers).get(b"x-request-id", b"").decode()
@@ -67,7 +67,7 @@ async def ask(pool: Pool, address: str, request: bytes) -> Outcome:
         status = 0
     finally:
         if connection is not None:
-            pool.give_back(address, connection)
+            pool.release(address, connection)
     return Outcome(request_id, status, first, time.perf_counter() - started, b"".join(pieces))
 
 
@@ -75,7 +75,7 @@ async def keep_asking(
     address: str, make_request: Callable[[int], bytes], *, streams: int, seconds: float
 ) -> list[Outcome]:
     """So many at a time, each followed by the next; those under way at the end are finished."""
-    pool = Pool()
+    pool = ConnectionPool()
     outcomes: list[Outcome] = []
     deadline = time.perf_counter() + seconds
     numbers = iter(range(10**12))

@@ -8,9 +8,8 @@ import pytest
 from playwright.sync_api import expect
 from starlette.requests import Request
 
-from neocloud.gateway.errors import OpenAiError
-from neocloud.gateway.pages.guard import check_place
-from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions, require_local
 from neocloud.testing.clock import FakeClock
 from tests.gateway.pages.conftest import Open, Site, ask, picture
 
@@ -83,10 +82,10 @@ def test_another_page_cannot_act_for_who_is_signed_in(site: Site, origin: str) -
 def test_signing_out_ends_the_session(site: Site) -> None:
     with signed_in(site) as client:
         [cookie] = client.cookies.jar
-        kept = {"cookie": f"{cookie.name}={cookie.value}"}
+        entry = {"cookie": f"{cookie.name}={cookie.value}"}
         assert client.request("DELETE", "/chat/session").status_code == 204
         assert not list(client.cookies.jar)
-        assert httpx.get(f"{site.gateway.url}/chat/session", headers=kept).status_code == 401
+        assert httpx.get(f"{site.gateway.url}/chat/session", headers=entry).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -115,10 +114,10 @@ def test_the_page_may_load_only_its_own_files(site: Site) -> None:
 def test_the_page_is_for_this_machine(host: str, is_near: bool) -> None:
     request = Request({"type": "http", "client": (host, 1234), "headers": []})
     if is_near:
-        check_place(request)
+        require_local(request)
         return
     with pytest.raises(OpenAiError, match="ssh -L"):
-        check_place(request)
+        require_local(request)
 
 
 def test_codes_and_sessions_end() -> None:
@@ -128,9 +127,9 @@ def test_codes_and_sessions_end() -> None:
     clock._seconds += CODE_SECONDS - 1
     in_time = sessions.new_code("other")
     clock._seconds += 2
-    assert sessions.take_code(late) is None
-    assert sessions.take_code(in_time) == "other"
-    assert sessions.take_code(in_time) is None
+    assert sessions.redeem_code(late) is None
+    assert sessions.redeem_code(in_time) == "other"
+    assert sessions.redeem_code(in_time) is None
     assert sessions.token(session) == "token"
     clock._seconds += SESSION_SECONDS
     assert sessions.token(session) is None

@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.accounts import open_ledger
-from neocloud.gateway.asked import INPUT_FIELD
+from neocloud.gateway.api.request import INPUT_FIELD
+from neocloud.gateway.composition import Gateway
+from neocloud.gateway.metering.ledger import open_ledger
 from neocloud.gateway.settings import GatewaySettings
-from neocloud.gateway.wiring import Gateway
 from neocloud.testing.gateway import (
     EngineProcess,
     FakeControlPlane,
@@ -83,8 +83,8 @@ def target(home: Path) -> Iterator[Target]:
     control_plane = ControlPlane()
     control_plane.add_caller("key-b", tenant="tenant-b", projects=["project-b"])
     control_plane.add_caller("key-both", tenant="tenant-a", projects=["project-a", "project-c"])
-    looking = ["inference.models.list", "inference.files.get", "inference.files.list"]
-    control_plane.add_caller("key-viewer", tenant="tenant-a", projects=["project-a"], permissions=looking)
+    models_api = ["inference.models.list", "inference.files.get", "inference.files.list"]
+    control_plane.add_caller("key-viewer", tenant="tenant-a", projects=["project-a"], permissions=models_api)
     with (
         engine_process(Behaviour(tokens=4)) as engine,
         gateway_process(home, "--max-body-bytes", "2000000", control_plane=control_plane) as gateway,

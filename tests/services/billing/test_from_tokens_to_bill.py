@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.accounts import ledger_file, open_ledger
-from neocloud.gateway.accounts.entries import Closing, Reservation
+from neocloud.gateway.metering.ledger import open_ledger
+from neocloud.gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file
 from tests.services.billing.conftest import Bank
 
 
@@ -35,7 +35,7 @@ async def test_tokens_in_the_ledger_are_on_the_bill_and_in_the_budget(bank: Bank
         "llama-3.1-70b",
     )
     ledger.write(Reservation("chat", *ids, *prices, 6000, 2000, now))
-    ledger.write(Closing("chat", now, 6000, 0, 2000, "ok", 0))
+    ledger.write(RequestEnd("chat", now, 6000, 0, 2000, "ok", 0))
     await ledger.flush()
     ledger.close()
 

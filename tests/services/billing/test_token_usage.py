@@ -16,14 +16,11 @@ from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Call, Dependencies
 from neocloud.core.store import Resource, open_store
 from neocloud.core.usage import CountedUsage, Meters, UsageSource
-from neocloud.gateway.accounts import (
-    AccountBook,
-    Opening,
-    TokenUsage,
-    ledger_file,
-    ledger_reader,
-    open_ledger,
-)
+from neocloud.gateway.metering.ledger import open_ledger
+from neocloud.gateway.metering.ledger_reader import ledger_reader
+from neocloud.gateway.metering.ledger_tables import ledger_file
+from neocloud.gateway.metering.recorder import UsageRecorder
+from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import default_price_list
 from neocloud.services.billing.rules.rating import rate, total
@@ -43,19 +40,19 @@ HOUR, DAY = 3600, 86400
 class Cloud:
     clock: FakeClock
     call: Call
-    book: AccountBook
+    recorder: UsageRecorder
 
     def sell(self, model: str, *price: str, charge: int = 0) -> None:
         routes = Routes()
         route = routes.routes.add(deployment_id="d", tenant_id=TENANT, charge=charge)
         route.price.input, route.price.cached_input, route.price.output = price
         self.model = model
-        self.book.follow(routes)
+        self.recorder.update_terms(routes)
 
     async def chat(self, request_id: str, *tokens: int, project_id: str = PROJECT) -> None:
-        opening = Opening(request_id, TENANT, project_id, "s", "d", self.model, 10, 10)
-        (await self.book.open(opening)).close(TokenUsage(*tokens), "ok")
-        await self.book.flush()
+        start = RequestStart(request_id, TENANT, project_id, "s", "d", self.model, 10, 10)
+        (await self.recorder.open(start)).close(TokenUsage(*tokens), "ok")
+        await self.recorder.flush()
 
     async def report(self, parent_id: str = PROJECT, **window: datetime):
         await self.clock.advance(1)
@@ -76,7 +73,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     for container, parent in ((TENANT, ""), (PROJECT, TENANT), (OTHER, TENANT)):
         row = Resource(container, CONTAINER, parent, container, clock.now(), clock.now())
         await store.write(lambda tx, row=row: tx.insert(row))
-    cloud = Cloud(clock, Call(None, "r", {}, dependencies), AccountBook(ledger, clock))
+    cloud = Cloud(clock, Call(None, "r", {}, dependencies), UsageRecorder(ledger, clock))
     yield cloud
     ledger.close()
     await store.close()

@@ -17,7 +17,7 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.gateway.objects.file_store import FileStore
+from neocloud.gateway.openai_files.files import FileStore
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelStatus, weights_digest
 from neocloud.services.tuning.render import POD

@@ -1,8 +1,4 @@
-"""The chat and playground page at /chat, and who is signed in there.
+"""The chat and playground page at /chat, and its sign-in.
 
-What the page asks of models goes the way of any other request: through the proxy, its limits and its ledger.
+Requests of the page to models go through the proxy, its limits and its ledger like any other request.
 """
-
-from neocloud.gateway.pages.wiring import Pages
-
-__all__ = ["Pages"]

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from neocloud.gateway.pages.guard import PATH, check_place
+from neocloud.gateway.pages.sessions import PATH, require_local
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -52,7 +52,7 @@ def _route(path: str, content: bytes, kind: str) -> Route:
     headers = {**HEADERS, "Content-Type": kind, "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
 
     async def serve(request: Request) -> Response:
-        check_place(request)
+        require_local(request)
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers)

@@ -1,15 +1,21 @@
 """Who is signed in at the page, and one-time codes to sign in with. In memory only: a restart signs out.
 
 A session holds the caller's token, which never goes to the page: each request is admitted by it anew, so what
-is revoked or has expired ends here too. Codes and session ids are kept as hashes.
+is revoked or has expired ends here too. Codes and session ids are entry as hashes.
 """
 
 import hashlib
+import ipaddress
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from neocloud.core.clock import Clock
+from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticated
 
 CODE_SECONDS = 300
 SESSION_SECONDS = 12 * 3600
@@ -18,7 +24,7 @@ MOST = 10_000
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Entry:
     token: str
     ends_at: float
 
@@ -26,36 +32,109 @@ class _Kept:
 class Sessions:
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
-        self._codes: OrderedDict[bytes, _Kept] = OrderedDict()
-        self._sessions: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._codes: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _Entry] = OrderedDict()
 
     def new_code(self, token: str) -> str:
         """For the caller who has this token."""
         return self._keep(self._codes, token, CODE_SECONDS)
 
-    def take_code(self, code: str) -> str | None:
+    def redeem_code(self, code: str) -> str | None:
         """The token that it was made for; nobody gets it twice."""
-        kept = self._codes.pop(_digest(code), None)
-        return kept.token if kept and self._now() < kept.ends_at else None
+        entry = self._codes.pop(_digest(code), None)
+        return entry.token if entry and self._now() < entry.ends_at else None
 
     def new_session(self, token: str) -> str:
         return self._keep(self._sessions, token, SESSION_SECONDS)
 
     def token(self, session_id: str) -> str | None:
-        kept = self._sessions.get(_digest(session_id))
-        return kept.token if kept and self._now() < kept.ends_at else None
+        entry = self._sessions.get(_digest(session_id))
+        return entry.token if entry and self._now() < entry.ends_at else None
 
     def end(self, session_id: str) -> None:
         self._sessions.pop(_digest(session_id), None)
 
-    def _keep(self, where: "OrderedDict[bytes, _Kept]", token: str, seconds: float) -> str:
+    def _keep(self, where: "OrderedDict[bytes, _Entry]", token: str, seconds: float) -> str:
         now = self._now()
         while where and (len(where) >= MOST or next(iter(where.values())).ends_at <= now):
             where.popitem(last=False)
         name = secrets.token_urlsafe(32)
-        where[_digest(name)] = _Kept(token, now + seconds)
+        where[_digest(name)] = _Entry(token, now + seconds)
         return name
 
 
 def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()
+
+
+PATH = "/chat"
+
+
+def require_local(request: Request) -> None:
+    """The page speaks plain HTTP, so it goes no further than this machine."""
+    host = request.client.host if request.client else ""
+    try:
+        is_near = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_near = False
+    if not is_near:
+        raise forbidden("The chat page is available on this machine only. Reach it through `ssh -L`.")
+
+
+def require_same_origin(request: Request) -> None:
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin", "")
+    if not host or _split(origin).netloc != host:
+        raise OpenAiError(
+            403,
+            "This request does not come from the chat page. Reload the page and try again.",
+            type="permission_error",
+            code="wrong_origin",
+        )
+
+
+def session_id(request: Request) -> str:
+    return request.cookies.get(_cookie(request), "")
+
+
+def session_token(request: Request, sessions: Sessions) -> str:
+    """Raises OpenAiError 401."""
+    token = sessions.token(session_id(request))
+    if token is None:
+        raise not_authenticated(
+            "You are not signed in, or your session has expired. Run `neo chat` for a new link."
+        )
+    return token
+
+
+def set_session_cookie(response: Response, request: Request, session: str) -> None:
+    response.set_cookie(
+        _cookie(request),
+        session,
+        max_age=SESSION_SECONDS,
+        path=PATH,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def delete_session_cookie(response: Response, request: Request) -> None:
+    response.delete_cookie(_cookie(request), path=PATH, httponly=True, samesite="strict")
+
+
+def _cookie(request: Request) -> str:
+    """With the port: two clouds on one machine do not sign each other out."""
+    try:
+        port = _split(f"//{request.headers.get('host', '')}").port or 80
+    except ValueError:
+        port = 80
+    return f"neocloud_chat_{port}"
+
+
+def _split(address: str) -> SplitResult:
+    """Return the parts of it; none when it is no URL."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return SplitResult("", "", "", "", "")

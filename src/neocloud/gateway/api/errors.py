@@ -1,0 +1,152 @@
+"""Errors in the shape that OpenAI clients read: {"error": {"message", "type", "param", "code"}}."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+
+@dataclass
+class OpenAiError(Exception):
+    """Refuses a request. The message says what is wrong and what to do; it never holds a secret."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with the answer, e.g. Retry-After."""
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> OpenAiError:
+    return OpenAiError(400, message, param=param, code=code)
+
+
+def not_authenticated(message: str) -> OpenAiError:
+    return OpenAiError(401, message, type="authentication_error", code="invalid_api_key")
+
+
+def forbidden(message: str) -> OpenAiError:
+    return OpenAiError(403, message, type="permission_error", code="permission_denied")
+
+
+def model_not_found(name: str) -> OpenAiError:
+    """The same words whether there is none or it is another tenant's."""
+    return OpenAiError(
+        404,
+        f"The model {name!r} does not exist or you do not have access to it."
+        " GET /v1/models lists your models.",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def unavailable(message: str, *, retry_after: int, code: str = "model_not_ready") -> OpenAiError:
+    """`retry_after` in seconds."""
+    headers = {"Retry-After": str(retry_after)}
+    return OpenAiError(503, message, type="service_unavailable_error", code=code, headers=headers)
+
+
+DEFAULT_START_SECONDS = 30
+ACCESS_ENDED = "right_ended"
+STOPPED_STATES = ("STOPPED", "ERROR", "DELETING")
+"""States in which requests do not start a replica."""
+
+
+def model_server_error(status: int, data: bytes, *, served_name: str, name: str) -> OpenAiError:
+    """Translate an error response of a model server.
+
+    Its message is passed on where the request is at fault, and hidden where the gateway's credentials are.
+    """
+    if status in (401, 403):
+        return OpenAiError(
+            502,
+            "The model server rejected the gateway's credentials. Report this to your administrator: the key"
+            " of the deployment does not match.",
+            type="server_error",
+            code="engine_refused",
+        )
+    message, param = _message_and_param(data)
+    if served_name != name:
+        message = message.replace(served_name, name)
+    if status == 404:
+        return unavailable(f"The model {name!r} is still being loaded. Try again.", retry_after=2)
+    if status >= 500:
+        return OpenAiError(
+            status,
+            message or "The model server failed.",
+            type="server_error",
+            code="engine_error",
+            param=param,
+        )
+    code = "context_length_exceeded" if _is_too_long(message) else None
+    return OpenAiError(status, message or "The model server rejected the request.", param=param, code=code)
+
+
+def _is_too_long(message: str) -> bool:
+    text = message.lower()
+    return "context length" in text or "maximum model length" in text or "longer than the maximum" in text
+
+
+def _message_and_param(data: bytes) -> tuple[str, str | None]:
+    try:
+        content: Any = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return data[:500].decode("utf-8", "replace"), None
+    if not isinstance(content, dict):
+        return str(content)[:500], None
+    error = content.get("error", content)
+    if not isinstance(error, dict):
+        return str(error), None
+    message = error.get("message") or error.get("detail") or ""
+    param = error.get("param")
+    return str(message), param if isinstance(param, str) else None
+
+
+def replica_silent_error() -> OpenAiError:
+    return OpenAiError(
+        504,
+        "The model server stopped responding. Send the request again.",
+        type="server_error",
+        code="replica_silent",
+    )
+
+
+def replica_lost_error() -> OpenAiError:
+    return OpenAiError(
+        502,
+        "The connection to the model server was lost before the response was complete. Send the request"
+        " again.",
+        type="server_error",
+        code="replica_lost",
+    )
+
+
+def access_ended_error() -> OpenAiError:
+    return OpenAiError(
+        401,
+        "Your access ended while the request was in progress: the API key was revoked or expired, or the"
+        " permission was removed. The response is incomplete.",
+        type="authentication_error",
+        code=ACCESS_ENDED,
+    )
+
+
+def no_replicas_error(name: str, *, deployment_id: str, state: str, start_seconds: int) -> OpenAiError:
+    if state in STOPPED_STATES:
+        return unavailable(
+            f"The deployment of {name!r} is {state}. See `neo inference deployment get"
+            f" {deployment_id}` for the reason.",
+            retry_after=DEFAULT_START_SECONDS,
+        )
+    seconds = start_seconds or DEFAULT_START_SECONDS
+    return unavailable(
+        f"The model {name!r} has no running replica. One is being started, which takes about"
+        f" {seconds} s. Try again then, or send the header `x-neocloud-wait: SECONDS` to wait for it.",
+        retry_after=seconds,
+    )

@@ -1,0 +1,94 @@
+"""What may be looked at: models, health, metrics."""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from neocloud.gateway.api.errors import STOPPED_STATES, forbidden, model_not_found
+from neocloud.gateway.auth.authentication import Authenticator
+from neocloud.gateway.auth.caller import INVOKE, Caller
+from neocloud.gateway.auth.host_check import require_loopback
+from neocloud.gateway.routing.routes import RouteTable, Target
+from neocloud.gateway.routing.traffic import Metrics
+
+_LOOPBACK = ("127.0.0.1", "::1")
+
+
+def routes(
+    authenticator: Authenticator, table: RouteTable, metrics: Metrics, is_connected: Callable[[], bool]
+) -> list[Route]:
+    async def caller_of(request: Request) -> Caller:
+        return await authenticator.authenticate(request.headers.get("authorization", ""))
+
+    async def list_models(request: Request) -> Response:
+        caller = await caller_of(request)
+        targets = [target for target in table.of_tenant(caller.tenant_id) if _may_call(caller, target)]
+        targets.sort(key=lambda target: target.name)
+        return JSONResponse({"object": "list", "data": [_model(target) for target in targets]})
+
+    async def get_model(request: Request) -> Response:
+        caller = await caller_of(request)
+        name = request.path_params["name"]
+        target = table.find(caller.tenant_id, name)
+        if target is None or not _may_call(caller, target):
+            raise model_not_found(name)
+        return JSONResponse(_model(target))
+
+    async def health(request: Request) -> Response:
+        """This process; models may be away."""
+        return JSONResponse({"status": "ok", "control_plane": "connected" if is_connected() else "away"})
+
+    async def read_metrics(request: Request) -> Response:
+        """They tell what tenants do, so only this machine may read them."""
+        if request.client is None or request.client.host not in _LOOPBACK:
+            raise forbidden("Metrics are available on this machine only. Read them from 127.0.0.1.")
+        require_loopback(request.scope)
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return [
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/metrics", read_metrics, methods=["GET"]),
+    ]
+
+
+def _may_call(caller: Caller, target: Target) -> bool:
+    return caller.may(INVOKE, target.project_id)
+
+
+def _status(target: Target) -> str:
+    deployment = target.deployment
+    replicas = deployment.replicas
+    if any(not target.is_adapter or target.served_name in replica.adapters for replica in replicas):
+        return "ready"
+    return "stopped" if deployment.state in STOPPED_STATES else "cold"
+
+
+def _pricing(target: Target) -> dict[str, str] | None:
+    """Dollars for a million tokens, as texts; None where there is no price."""
+    if target.deployment.is_billed_hourly:
+        return {"input": "0", "cached_input": "0", "output": "0", "charge": "by_hour"}
+    price = target.deployment.price
+    return {**price, "charge": "by_token"} if price else None
+
+
+def _model(target: Target) -> dict[str, Any]:
+    """OpenAI's fields first; the others as vLLM and Token Factory have them."""
+    model: dict[str, Any] = {
+        "id": target.name,
+        "object": "model",
+        "created": target.created_at,
+        "owned_by": target.project_id,
+        "max_model_len": target.deployment.context_length or None,
+        "status": _status(target),
+        "pricing": _pricing(target),
+    }
+    if target.parent_name:
+        model["parent"] = target.parent_name
+    if target.license:
+        model["license"] = target.license
+    return model

@@ -1,0 +1,312 @@
+"""What a request to a model asks for: the few fields that the gateway reads, and their checks.
+
+The other fields that `fields` allows are the engine's business and go through untouched. All work here is
+bounded by the size of the body, which is limited before it is read.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from neocloud.gateway.api import json_input
+from neocloud.gateway.api.errors import OpenAiError, bad_request
+from neocloud.gateway.api.fields import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MAX_MEDIA,
+    RESPONSES,
+    check_fields,
+    check_media,
+)
+from neocloud.gateway.auth.caller import Caller
+
+INPUT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
+OUTPUT_FIELDS = {
+    CHAT: ("max_completion_tokens", "max_tokens"),
+    COMPLETIONS: ("max_tokens",),
+    EMBEDDINGS: (),
+    RESPONSES: ("max_output_tokens",),
+}
+BYTES_PER_TOKEN = 4
+LONGEST_TOKEN = 16
+"""Bytes. With more than this for each token of the context, a prompt is too long whatever the tokenizer."""
+IMAGE_TOKENS = 1024
+MAX_CHOICES = 128
+MAX_PROMPTS = 128
+MAX_EMBEDDING_INPUTS = 2048
+"""OpenAI's own limit."""
+MAX_SEQUENCES = 1024
+"""Prompts times choices of one request of /v1/completions."""
+PREFIX_LENGTH = 1024
+DEFAULT_OUTPUT_TOKENS = 4096
+"""Set aside for an answer without max_tokens of a model whose context length is not known."""
+COMPLETIONS_DEFAULT_TOKENS = 16
+"""What OpenAI and vLLM take for /v1/completions without max_tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    path: str
+    body: dict[str, Any]
+    model: str
+    is_stream: bool
+    shows_usage: bool
+    """The client asked for the usage event itself."""
+    choices: int
+    prompts: int
+    """Each is answered by so many choices."""
+    max_output_tokens: int | None
+    """Of one choice, as asked."""
+    input_bytes: int
+    images: int
+    prefix: str
+    """Of the input: requests that share it are better off on one replica."""
+
+    @property
+    def input_tokens(self) -> int:
+        return self.input_bytes // BYTES_PER_TOKEN + 1 + self.images * IMAGE_TOKENS
+
+    @property
+    def sequences(self) -> int:
+        """Answers that the engine makes."""
+        return self.choices * self.prompts
+
+    def require_task(self, *, embeds: bool) -> None:
+        """Refuses what the model's engines do not do, whether or not one runs."""
+        if embeds == (self.path == EMBEDDINGS):
+            return
+        does = "only serves embeddings: use POST /v1/embeddings" if embeds else "does not serve embeddings"
+        more = "" if embeds else ". Deploy an embedding model with `neo deploy MODEL --task embed`"
+        raise bad_request(
+            f"The model {self.model!r} {does}{more}.", param="model", code="model_not_for_this_endpoint"
+        )
+
+    def require_length(self, context_length: int) -> None:
+        """Refuses what cannot fit by any count; the engine, which counts exactly, refuses the rest."""
+        if not context_length:
+            return
+        if self.input_bytes > context_length * LONGEST_TOKEN * self.prompts:
+            raise bad_request(
+                f"This model's maximum context length is {context_length} tokens, and your input of"
+                f" {self.input_bytes} bytes exceeds it. Shorten the input.",
+                param=INPUT_FIELD[self.path],
+                code="context_length_exceeded",
+            )
+        if self.max_output_tokens is not None and self.max_output_tokens > context_length:
+            name = next(name for name in OUTPUT_FIELDS[self.path] if self.body.get(name) is not None)
+            raise bad_request(
+                f"{name} is too large: {self.max_output_tokens}. This model's maximum context length is"
+                f" {context_length} tokens for input and output together.",
+                param=name,
+                code="invalid_value",
+            )
+
+    def max_total_output_tokens(self, context_length: int) -> int:
+        """What the request may cost at worst."""
+        if self.path == EMBEDDINGS:
+            return 0
+        each = self.max_output_tokens
+        if each is None:
+            room = max(context_length - self.input_tokens, 1) if context_length else DEFAULT_OUTPUT_TOKENS
+            each = COMPLETIONS_DEFAULT_TOKENS if self.path == COMPLETIONS else room
+        return each * self.sequences
+
+    def for_model_server(self, served_name: str) -> bytes:
+        """The body as the engine gets it: its own name of the model, and usage always asked for."""
+        body = {**self.body, "model": served_name}
+        if self.is_stream and self.path in (CHAT, COMPLETIONS):
+            options = body.get("stream_options") or {}
+            body["stream_options"] = {**options, "include_usage": True}
+        return orjson.dumps(body)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Everything that is known of a model request when it is admitted."""
+
+    request_id: str
+    caller: Caller
+    project_id: str
+    request: ModelRequest
+    wait_seconds: float = 0.0
+    """How long the client waits for a replica to start."""
+    is_batch: bool = False
+    refresh_caller: Callable[[], Awaitable[Caller]] | None = None
+    """Returns the caller with its present permissions; called again and again while the request runs."""
+    arrived_at: float = field(default_factory=time.perf_counter)
+
+
+def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> ModelRequest:
+    """Raises OpenAiError 400 saying which field, or which character."""
+    try:
+        body = json_input.loads(raw)
+    except json_input.InvalidJson as error:
+        raise bad_request(f"The body {error}.", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    return read_request(path, body, media_domains)
+
+
+def read_request(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset()) -> ModelRequest:
+    """`body` came from `json_input.loads`: what is too deep or too large is not looked for here."""
+    check_fields(path, body)
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise bad_request(
+            "You must provide a model parameter. GET /v1/models lists the available models.", param="model"
+        )
+    is_stream = _boolean(body, "stream")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise _wrong_type("stream_options", "an object")
+    if options is not None and not is_stream:
+        raise bad_request("stream_options is only allowed when stream is true.", param="stream_options")
+    size, images, prefix = _measure(path, body, media_domains)
+    choices = max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body))
+    prompts = _prompts(path, body)
+    if path == COMPLETIONS and choices * prompts > MAX_SEQUENCES:
+        found = (
+            f"{prompts} prompts with {choices} choices each exceed the limit of {MAX_SEQUENCES} completions."
+        )
+        raise bad_request(f"{found} Send fewer per request.", param="n", code="invalid_value")
+    return ModelRequest(
+        path=path,
+        body=body,
+        model=model,
+        is_stream=is_stream,
+        shows_usage=bool(options and options.get("include_usage")),
+        choices=choices,
+        prompts=prompts,
+        max_output_tokens=_output_limit(path, body),
+        input_bytes=size,
+        images=images,
+        prefix=prefix,
+    )
+
+
+def _best_of(path: str, body: Mapping[str, Any]) -> int:
+    """Of /v1/completions: so many are computed, n of them are told."""
+    return (_whole(body, "best_of", MAX_CHOICES) or 1) if path == COMPLETIONS else 1
+
+
+def _prompts(path: str, body: Mapping[str, Any]) -> int:
+    """A list of texts or of lists of tokens is as many prompts; one of tokens is one."""
+    most = {COMPLETIONS: MAX_PROMPTS, EMBEDDINGS: MAX_EMBEDDING_INPUTS}.get(path)
+    value = body.get(INPUT_FIELD[path])
+    if most is None or not isinstance(value, list):
+        return 1
+    count = sum(not isinstance(item, int) for item in value) or 1
+    if count > most:
+        name = INPUT_FIELD[path]
+        found = (
+            f"{name} has {count} entries; the limit is {most} per request. Split it into several requests."
+        )
+        raise bad_request(found, param=name, code="too_many_prompts")
+    return count
+
+
+def _output_limit(path: str, body: Mapping[str, Any]) -> int | None:
+    limits = [_whole(body, name, None) for name in OUTPUT_FIELDS[path]]
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _boolean(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _wrong_type(name, "true or false")
+    return bool(value)
+
+
+def _whole(body: Mapping[str, Any], name: str, most: int | None) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong_type(name, "an integer")
+    if value < 1 or (most is not None and value > most):
+        allowed = "at least 1" if most is None else f"between 1 and {most}"
+        raise bad_request(f"{name} must be {allowed}, not {value}.", param=name, code="invalid_value")
+    return value
+
+
+def _wrong_type(name: str, wanted: str) -> OpenAiError:
+    return bad_request(f"{name} must be {wanted}.", param=name, code="invalid_type")
+
+
+def _measure(path: str, body: Mapping[str, Any], media_domains: Set[str]) -> tuple[int, int, str]:
+    """(bytes of text, images, prefix) of the input; tools and the like count by their text."""
+    name = INPUT_FIELD[path]
+    value = body.get(name)
+    if value is None or value == []:
+        if name in body or path != RESPONSES:
+            raise bad_request(f"{name} is missing or empty.", param=name, code="missing_required_parameter")
+        return 0, 0, ""
+    if isinstance(value, str) and path != CHAT:
+        return _length(value), 0, value[:PREFIX_LENGTH]
+    if not isinstance(value, list):
+        raise _wrong_type(name, "a list" if path == CHAT else "a string or a list")
+    size, images = _measure_items(value, name, media_domains)
+    if images > MAX_MEDIA:
+        found = f"{name} has {images} images, sounds and videos; the limit is {MAX_MEDIA} per request."
+        raise bad_request(found, param=name, code="too_many_media")
+    extra = body.get("tools")
+    if isinstance(extra, list):
+        size += len(orjson.dumps(extra))
+    if path == RESPONSES and isinstance(body.get("instructions"), str):
+        size += _length(body["instructions"])
+    return size, images, repr(value[:2])[:PREFIX_LENGTH]
+
+
+def _measure_items(items: list[Any], name: str, media_domains: Set[str]) -> tuple[int, int]:
+    size = images = 0
+    for place, item in enumerate(items):
+        if isinstance(item, dict):
+            content = item.get("content")
+            if isinstance(content, str):
+                size += _length(content) + BYTES_PER_TOKEN  # the template's words around it
+            elif isinstance(content, list):
+                more, pictures = _measure_parts(content)
+                size, images = size + more, images + pictures
+            if not isinstance(content, str) or len(item) > 2:
+                check_media(item, name, media_domains)
+            calls = item.get("tool_calls")
+            if isinstance(calls, list):
+                size += len(orjson.dumps(calls))
+            output = item.get("output")
+            if name == "input" and output is not None:  # of a tool, in /v1/responses
+                size += _length(output) if isinstance(output, str) else len(orjson.dumps(output))
+        elif name == "messages":
+            raise bad_request(
+                f"messages[{place}] must be an object with a role.", param="messages", code="invalid_type"
+            )
+        elif isinstance(item, str):
+            size += _length(item)
+        elif isinstance(item, int):
+            size += BYTES_PER_TOKEN  # a token's number
+        elif isinstance(item, list):
+            size += BYTES_PER_TOKEN * len(item)
+        else:
+            raise bad_request(
+                f"Item {place} of the input is neither a string nor a list of tokens.", code="invalid_type"
+            )
+    return size, images
+
+
+def _measure_parts(parts: list[Any]) -> tuple[int, int]:
+    size = images = 0
+    for part in parts:
+        if isinstance(part, dict):
+            text = part.get("text")
+            if isinstance(text, str):
+                size += _length(text)
+            else:
+                images += 1
+    return size, images
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

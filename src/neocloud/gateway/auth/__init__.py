@@ -1,0 +1,1 @@
+"""Who calls, and under which host name."""

@@ -1,0 +1,198 @@
+"""Who a bearer token is, remembered for seconds so that the control plane is not asked for each request.
+
+Keeps hashes of tokens, never tokens. While the control plane is away, its last word holds for some minutes.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from neocloud.core.clock import Clock
+from neocloud.gateway.api.errors import not_authenticated, unavailable
+from neocloud.gateway.auth.caller import Caller, load_callers, save_callers
+from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
+from neocloud.gateway.settings import GatewaySettings
+
+logger = logging.getLogger(__name__)
+
+MAX_CACHED_CALLERS = 20_000
+INVALID_KEY_SECONDS = 2.0
+SAVE_SECONDS = 5.0
+MAX_LOOKUPS = 256
+"""Questions to the control plane under way: whoever sends keys that nobody has cannot ask more at a time."""
+LOOKUP_TIMEOUT_SECONDS = 1.0
+"""A caller that was entry a moment ago waits no longer for a control plane that hangs."""
+MAX_TOKEN_LENGTH = 16 * 1024
+_EARLIER = datetime.min.replace(tzinfo=UTC).isoformat()
+
+
+@dataclass(slots=True)
+class _CacheEntry:
+    caller: Caller | None
+    """None: refused."""
+    checked_at: float
+
+
+class Authenticator:
+    def __init__(self, control_plane: ControlPlane, settings: GatewaySettings, clock: Clock) -> None:
+        self._control_plane = control_plane
+        self._settings = settings
+        self._clock = clock
+        self._monotonic: Callable[[], float] = clock.monotonic
+        self._is_saved = True
+        """The file says all that is entry."""
+        self._cache: OrderedDict[bytes, _CacheEntry] = OrderedDict()
+        self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
+
+    def load_from_disk(self) -> None:
+        """They are asked for anew at once, and only believed while nobody can be asked."""
+        now = self._monotonic()
+        settings = self._settings
+        for digest, caller, age in load_callers(
+            settings.callers_file, self._clock.now(), settings.admit_away_seconds
+        ):
+            self._cache[digest] = _CacheEntry(caller, now - max(age, settings.admit_seconds))
+
+    def save_to_disk(self) -> None:
+        if self._is_saved:
+            return
+        self._is_saved = True
+        now = self._monotonic()
+        callers = {
+            digest: (entry.caller, now - entry.checked_at)
+            for digest, entry in self._cache.items()
+            if entry.caller and now - entry.checked_at < self._settings.admit_away_seconds
+        }
+        save_callers(self._settings.callers_file, callers, self._clock.now())
+
+    async def save_periodically(self) -> None:
+        while True:
+            await self._clock.sleep(SAVE_SECONDS)
+            try:
+                self.save_to_disk()
+            except OSError as error:
+                logger.warning("Callers could not be saved: %s", error)
+
+    async def authenticate(self, authorization: str) -> Caller:
+        """Of the header Authorization. Raises OpenAiError 401, or 503 when nobody can tell."""
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        is_text = authorization.isascii() and authorization.isprintable()  # gRPC passes on nothing else
+        if scheme.lower() != "bearer" or not token or not is_text or len(token) > MAX_TOKEN_LENGTH:
+            raise not_authenticated(
+                "You did not provide a valid API key. Send the header `Authorization: Bearer KEY`. Get a key"
+                " with `neo iam static-key issue` or `neo iam get-access-token`."
+            )
+        return await self._current(hashlib.sha256(token.encode()).digest(), token, "")
+
+    async def refresh(self, caller: Caller) -> Caller:
+        """The caller as it is now, asked for without its token. Raises OpenAiError 401 or 503.
+
+        Batches that an earlier release kept have no proof: a service account's stand on the account itself.
+        """
+        stands_on = {"of": caller.subject_id, "by": caller.subject_id, "at": _EARLIER, "actor": None}
+        proof = caller.proof or json.dumps(stands_on)
+        return await self._current(hashlib.sha256(b"proof " + proof.encode()).digest(), "", proof)
+
+    async def _current(self, digest: bytes, token: str, proof: str) -> Caller:
+        entry = self._cache.get(digest)
+        now = self._monotonic()
+        if entry is not None and entry.caller is not None:
+            age = now - entry.checked_at
+            if age < self._settings.admit_seconds / 2:
+                return entry.caller
+            if age < self._settings.admit_seconds:
+                self._start_lookup(digest, token, proof)  # for the next; this one need not wait
+                return entry.caller
+        elif entry is not None and now - entry.checked_at < INVALID_KEY_SECONDS:
+            raise _invalid_key()
+        caller = await self._lookup(digest, token, proof, entry)
+        if caller is None:
+            raise _invalid_key()
+        return caller
+
+    async def _lookup(
+        self, digest: bytes, token: str, proof: str, entry: "_CacheEntry | None"
+    ) -> Caller | None:
+        """The control plane's; its last one when it takes too long over it."""
+        lookup = asyncio.shield(self._start_lookup(digest, token, proof))
+        if entry is None or entry.caller is None:
+            return await lookup
+        try:
+            return await asyncio.wait_for(lookup, LOOKUP_TIMEOUT_SECONDS)
+        except TimeoutError:
+            if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
+                return entry.caller
+            raise _control_plane_unavailable() from None
+
+    def _start_lookup(self, digest: bytes, token: str, proof: str) -> "asyncio.Task[Caller | None]":
+        """One lookup for all who wait for the same answer."""
+        task = self._lookups.get(digest)
+        if task is None:
+            if len(self._lookups) >= MAX_LOOKUPS:
+                raise unavailable(
+                    "Too many API keys are being checked at the moment. Try again.",
+                    retry_after=1,
+                    code="busy",
+                )
+            task = self._lookups[digest] = asyncio.ensure_future(self._fetch(digest, token, proof))
+            task.add_done_callback(lambda done: self._lookup_done(digest, done))
+        return task
+
+    def _lookup_done(self, digest: bytes, task: "asyncio.Task[Caller | None]") -> None:
+        self._lookups.pop(digest, None)
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it; nobody waits for an early lookup
+
+    async def _fetch(self, digest: bytes, token: str, proof: str) -> Caller | None:
+        checked_at = self._monotonic()
+        try:
+            caller = _caller_from(await self._control_plane.admit(token, proof=proof))
+        except InvalidToken:
+            caller = None
+        except ControlPlaneUnavailable as error:
+            return self._cached_or_raise(digest, error)
+        self._cache[digest] = _CacheEntry(caller, checked_at)
+        self._is_saved = False
+        self._cache.move_to_end(digest)
+        while len(self._cache) > MAX_CACHED_CALLERS:
+            self._cache.popitem(last=False)
+        return caller
+
+    def _cached_or_raise(self, digest: bytes, error: ControlPlaneUnavailable) -> Caller:
+        entry = self._cache.get(digest)
+        if entry and entry.caller:
+            if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
+                return entry.caller
+            del self._cache[digest]
+        logger.warning("API keys cannot be checked: %s", error)
+        raise _control_plane_unavailable()
+
+
+def _caller_from(response: Any) -> Caller:
+    return Caller(
+        subject_id=response.subject_id,
+        subject_name=response.subject_name,
+        tenant_id=response.tenant_id,
+        home_project_id=response.home_project_id,
+        grants={grant.project_id: frozenset(grant.permissions) for grant in response.grants},
+        proof=response.proof,
+    )
+
+
+def _control_plane_unavailable() -> Exception:
+    return unavailable(
+        "API keys cannot be checked at the moment: the control plane is not reachable. Try again.",
+        retry_after=2,
+        code="control_plane_unavailable",
+    )
+
+
+def _invalid_key() -> Exception:
+    return not_authenticated("Incorrect API key: it is unknown, expired or revoked. Create a new one.")

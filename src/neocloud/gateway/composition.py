@@ -1,0 +1,157 @@
+"""Puts the parts of the gateway together: the only file here that knows them all."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from neocloud.core.clock import Clock, SystemClock
+from neocloud.gateway.api import models_api
+from neocloud.gateway.api.app import GatewayApp, Receive, Scope, Send
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.auth.authentication import Authenticator
+from neocloud.gateway.control_plane import CallerApi, ControlPlane, GrpcCallerApi
+from neocloud.gateway.metering.ledger import Ledger
+from neocloud.gateway.metering.recorder import UsageRecorder
+from neocloud.gateway.openai_files.batch_client import BatchClient, CallerAuthenticator, ProxyBatchClient
+from neocloud.gateway.openai_files.batch_runner import BatchRunner
+from neocloud.gateway.openai_files.batches import BatchRows
+from neocloud.gateway.openai_files.batches_api import BatchesApi
+from neocloud.gateway.openai_files.files import FileStore, StorageLimits
+from neocloud.gateway.openai_files.files_api import FilesApi
+from neocloud.gateway.openai_files.fine_tuning import TuningApi
+from neocloud.gateway.openai_files.handlers import refusal
+from neocloud.gateway.pages.routes import Pages
+from neocloud.gateway.routing.load_balancer import LoadBalancer
+from neocloud.gateway.routing.proxy import Proxy
+from neocloud.gateway.routing.route_watcher import RouteWatcher
+from neocloud.gateway.routing.routes import RouteTable
+from neocloud.gateway.routing.traffic import Metrics, Traffic
+from neocloud.gateway.routing.upstream import ConnectionPool
+from neocloud.gateway.settings import FileSettings, GatewaySettings
+from neocloud.gateway_key import gateway_key_file
+
+
+class OpenAiFiles:
+    """`api` is the control plane's address, where fine-tuning jobs are asked for."""
+
+    def __init__(
+        self,
+        home: Path,
+        callers: CallerAuthenticator,
+        batch_client: BatchClient,
+        api: str,
+        *,
+        settings: FileSettings | None = None,
+        clock: Clock | None = None,
+        calls: CallerApi | None = None,
+    ) -> None:
+        settings, clock = settings or FileSettings(), clock or SystemClock()
+        self._callers = callers
+        self.files = FileStore(home, clock)
+        room = self.files.quota(
+            StorageLimits(settings.max_project_files, settings.max_project_bytes, settings.min_free_bytes)
+        )
+        self._files_api = FilesApi(self.files, room, settings)
+        rows = BatchRows(self.files.database)
+        self._runner = BatchRunner(home, rows, self.files, callers, batch_client, settings, clock)
+        self._calls = calls or GrpcCallerApi(api, gateway_key_file(home))
+        self._tuning_api = TuningApi(self.files, self._calls)
+        self._batches_api = BatchesApi(rows, self.files, room, self._runner, settings, clock)
+
+    def routes(self) -> list[Route]:
+        apis = (self._files_api, self._batches_api, self._tuning_api)
+        return [route for api in apis for route in api.routes(self._callers)]
+
+    @property
+    def app(self) -> Starlette:
+        """The same as an ASGI application of its own; what it has not is refused as OpenAI does."""
+        return Starlette(routes=self.routes(), exception_handlers={404: _unknown_path, 405: _unknown_method})
+
+    async def start(self) -> None:
+        """Removes what a crash left, and goes on with the batches that were running."""
+        await asyncio.to_thread(self.files.sweep)
+        await self._runner.start()
+
+    async def stop(self) -> None:
+        """Leaves batches to the next start."""
+        await self._runner.stop()
+        if isinstance(self._calls, GrpcCallerApi):
+            await self._calls.close()
+
+
+async def _unknown_path(request: Request, error: Exception) -> Response:
+    message = f"Unknown URL: {request.url.path}. The paths are those of the OpenAI API, below /v1."
+    return refusal(OpenAiError(404, message, code="unknown_url"))
+
+
+async def _unknown_method(request: Request, error: Exception) -> Response:
+    return refusal(
+        OpenAiError(405, f"{request.url.path} does not accept {request.method}.", code="unknown_url")
+    )
+
+
+class Gateway:
+    """`app` is what is served, within `running`."""
+
+    def __init__(
+        self, settings: GatewaySettings, control_plane: ControlPlane, ledger: Ledger, clock: Clock
+    ) -> None:
+        self._control_plane = control_plane
+        self.recorder = UsageRecorder(ledger, clock)
+        self.table = RouteTable()
+        self.balancer = LoadBalancer(clock)
+        self.pool = ConnectionPool()
+        self.traffic = Traffic(clock)
+        self.metrics = Metrics(self.traffic.in_flight)
+        self.authenticator = Authenticator(control_plane, settings, clock)
+        self.proxy = Proxy(
+            self.table, self.recorder, self.balancer, self.pool, self.traffic, self.metrics, settings
+        )
+        self._follower = RouteWatcher(control_plane, self.table, settings.routes_file, self._routes_changed)
+        batch_client = ProxyBatchClient(self.proxy, self.authenticator, self.traffic, settings.media_domains)
+        self.objects = OpenAiFiles(settings.home, self.authenticator, batch_client, settings.api, clock=clock)
+        looks = models_api.routes(
+            self.authenticator, self.table, self.metrics, lambda: self._follower.is_connected
+        )
+        pages = Pages(self.authenticator, self._answer, clock)
+        routes = [*looks, *self.objects.routes(), *pages.routes()]
+        self.app = GatewayApp(self.authenticator, self.proxy, settings, routes)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self.authenticator.load_from_disk()
+        self._follower.load_from_disk()
+        loops = [
+            asyncio.create_task(self._follower.watch_forever()),
+            asyncio.create_task(self.traffic.report_periodically(self._control_plane)),
+            asyncio.create_task(self.proxy.stop_silent_periodically()),
+            asyncio.create_task(self.proxy.recheck_access_periodically()),
+            asyncio.create_task(self.authenticator.save_periodically()),
+        ]
+        await self.objects.start()
+        try:
+            yield
+        finally:
+            await self.objects.stop()
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            self.pool.close()
+            with suppress(OSError):  # said in the log while it ran
+                self.authenticator.save_to_disk()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+    def _routes_changed(self, response: Any) -> None:
+        self.recorder.update_terms(response)
+        addresses = self.table.addresses()
+        self.pool.keep_only(addresses)
+        self.balancer.keep_only(addresses)

@@ -1,0 +1,1 @@
+"""Metering: rate limits, budgets, and the ledger of tokens. See README.md."""

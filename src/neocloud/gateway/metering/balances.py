@@ -1,0 +1,119 @@
+"""What projects may spend on tokens in a month (UTC): reserved before a request is sent on, settled after.
+
+What is reserved is the worst that the request may cost, so calls in parallel cannot overrun a budget
+together. The input is an estimate until the engine has counted it: a project may go beyond its budget by what
+estimates were too low, and no request is let through from there on.
+
+What has no price cannot be held against a budget: a project with a budget may not call it.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.metering.prices import Price, to_dollars
+from neocloud.gateway.metering.usage import RequestStart
+
+
+class BudgetBalance:
+    """One project's money, in 1e-14 dollars."""
+
+    __slots__ = ("limit", "project_id", "reserved", "spent")
+
+    def __init__(self, project_id: str) -> None:
+        self.project_id = project_id
+        self.limit: int | None = None
+        self.reserved = 0
+        self.spent: dict[str, int] = {}
+        """By month."""
+
+
+class BudgetBalances:
+    """Also keeps account of projects without a budget, which may get one while they spend."""
+
+    def __init__(self, spent: Mapping[tuple[str, str], int]) -> None:
+        """`spent`: by project and month, from the ledger."""
+        self._balances: dict[str, BudgetBalance] = {}
+        self._calendar = Calendar()
+        for (project_id, month), amount in spent.items():
+            self.get(project_id).spent[month] = amount
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """These are all the budgets there are, by project."""
+        for project_id in limits:
+            self.get(project_id)
+        for balance in self._balances.values():
+            balance.limit = limits.get(balance.project_id)
+
+    def get(self, project_id: str) -> BudgetBalance:
+        balance = self._balances.get(project_id)
+        if balance is None:
+            balance = self._balances[project_id] = BudgetBalance(project_id)
+        return balance
+
+    def reserve(self, balance: BudgetBalance, start: RequestStart, price: Price | None, at_ms: int) -> int:
+        """How much is reserved now. Raises OpenAiError 429 when it is more than is left."""
+        if price is None:
+            if balance.limit is not None:
+                raise _unpriced(start)
+            return 0
+        cost = price.most(start.input_tokens, start.max_output_tokens)
+        if balance.limit is not None and cost:
+            left = balance.limit - balance.spent.get(self._calendar.month(at_ms), 0) - balance.reserved
+            if cost > left:
+                raise _exhausted(balance, start, cost, left)
+        balance.reserved += cost
+        return cost
+
+    def settle(self, balance: BudgetBalance, reserved: int, cost: int, at_ms: int) -> None:
+        balance.reserved -= reserved
+        if cost:
+            month = self._calendar.month(at_ms)
+            balance.spent[month] = balance.spent.get(month, 0) + cost
+
+
+class Calendar:
+    """Months of moments given in milliseconds; fast when they are of one month, as they are."""
+
+    def __init__(self) -> None:
+        self._from = self._until = 0
+        self._month = ""
+
+    def month(self, at_ms: int) -> str:
+        if not self._from <= at_ms < self._until:
+            day = datetime.fromtimestamp(at_ms / 1000, UTC)
+            self._from = _start(day.year, day.month)
+            self._until = _start(day.year + day.month // 12, day.month % 12 + 1)
+            self._month = f"{day:%Y-%m}"
+        return self._month
+
+
+def _start(year: int, month: int) -> int:
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp()) * 1000
+
+
+def _unpriced(start: RequestStart) -> OpenAiError:
+    return _insufficient_quota(
+        f"{start.model_name} has no price, so the budget of the project {start.project_id} cannot be"
+        ' enforced. Set a price in the spec of the deployment ("0" if it is free), or remove the budget.'
+    )
+
+
+def _exhausted(balance: BudgetBalance, start: RequestStart, cost: int, left: int) -> OpenAiError:
+    limit, rest = to_dollars(balance.limit or 0), to_dollars(max(0, left))
+    return _insufficient_quota(
+        f"The project {start.project_id} has a budget of ${limit} this month (UTC), of which ${rest} is"
+        f" left. This request may cost up to ${to_dollars(cost)}. Lower max_tokens, wait for requests in"
+        " progress to finish, or raise the budget."
+    )
+
+
+def _insufficient_quota(message: str) -> OpenAiError:
+    """OpenAI's clients try a 429 again unless they are told not to."""
+    return OpenAiError(
+        429,
+        message,
+        type="insufficient_quota",
+        code="insufficient_quota",
+        headers={"x-should-retry": "false"},
+    )

@@ -1,0 +1,230 @@
+"""The ledger of tokens: one row for each request, for ever written by this process alone.
+
+A row is written when a request opens (a reservation) and filled in when it closes. A thread writes what has
+come together since it wrote last, so that the hot path costs microseconds and a disk write serves many
+requests.
+
+What a crash can lose: a request opens without waiting for the disk, so what opened or closed in the last
+hundredth of a second (plus one write) before a `kill -9` may be missing. A request whose opening was written
+and whose closing was not is settled at the next start: outcome "interrupted", with the input as it was
+estimated, flagged. Where a budget applies the opening is on the disk before the request is sent on. What was
+written is never lost, also in a power cut.
+
+While the disk takes nothing (full, broken) no new request is let in, and what is not written yet waits in
+memory.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from neocloud.core.clock import Clock
+from neocloud.core.osfiles import HeldLock, Locked, take_lock
+from neocloud.gateway.metering import ledger_tables
+from neocloud.gateway.metering.ledger_tables import HOUR_MS, LedgerError, RequestEnd, Reservation
+
+logger = logging.getLogger(__name__)
+KEEP_DAYS = 35
+"""So long a row is kept as it is; then it becomes part of its hour's sum."""
+_GATHER_SECONDS = 0.01
+_RETRY_SECONDS = 1.0
+_MOST_WAITING = 100_000
+_DAY_MS = 24 * HOUR_MS
+
+
+class LedgerUnavailable(Exception):
+    """The ledger cannot be written to now."""
+
+
+class _Item(NamedTuple):
+    row: Reservation | RequestEnd | None
+    """None: only tells when all before it is written."""
+    done: "Future[None] | None"
+
+
+class Ledger:
+    """Opened by `open_ledger`. All but `close` is called from one thread, that of the event loop."""
+
+    def __init__(self, connection: sqlite3.Connection, lock: HeldLock, clock: Clock, keep_days: int) -> None:
+        self.problem = ""
+        """Why nothing can be written now; "" when all is well."""
+        self.spent: Mapping[tuple[str, str], int] = ledger_tables.spent_by_month(connection)
+        """In 1e-14 dollars by project and month, as it was when the ledger was opened."""
+        self._connection = connection
+        self._lock = lock
+        self._clock = clock
+        self._keep_ms = keep_days * _DAY_MS
+        self._waiting: deque[_Item] = deque()
+        self._unwritten: list[_Item] = []
+        self._wake, self._hurry, self._stop = threading.Event(), threading.Event(), threading.Event()
+        self._condensed_at = 0
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_full(self) -> bool:
+        """More waits to be written than the disk has taken for long."""
+        return len(self._waiting) > _MOST_WAITING
+
+    def write(self, row: Reservation | RequestEnd) -> None:
+        self._waiting.append(_Item(row, None))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    async def write_and_wait(self, row: Reservation) -> None:
+        """Return when the row is on the disk. Raises LedgerUnavailable; then it is never written."""
+        await self._write_and_wait(row)
+
+    async def flush(self) -> None:
+        """Returns when all that was written so far is on the disk. Raises LedgerUnavailable."""
+        await self._write_and_wait(None)
+
+    def close(self) -> None:
+        """Writes what waits, once more, and ends. May be called again."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._hurry.set()
+        self._wake.set()
+        self._thread.join()
+        self._connection.close()
+        self._lock.release()
+
+    async def _write_and_wait(self, row: Reservation | None) -> None:
+        done: Future[None] = Future()
+        self._waiting.append(_Item(row, done))
+        self._hurry.set()
+        self._wake.set()
+        await asyncio.wrap_future(done)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait(_RETRY_SECONDS if self._unwritten else None)
+            self._wake.clear()
+            self._hurry.wait(_GATHER_SECONDS)
+            self._hurry.clear()
+            self._write_waiting()
+            self._aggregate()
+        self._write_waiting()
+        if self._unwritten:
+            logger.error("The ledger ends with %d entries unwritten: %s", len(self._unwritten), self.problem)
+
+    def _write_waiting(self) -> None:
+        batch = self._unwritten + [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not batch:
+            return
+        try:
+            with transaction(self._connection):
+                _write(self._connection, batch)
+        except sqlite3.Error as error:
+            self._keep(batch, error)
+            return
+        if self.problem:
+            logger.warning("The ledger is written again; nothing was lost.")
+        self._unwritten, self.problem = [], ""
+        for item in batch:
+            if item.done is not None:
+                _tell(item.done, None)
+
+    def _keep(self, batch: list[_Item], error: sqlite3.Error) -> None:
+        """For the next try, but for who waits: they are told, and what they reserve is given up."""
+        if not self.problem:
+            logger.error("The ledger cannot be written: %s. New requests are refused until it can.", error)
+        self.problem = str(error)
+        self._unwritten = [_as_refused(item) for item in batch if item.row is not None]
+        for item in batch:
+            if item.done is not None:
+                _tell(item.done, LedgerUnavailable(self.problem))
+
+    def _aggregate(self) -> None:
+        """An hour's rows at a time, so that writing never waits for long."""
+        now = _milliseconds(self._clock)
+        if self.problem or abs(now - self._condensed_at) < HOUR_MS:
+            return
+        before = (now - self._keep_ms) // HOUR_MS * HOUR_MS
+        try:
+            with transaction(self._connection):
+                is_more = ledger_tables.aggregate_hour(self._connection, before)
+        except sqlite3.Error as error:
+            logger.warning("Old rows of the ledger could not be summed up: %s", error)
+            is_more = False
+        if is_more:
+            self._wake.set()
+        else:
+            self._condensed_at = now
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledger:
+    """Makes it, or goes on with it. Raises LedgerError: another process has it, or it cannot be read."""
+    with ExitStack() as undo:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = _locked(path.with_name(path.name + ".lock"))
+            undo.callback(lock.release)
+            if path.exists():
+                ledger_tables.check_file(path)
+            connection = ledger_tables.connect(path)
+            undo.callback(connection.close)
+            ledger_tables.upgrade(connection, path)
+            with transaction(connection):
+                interrupted = ledger_tables.close_interrupted(connection, _milliseconds(clock))
+            ledger = Ledger(connection, lock, clock, keep_days)
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerError(f"The ledger {path} cannot be opened: {error}. Is the disk full?") from error
+        undo.pop_all()
+    if interrupted:
+        logger.warning("%d requests were interrupted; charged is their input as estimated.", interrupted)
+    return ledger
+
+
+def _locked(path: Path) -> HeldLock:
+    try:
+        return take_lock(path)
+    except Locked:
+        raise LedgerError(
+            f"Another gateway uses {path.with_suffix('')}. Wait until it has exited, or stop it."
+        ) from None
+
+
+def _write(connection: sqlite3.Connection, batch: list[_Item]) -> None:
+    opened = [item.row for item in batch if isinstance(item.row, Reservation)]
+    closed = [item.row for item in batch if isinstance(item.row, RequestEnd)]
+    if opened:
+        ledger_tables.insert_starts(connection, opened)
+    if closed:
+        ledger_tables.close_requests(connection, closed)
+
+
+def _as_refused(item: _Item) -> _Item:
+    """A reservation that somebody waited for is refused. Should it be written after all, this closes it."""
+    if item.done is None or not isinstance(item.row, Reservation):
+        return _Item(item.row, None)
+    return _Item(RequestEnd(item.row.request_id, item.row.started_at, 0, 0, 0, "refused", 0), None)
+
+
+def _tell(done: "Future[None]", error: LedgerUnavailable | None) -> None:
+    with suppress(InvalidStateError):
+        done.set_exception(error) if error else done.set_result(None)
+
+
+def _milliseconds(clock: Clock) -> int:
+    return int(clock.now().timestamp() * 1000)

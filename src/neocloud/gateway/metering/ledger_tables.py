@@ -1,0 +1,256 @@
+"""What the ledger writes, as SQL over whole batches.
+
+Each statement handles all rows of a batch in one step, so the thread that writes asks for Python's lock once
+for a batch and not once for a row: the hot path hardly notices it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neocloud.gateway.metering.prices import Price
+from neocloud.gateway.metering.usage import TokenUsage
+from neocloud.gateway_key import gateway_folder
+
+NO_PRICE = -1
+HOUR_MS = 3_600_000
+
+
+def ledger_file(home: Path) -> Path:
+    return gateway_folder(home) / "ledger.db"
+
+
+class LedgerError(Exception):
+    """The ledger cannot be used; the message says why and what to do."""
+
+
+MIGRATIONS = (
+    """
+    CREATE TABLE requests (
+        request_id TEXT NOT NULL UNIQUE,
+        tenant_id TEXT NOT NULL,
+        project_id TEXT NOT NULL,
+        subject_id TEXT NOT NULL,
+        deployment_id TEXT NOT NULL,
+        model_name TEXT NOT NULL,
+        input_price INTEGER NOT NULL,
+        cached_input_price INTEGER NOT NULL,
+        output_price INTEGER NOT NULL,
+        estimated_input INTEGER NOT NULL,
+        max_output INTEGER NOT NULL,
+        started_at INTEGER NOT NULL,
+        ended_at INTEGER,
+        input INTEGER,
+        cached_input INTEGER,
+        output INTEGER,
+        outcome TEXT,
+        is_estimated INTEGER
+    );
+    CREATE INDEX requests_by_end ON requests (ended_at) WHERE ended_at IS NOT NULL;
+    CREATE INDEX requests_open ON requests (started_at) WHERE ended_at IS NULL;
+
+    CREATE TABLE hours (
+        hour INTEGER NOT NULL,
+        tenant_id TEXT NOT NULL,
+        project_id TEXT NOT NULL,
+        subject_id TEXT NOT NULL,
+        deployment_id TEXT NOT NULL,
+        model_name TEXT NOT NULL,
+        input_price INTEGER NOT NULL,
+        cached_input_price INTEGER NOT NULL,
+        output_price INTEGER NOT NULL,
+        requests INTEGER NOT NULL,
+        estimated_requests INTEGER NOT NULL,
+        input INTEGER NOT NULL,
+        cached_input INTEGER NOT NULL,
+        output INTEGER NOT NULL,
+        PRIMARY KEY (
+            hour, project_id, subject_id, deployment_id, model_name, input_price, cached_input_price,
+            output_price
+        )
+    ) WITHOUT ROWID;
+
+    CREATE TABLE spent (
+        project_id TEXT NOT NULL,
+        month TEXT NOT NULL,
+        amount TEXT NOT NULL,
+        PRIMARY KEY (project_id, month)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE last_requests (
+        deployment_id TEXT NOT NULL PRIMARY KEY,
+        at INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
+)
+"""From the version of its index to the next. `spent.amount`: 1e-14 dollars as text: beyond 64 bits."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The one connection that writes. What was committed survives a power cut."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise LedgerError(
+            f"{path} was written by a newer release (schema version {version}; this release supports up to"
+            f" {len(MIGRATIONS)}). Start that release, or restore a backup."
+        )
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        connection.executescript(f"BEGIN IMMEDIATE;{script};PRAGMA user_version = {number};COMMIT;")
+
+
+def check_file(path: Path) -> None:
+    """Raises LedgerError for a file that is no ledger."""
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise LedgerError(
+            f"{path} is not a ledger or is damaged: {error}. Move it away to start with a new ledger; usage"
+            " recorded in the old file is then not billed."
+        ) from error
+
+
+INTERRUPTED = "interrupted"
+_GROUP = "project_id, input_price, cached_input_price, output_price"
+
+
+class Reservation(NamedTuple):
+    """A request that is about to be sent on; the first columns of `requests`, in their order."""
+
+    request_id: str
+    tenant_id: str
+    project_id: str
+    subject_id: str
+    deployment_id: str
+    model_name: str
+    input_price: int
+    cached_input_price: int
+    output_price: int
+    estimated_input: int
+    max_output: int
+    started_at: int
+
+
+class RequestEnd(NamedTuple):
+    request_id: str
+    ended_at: int
+    input: int
+    cached_input: int
+    output: int
+    outcome: str
+    is_estimated: int
+
+
+def insert_starts(connection: sqlite3.Connection, rows: Sequence[Reservation]) -> None:
+    """A request that is there already stays as it is: it is never charged twice."""
+    columns, values = _columns(Reservation._fields)
+    connection.execute(
+        f"INSERT INTO requests ({columns}) SELECT {values} FROM json_each(?) WHERE true"  # nosec B608
+        " ON CONFLICT (request_id) DO NOTHING",
+        (json.dumps(rows),),
+    )
+    last = {row.deployment_id: row.started_at for row in sorted(rows, key=lambda row: row.started_at)}
+    connection.executemany(
+        "INSERT INTO last_requests VALUES (?, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
+        last.items(),
+    )
+
+
+def close_requests(connection: sqlite3.Connection, rows: Sequence[RequestEnd]) -> None:
+    """Only what is open: of two closings of a request the first one counts."""
+    first = {row.request_id: row for row in reversed(rows)}
+    content = json.dumps(list(first.values()))
+    columns, values = _columns(RequestEnd._fields, alias=True)
+    given = f"(SELECT {values} FROM json_each(?)) AS c"  # nosec B608
+    sums = connection.execute(
+        f"SELECT {_GROUP}, {_month('c.ended_at')}, sum(c.input), sum(c.cached_input), sum(c.output)"  # nosec B608
+        f" FROM {given} JOIN requests AS r ON r.request_id = c.request_id"
+        " WHERE r.ended_at IS NULL GROUP BY 1, 2, 3, 4, 5",
+        (content,),
+    ).fetchall()
+    _add_spent(connection, sums)
+    assignments = ", ".join(f"{column} = c.{column}" for column in RequestEnd._fields[1:])
+    connection.execute(
+        f"UPDATE requests SET {assignments} FROM {given}"  # nosec B608
+        " WHERE requests.request_id = c.request_id AND requests.ended_at IS NULL",
+        (content,),
+    )
+
+
+def close_interrupted(connection: sqlite3.Connection, now: int) -> int:
+    """Close what a killed gateway left open, with what was estimated of it; says how many."""
+    ended_at = "max(started_at, :now)"
+    sums = connection.execute(
+        f"SELECT {_GROUP}, {_month(ended_at)}, sum(estimated_input), 0, 0"  # nosec B608
+        " FROM requests WHERE ended_at IS NULL GROUP BY 1, 2, 3, 4, 5",
+        {"now": now},
+    ).fetchall()
+    _add_spent(connection, sums)
+    return connection.execute(
+        f"UPDATE requests SET ended_at = {ended_at}, input = estimated_input, cached_input = 0, output = 0,"  # nosec B608
+        " outcome = :outcome, is_estimated = 1 WHERE ended_at IS NULL",
+        {"now": now, "outcome": INTERRUPTED},
+    ).rowcount
+
+
+def aggregate_hour(connection: sqlite3.Connection, before: int) -> bool:
+    """Make sums of the oldest hour's rows that ended before then; False when there are none."""
+    (oldest,) = connection.execute("SELECT min(ended_at) FROM requests WHERE ended_at IS NOT NULL").fetchone()
+    if oldest is None or oldest >= before:
+        return False
+    hour = oldest // HOUR_MS * HOUR_MS
+    window = {"hour": hour, "end": min(hour + HOUR_MS, before)}
+    where = "WHERE ended_at >= :hour AND ended_at < :end"
+    sums = ("requests", "estimated_requests", "input", "cached_input", "output")
+    connection.execute(
+        "INSERT INTO hours SELECT :hour, tenant_id, project_id, subject_id, deployment_id, model_name,"  # nosec B608
+        " input_price, cached_input_price, output_price, count(*), sum(is_estimated), sum(input),"
+        " sum(cached_input), sum(output)"
+        f" FROM requests {where} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9"
+        f" ON CONFLICT DO UPDATE SET {', '.join(f'{each} = {each} + excluded.{each}' for each in sums)}",
+        window,
+    )
+    connection.execute(f"DELETE FROM requests {where}", window)  # nosec B608
+    return True
+
+
+def spent_by_month(connection: sqlite3.Connection) -> Mapping[tuple[str, str], int]:
+    """In 1e-14 dollars, by project and month."""
+    rows = connection.execute("SELECT project_id, month, amount FROM spent")
+    return {(project_id, month): int(amount) for project_id, month, amount in rows}
+
+
+def _add_spent(connection: sqlite3.Connection, sums: Iterable[Sequence[Any]]) -> None:
+    """In Python, since such sums outgrow SQLite's whole numbers."""
+    added: dict[tuple[str, str], int] = {}
+    for project_id, *price, month, tokens, cached, output in sums:
+        if price[0] != NO_PRICE and (cost := Price(*price).cost(TokenUsage(tokens, cached, output))):
+            added[project_id, month] = added.get((project_id, month), 0) + cost
+    for (project_id, month), amount in added.items():
+        found = connection.execute(
+            "SELECT amount FROM spent WHERE project_id = ? AND month = ?", (project_id, month)
+        ).fetchone()
+        total = amount + (int(found[0]) if found else 0)
+        connection.execute("INSERT OR REPLACE INTO spent VALUES (?, ?, ?)", (project_id, month, str(total)))
+
+
+def _columns(names: Sequence[str], *, alias: bool = False) -> tuple[str, str]:
+    values = (
+        f"json_extract(value, '$[{index}]')" + (f" AS {name}" if alias else "")
+        for index, name in enumerate(names)
+    )
+    return ", ".join(names), ", ".join(values)
+
+
+def _month(moment: str) -> str:
+    return f"strftime('%Y-%m', {moment} / 1000, 'unixepoch')"

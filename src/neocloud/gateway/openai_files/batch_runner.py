@@ -1,0 +1,253 @@
+"""Runs open batches beside live traffic, from their rows and folders alone: a restart goes on where it was.
+
+Of each batch it keeps `<home>/gateway/batches/<id>/`: the input as it was when the batch was made, and the
+results. The folder goes when the batch is over.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+from neocloud.core.clock import Clock
+from neocloud.gateway.openai_files.batch_client import BatchClient, CallerAuthenticator
+from neocloud.gateway.openai_files.batch_run import (
+    AccessEnded,
+    BatchRun,
+    BatchSlots,
+    InputLines,
+    ResultsFile,
+    split_results,
+    unanswered,
+)
+from neocloud.gateway.openai_files.batches import Batch, BatchRows
+from neocloud.gateway.openai_files.files import FileStore, StoredFile, new_file_id
+from neocloud.gateway.openai_files.validation import ValidationCrashed, validate_file
+from neocloud.gateway.settings import FileSettings
+
+logger = logging.getLogger(__name__)
+RETRY_SECONDS = 30.0
+MAX_CHECKS = 3
+"""A file that ends its checker so often is given up."""
+
+
+class BatchRunner:
+    def __init__(
+        self,
+        home: Path,
+        rows: BatchRows,
+        files: FileStore,
+        callers: CallerAuthenticator,
+        client: BatchClient,
+        settings: FileSettings,
+        clock: Clock,
+    ) -> None:
+        self._root = home / "gateway" / "batches"
+        self._rows = rows
+        self._files = files
+        self._callers = callers
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._slots = BatchSlots(settings.batch_concurrency, client.live_requests)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: dict[str, asyncio.Event] = {}
+
+    async def start(self) -> None:
+        batches = await asyncio.to_thread(self._rows.open)
+        await asyncio.to_thread(self._sweep, {batch.id for batch in batches})
+        for batch in batches:
+            self.begin(batch.id)
+
+    async def stop(self) -> None:
+        """Keeps what was answered; lines being answered are asked again at the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def prepare_folder(self, batch_id: str, file: StoredFile) -> None:
+        """The input, as it is now: deleting the file later changes nothing. Blocks."""
+        folder = self._root / batch_id
+        folder.mkdir(mode=0o700, parents=True)
+        os.link(self._files.location(file), folder / "input.jsonl")
+
+    def remove_folder(self, batch_id: str) -> None:
+        """What `take` made. Blocks."""
+        shutil.rmtree(self._root / batch_id, ignore_errors=True)
+
+    def begin(self, batch_id: str) -> None:
+        self._cancelled[batch_id] = asyncio.Event()
+        task = self._tasks[batch_id] = asyncio.create_task(self._supervise(batch_id), name=batch_id)
+        task.add_done_callback(
+            lambda _: (self._tasks.pop(batch_id, None), self._cancelled.pop(batch_id, None))
+        )
+
+    def cancel(self, batch_id: str) -> None:
+        """Ends it soon; its row says "cancelling" already."""
+        if event := self._cancelled.get(batch_id):
+            event.set()
+
+    async def _supervise(self, batch_id: str) -> None:
+        """Until it is over, whatever the disk does in between."""
+        checks = 0
+        while True:
+            try:
+                await self._advance(batch_id)
+                return
+            except (OSError, sqlite3.Error, ValidationCrashed) as error:
+                checks += isinstance(error, ValidationCrashed)
+                if checks == MAX_CHECKS:
+                    logger.error("batch %s: %s", batch_id, error)
+                    await asyncio.to_thread(self._fail, batch_id, "its input file could not be validated")
+                    return
+                logger.error("batch %s: %s; trying again in %.0f s", batch_id, error, RETRY_SECONDS)
+            except Exception as error:
+                logger.exception(
+                    "batch %s", batch_id
+                )  # a worker loop's border: one batch must not end silently
+                await asyncio.to_thread(self._fail, batch_id, type(error).__name__)
+                return
+            await self._clock.sleep(RETRY_SECONDS)
+
+    async def _advance(self, batch_id: str) -> None:
+        batch = await asyncio.to_thread(self._rows.find, batch_id)
+        if batch is None:
+            return
+        folder = self._root / batch_id
+        if batch.state == "validating":
+            batch = await self._validate(batch, folder / "input.jsonl")
+        if batch.state == "in_progress":
+            try:
+                await self._run(batch, folder)
+            except AccessEnded:
+                await asyncio.to_thread(self._rows.change, batch_id, self._end_access)
+        if batch.is_open or batch.state == "failed":
+            await asyncio.to_thread(self._finish, batch_id, folder)
+
+    async def _validate(self, batch: Batch, path: Path) -> Batch:
+        result = await validate_file(
+            "batch",
+            path,
+            endpoint=batch.endpoint,
+            max_lines=self._settings.max_batch_lines,
+            max_line_bytes=self._settings.max_batch_line_bytes,
+        )
+
+        def change(batch: Batch) -> None:
+            batch.model, batch.total = result.properties.get("model", ""), result.lines
+            batch.errors = [error.as_openai() for error in result.errors]
+            if batch.state == "validating":
+                batch.enter("failed" if result.errors else "in_progress", self._now())
+
+        return await asyncio.to_thread(self._rows.change, batch.id, change)
+
+    async def _run(self, batch: Batch, folder: Path) -> None:
+        """Until all is answered, or it is cancelled or out of time."""
+
+        async def save(results: ResultsFile) -> None:
+            def change(batch: Batch) -> None:
+                batch.completed, batch.failed = results.completed, results.failed
+                batch.result_bytes = results.bytes
+
+            await asyncio.to_thread(self._rows.change, batch.id, change)
+
+        workers = self._settings.batch_concurrency
+        run = BatchRun(
+            *(batch, folder, self._callers, self._client, self._slots, self._clock, workers, save),
+            self._settings.min_free_bytes,
+        )
+        work = asyncio.create_task(run.run())
+        ends = [
+            asyncio.create_task(self._cancelled[batch.id].wait()),
+            asyncio.create_task(self._clock.sleep(batch.expires_at - self._now())),
+        ]
+        try:
+            await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, *ends):
+                task.cancel()
+            await asyncio.wait([work, *ends])
+        if not work.cancelled() and (error := work.exception()):
+            raise error
+
+    def _finish(self, batch_id: str, folder: Path) -> None:
+        """Makes files of what there is, and names the end. Each step may be repeated."""
+        batch = self._rows.change(batch_id, self._prepare_files)
+        if batch.state != "failed":
+            is_expired = batch.state == "finalizing" and self._note_expired(batch, folder)
+            results = ResultsFile(folder)
+            results.close()
+            output, errors = split_results(folder)
+            names = ((output, batch.output_file_id, "output"), (errors, batch.error_file_id, "error"))
+            made = {
+                word: self._files.add(
+                    batch.project_id, path, "batch_output", f"{batch.id}_{word}.jsonl", file_id
+                )
+                for path, file_id, word in names
+                if path.stat().st_size
+            }
+
+            def change(batch: Batch) -> None:
+                batch.output_file_id, batch.error_file_id = made.get("output", ""), made.get("error", "")
+                batch.completed, batch.failed = results.completed, results.failed
+                finished = "expired" if is_expired else "completed"
+                batch.enter("cancelled" if batch.state == "cancelling" else finished, self._now())
+
+            self._rows.change(batch_id, change)
+        self.remove_folder(batch_id)
+
+    def _end_access(self, batch: Batch) -> None:
+        """It ends as if it had been cancelled, with what was answered."""
+        message = (
+            "Your access ended while the batch was running: the API key or session that created it was"
+            " revoked, or the permission was removed. The output file has the results up to then."
+        )
+        batch.errors = [{"line": None, "code": "right_ended", "message": message, "param": None}]
+        if batch.state == "in_progress":
+            batch.enter("cancelling", self._now())
+
+    def _prepare_files(self, batch: Batch) -> None:
+        """Their ids are written down before the files are made, so that none is made twice."""
+        if batch.state == "failed":
+            return
+        batch.output_file_id = batch.output_file_id or new_file_id()
+        batch.error_file_id = batch.error_file_id or new_file_id()
+        if batch.state == "in_progress":
+            batch.enter("finalizing", self._now())
+
+    def _note_expired(self, batch: Batch, folder: Path) -> bool:
+        """Whether lines were left over; they become errors."""
+        results = ResultsFile(folder)
+        try:
+            lines = InputLines(folder / "input.jsonl", results)
+            was_expired = "finalizing" in batch.times and batch.times["finalizing"] >= batch.expires_at
+            message = "This request was not processed before the batch expired."
+            while block := lines.read_block():
+                was_expired = True
+                results.append(unanswered(line, "batch_expired", message) for line in block)
+            return was_expired
+        finally:
+            results.close()
+
+    def _fail(self, batch_id: str, reason: str) -> None:
+        def change(batch: Batch) -> None:
+            message = (
+                f"The batch failed with an internal error ({reason}). Create it again, or contact your"
+                " administrator."
+            )
+            batch.errors = [{"line": None, "code": "internal_error", "message": message, "param": None}]
+            batch.enter("failed", self._now())
+
+        self._rows.change(batch_id, change)
+        self.remove_folder(batch_id)
+
+    def _sweep(self, open_ids: set[str]) -> None:
+        for folder in self._root.glob("*"):
+            if folder.name not in open_ids:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp())

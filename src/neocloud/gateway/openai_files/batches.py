@@ -1,0 +1,171 @@
+"""Batches as rows: what was asked, how far it is. Knows nothing of how lines are run."""
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.auth.caller import INVOKE, Caller
+from neocloud.gateway.openai_files.files import Database
+from neocloud.gateway.openai_files.handlers import (
+    Page,
+    unknown_after,
+)
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+OPEN_STATES = ("validating", "in_progress", "finalizing", "cancelling")
+
+
+@dataclass
+class Batch:
+    id: str
+    project_id: str
+    endpoint: str
+    input_file_id: str
+    created_at: int
+    expires_at: int
+    caller: dict[str, Any]
+    """The caller that made the batch. Its rights are checked when each line is sent."""
+    metadata: dict[str, str] = field(default_factory=dict)
+    state: str = "validating"
+    model: str = ""
+    times: dict[str, int] = field(default_factory=dict)
+    """When it came to a state: {"in_progress": 1763769600}."""
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    input_bytes: int = 0
+    result_bytes: int = 0
+    """Bytes of answers that are not in a file yet."""
+    output_file_id: str = ""
+    error_file_id: str = ""
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_STATES
+
+    def enter(self, state: str, now: int) -> None:
+        self.state = state
+        self.times.setdefault(state, now)
+
+
+def new_batch_id() -> str:
+    return f"batch_{secrets.token_hex(12)}"
+
+
+def stored_caller(caller: Caller) -> dict[str, Any]:
+    """As much of a caller as its batch needs later."""
+    projects = sorted(project for project in caller.grants if caller.may(INVOKE, project))
+    return {
+        "subject_id": caller.subject_id,
+        "subject_name": caller.subject_name,
+        "tenant_id": caller.tenant_id,
+        "home_project_id": caller.home_project_id,
+        "projects": projects,
+        "proof": caller.proof,
+    }
+
+
+def batch_caller(batch: Batch) -> Caller:
+    kept = dict(batch.caller)
+    projects = kept.pop("projects")
+    return Caller(**kept, grants={project: frozenset([INVOKE]) for project in projects})
+
+
+class BatchRows:
+    """Blocks: asyncio code calls it in threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, batch: Batch, most_open: int) -> None:
+        with self._database.transaction() as rows:
+            count = "SELECT count(*) FROM batches WHERE project_id = ? AND is_open"
+            if rows.execute(count, (batch.project_id,)).fetchone()[0] >= most_open:
+                raise OpenAiError(
+                    429,
+                    f"The project has {most_open} unfinished batches, which is the limit. Wait until one has"
+                    " finished, or cancel one.",
+                    type="insufficient_quota",
+                    code="too_many_batches",
+                )
+            rows.execute(
+                "INSERT INTO batches (id, project_id, is_open, document) VALUES (?, ?, ?, ?)",
+                (batch.id, batch.project_id, batch.is_open, json.dumps(asdict(batch))),
+            )
+
+    def find(self, batch_id: str) -> Batch | None:
+        with self._database.reading() as rows:
+            return _find(rows, batch_id)
+
+    def change(self, batch_id: str, change: Callable[[Batch], None]) -> Batch:
+        """Reads, changes and writes in one transaction. Raises LookupError."""
+        with self._database.transaction() as rows:
+            batch = _find(rows, batch_id)
+            if batch is None:
+                raise LookupError(f"There is no batch {batch_id!r}.")
+            change(batch)
+            rows.execute(
+                "UPDATE batches SET is_open = ?, document = ? WHERE id = ?",
+                (batch.is_open, json.dumps(asdict(batch)), batch.id),
+            )
+        return batch
+
+    def page(self, project_id: str, page: Page) -> tuple[list[Batch], bool]:
+        where, values = "project_id = ?", [project_id]
+        with self._database.reading() as rows:
+            if page.after:
+                find = "SELECT number FROM batches WHERE id = ? AND project_id = ?"
+                after = rows.execute(find, (page.after, project_id)).fetchone()
+                if after is None:
+                    raise unknown_after(page.after)
+                where, values = f"{where} AND number < ?", [*values, after["number"]]
+            query = f"SELECT document FROM batches WHERE {where} ORDER BY number DESC LIMIT ?"  # nosec B608
+            found = [_from_row(row) for row in rows.execute(query, [*values, page.limit + 1])]
+        return found[: page.limit], len(found) > page.limit
+
+    def open(self) -> list[Batch]:
+        """Of all projects, oldest first."""
+        with self._database.reading() as rows:
+            query = "SELECT document FROM batches WHERE is_open ORDER BY number"
+            return [_from_row(row) for row in rows.execute(query)]
+
+
+def _find(rows: sqlite3.Connection, batch_id: str) -> Batch | None:
+    row = rows.execute("SELECT document FROM batches WHERE id = ?", (batch_id,)).fetchone()
+    return _from_row(row) if row else None
+
+
+def _from_row(row: sqlite3.Row) -> Batch:
+    return Batch(**json.loads(row["document"]))
+
+
+def batch_as_openai(batch: Batch) -> dict[str, Any]:
+    at = batch.times.get
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "model": batch.model or None,
+        "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
+        "input_file_id": batch.input_file_id,
+        "completion_window": "24h",
+        "status": batch.state,
+        "output_file_id": batch.output_file_id or None,
+        "error_file_id": batch.error_file_id or None,
+        "created_at": batch.created_at,
+        "in_progress_at": at("in_progress"),
+        "expires_at": batch.expires_at,
+        "finalizing_at": at("finalizing"),
+        "completed_at": at("completed"),
+        "failed_at": at("failed"),
+        "expired_at": at("expired"),
+        "cancelling_at": at("cancelling"),
+        "cancelled_at": at("cancelled"),
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "metadata": batch.metadata or None,
+    }

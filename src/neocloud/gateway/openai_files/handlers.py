@@ -1,0 +1,178 @@
+"""Turns handlers into routes: who calls is asked first, and every refusal has OpenAI's shape."""
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from neocloud.gateway.api import json_input
+from neocloud.gateway.api.errors import OpenAiError, bad_request, not_authenticated
+from neocloud.gateway.auth.caller import Caller
+from neocloud.gateway.openai_files.batch_client import CallerAuthenticator
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Page:
+    after: str
+    limit: int
+    newest_first: bool
+
+
+def read_page(query: Mapping[str, str], *, limit: int, most: int) -> Page:
+    """From the query of a request."""
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise bad_request(f"Invalid order {order!r}. Use asc or desc.", param="order")
+    given = query.get("limit", str(limit))
+    if not given.isdecimal() or not 1 <= int(given) <= most:
+        raise bad_request(f"Invalid limit {given!r}. Use a number from 1 to {most}.", param="limit")
+    return Page(query.get("after", ""), int(given), order == "desc")
+
+
+def list_response(items: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }
+
+
+def page_of(items: Sequence[T], page: Page, id_of: Callable[[T], str]) -> tuple[Sequence[T], bool]:
+    """The page of a list that is all there, in order already; and whether more follow."""
+    start = 0
+    if page.after:
+        start = next((n for n, item in enumerate(items, 1) if id_of(item) == page.after), -1)
+        if start < 0:
+            raise unknown_after(page.after)
+    return items[start : start + page.limit], len(items) > start + page.limit
+
+
+def unknown_after(after: str) -> OpenAiError:
+    return bad_request(f"Invalid after {after!r}: this list has no such entry.", param="after")
+
+
+logger = logging.getLogger(__name__)
+MAX_BODY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ApiRequest:
+    """A request and whose it is."""
+
+    http: Request
+    caller: Caller
+
+    def project(self, permission: str) -> str:
+        """Where what it makes or lists belongs."""
+        return self.caller.project(self._named_project(), permission)
+
+    def sees(self, permission: str, project_id: str) -> bool:
+        """Whether it may do that to something of the project; when not, that does not exist for it."""
+        return self._named_project() in ("", project_id) and self.caller.may(permission, project_id)
+
+    @property
+    def authorization(self) -> str:
+        return self.http.headers.get("authorization", "")
+
+    @property
+    def client(self) -> str:
+        """The address that the request came from; "" when it is not known."""
+        return self.http.client.host if self.http.client else ""
+
+    def _named_project(self) -> str:
+        return self.http.headers.get("openai-project", "")
+
+    async def body(self) -> dict[str, Any]:
+        """Its JSON object; an empty body is an empty one."""
+        raw = bytearray()
+        async for chunk in self.http.stream():
+            raw += chunk
+            if len(raw) > MAX_BODY_BYTES:
+                raise OpenAiError(
+                    413, f"The request body is larger than the limit of {MAX_BODY_BYTES} bytes."
+                )
+        try:
+            value = json_input.loads(raw) if raw else {}
+        except json_input.InvalidJson as error:
+            raise bad_request(f"The body {error}.", code="invalid_json") from error
+        if not isinstance(value, dict):
+            raise bad_request("The body must be a JSON object.")
+        return value
+
+
+Handler = Callable[[ApiRequest], Awaitable[Response | dict[str, Any]]]
+
+
+def route(method: str, path: str, handler: Handler, callers: CallerAuthenticator) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await _answer(request, handler, callers)
+        except OpenAiError as error:
+            return refusal(error)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except sqlite3.OperationalError as error:
+            logger.error("files.db cannot be written or read: %s", error)
+            message = (
+                "The database of the gateway is not available. Try again, or contact your administrator."
+            )
+            return refusal(OpenAiError(503, message, type="server_error", headers={"Retry-After": "5"}))
+
+    return Route(path, endpoint, methods=[method])
+
+
+async def _answer(request: Request, handler: Handler, callers: CallerAuthenticator) -> Response:
+    authorization = request.headers.get("authorization", "")
+    if not authorization:
+        raise not_authenticated(
+            "You did not provide an API key. Send it in the header `Authorization: Bearer KEY`."
+        )
+    answer = await handler(ApiRequest(request, await callers.authenticate(authorization)))
+    return answer if isinstance(answer, Response) else JSONResponse(answer)
+
+
+def refusal(error: OpenAiError) -> JSONResponse:
+    return JSONResponse(error.body(), status_code=error.status, headers=dict(error.headers))
+
+
+def reject_unknown(body: dict[str, Any], known: set[str]) -> None:
+    for name in body:
+        if name not in known:
+            raise bad_request(
+                f"Unknown parameter {name!r}. Supported parameters: {', '.join(sorted(known))}.",
+                param=name,
+                code="unknown_parameter",
+            )
+
+
+def text(body: dict[str, Any], name: str, *, required: bool = False) -> str:
+    """A string of the body; "" when left out or null."""
+    value = body.get(name)
+    if value is None and not required:
+        return ""
+    if not isinstance(value, str) or (required and not value):
+        raise bad_request(f"{name} must be a non-empty string.", param=name)
+    return value
+
+
+def metadata(body: dict[str, Any]) -> dict[str, str]:
+    """OpenAI's: at most 16 pairs, keys of 64 and values of 512 characters."""
+    given = body.get("metadata") or {}
+    if not isinstance(given, dict) or len(given) > 16:
+        raise bad_request("metadata must be an object with at most 16 pairs.", param="metadata")
+    for key, value in given.items():
+        if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
+            raise bad_request(
+                f"metadata.{key[:64]}: keys are limited to 64 characters, values to strings of 512.",
+                param="metadata",
+            )
+    return given

@@ -1,0 +1,330 @@
+"""Checks files of lines: small ones in a thread, large ones in a process of their own, so that nobody's
+answers wait.
+
+    python -m neocloud.gateway.objects.checking batch PATH '{"endpoint": ...}'
+
+prints the result. It writes nothing and needs nothing but the file.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Self
+
+from neocloud.gateway.api import json_input
+from neocloud.gateway.api.errors import OpenAiError
+
+MAX_ERRORS = 100
+
+
+@dataclass(frozen=True)
+class ValidationError:
+    line: int
+    code: str
+    message: str
+    param: str | None = None
+
+    def as_openai(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class ValidationResult:
+    """Errors that refuse the file, and what else is worth knowing of it."""
+
+    errors: list[ValidationError] = field(default_factory=list)
+    total_errors: int = 0
+    lines: int = 0
+    properties: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, line: int, code: str, message: str, param: str | None = None) -> None:
+        self.total_errors += 1
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(ValidationError(line, code, message, param))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        values = json.loads(text)
+        errors = [ValidationError(**error) for error in values.pop("errors")]
+        return cls(errors=errors, **values)
+
+
+def read_json_objects(
+    path: Path, result: ValidationResult, max_line_bytes: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file with their line numbers. Blank lines are passed over, others that are no
+    objects are errors."""
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(max_line_bytes + 1):
+            number += 1
+            if len(raw) > max_line_bytes:
+                result.add(number, "line_too_long", f"Line {number} is longer than {max_line_bytes} bytes.")
+                return
+            value = _parse_object(raw, number, result)
+            if value is not None:
+                result.lines += 1
+                yield number, value
+
+
+def _parse_object(raw: bytes, number: int, result: ValidationResult) -> dict[str, Any] | None:
+    try:
+        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        if not line.strip():
+            return None
+        value = json_input.loads(line.encode())
+    except UnicodeDecodeError as error:
+        found = f"Line {number} is not UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1})."
+        result.add(number, "invalid_utf8", found)
+        return None
+    except json_input.InvalidJson as error:
+        result.add(number, "invalid_json_line", f"Line {number} {error.of_line}.")
+        return None
+    if isinstance(value, dict):
+        return value
+    result.add(number, "invalid_json_line", f"Line {number} must be a JSON object.")
+    return None
+
+
+MAX_CUSTOM_ID = 512
+
+
+def validate_batch_file(
+    path: Path, endpoint: str, *, max_lines: int, max_line_bytes: int
+) -> ValidationResult:
+    """Errors by line; `properties` has the model that all lines name."""
+    result = ValidationResult()
+    first_lines: dict[bytes, int] = {}
+    for number, line in read_json_objects(path, result, max_line_bytes):
+        if result.lines > max_lines:
+            found = f"The file has more than {max_lines} requests, which is the limit of a batch. Split it."
+            result.add(number, "too_many_requests", found)
+            break
+        _check_id(line.get("custom_id"), number, first_lines, result)
+        _check_request(line, number, endpoint, result)
+    if not result.lines and not result.errors:
+        result.add(1, "empty_file", "The file has no requests.")
+    return result
+
+
+def _check_id(custom_id: Any, number: int, first_lines: dict[bytes, int], result: ValidationResult) -> None:
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
+        result.add(
+            number,
+            "invalid_custom_id",
+            f"Line {number}: custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters.",
+            "custom_id",
+        )
+        return
+    digest = blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+    first = first_lines.setdefault(digest, number)
+    if first != number:
+        found = f"Line {number}: custom_id {custom_id[:80]!r} is not unique; line {first} has it too."
+        result.add(number, "duplicate_custom_id", found, "custom_id")
+
+
+def _check_request(line: dict[str, Any], number: int, endpoint: str, result: ValidationResult) -> None:
+    if line.get("method") != "POST":
+        result.add(number, "invalid_method", f'Line {number}: method must be "POST".', "method")
+    if line.get("url") != endpoint:
+        found = f"Line {number}: url is {str(line.get('url'))[:80]!r}, but the batch is for {endpoint}."
+        result.add(number, "mismatched_url", found, "url")
+    body = line.get("body")
+    if not isinstance(body, dict):
+        result.add(number, "invalid_body", f"Line {number}: body must be an object.", "body")
+        return
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        result.add(number, "missing_model", f"Line {number}: body.model must be a model name.", "body.model")
+    elif result.properties.setdefault("model", model) != model:
+        before = result.properties["model"]
+        found = f"Line {number} uses the model {model[:80]!r}, earlier lines {before[:80]!r}; use one model."
+        result.add(number, "mismatched_model", found, "body.model")
+    if body.get("stream"):
+        result.add(
+            number, "stream_in_batch", f"Line {number}: streaming is not supported in batches.", "body.stream"
+        )
+
+
+ROLES = ("system", "user", "assistant")
+MAX_LINE_BYTES = 64 << 20
+MAX_LINES = 5_000_000
+KINDS = {"messages": ("messages",), "prompt": ("prompt", "completion"), "text": ("text",)}
+
+
+def validate_training_file(path: Path) -> ValidationResult:
+    """`properties`: the kind of its lines, how many are duplicates, and their lengths in characters."""
+    result = ValidationResult(properties={"kind": ""})
+    lengths: list[int] = []
+    seen: set[bytes] = set()
+    for number, line in read_json_objects(path, result, MAX_LINE_BYTES):
+        if result.lines > MAX_LINES:
+            result.add(number, "too_many_lines", f"The file has more than {MAX_LINES} lines. Split it.")
+            break
+        try:
+            content = _line_texts(line, result)
+        except ValueError as error:
+            result.add(number, "invalid_training_line", f"Line {number}: {error}")
+            continue
+        lengths.append(sum(map(len, content)))
+        seen.add(blake2b("\0".join(content).encode("utf-8", "surrogatepass"), digest_size=12).digest())
+    if not lengths and not result.errors:
+        result.add(1, "empty_file", "The file has no lines to train on.")
+    result.properties.update(duplicates=len(lengths) - len(seen), characters=_spread(lengths))
+    return result
+
+
+def _line_texts(line: dict[str, Any], result: ValidationResult) -> list[str]:
+    """The texts of a line. Raises ValueError that says what is wrong."""
+    kind = next((kind for kind in KINDS if kind in line), "")
+    if not kind:
+        raise ValueError("has none of `messages`, `prompt` with `completion`, or `text`")
+    result.properties["kind"] = result.properties["kind"] or kind
+    if result.properties["kind"] != kind:
+        raise ValueError(
+            f"has `{kind}`, but earlier lines have `{result.properties['kind']}`;"
+            " all lines must have one format"
+        )
+    if kind == "messages":
+        return conversation(line["messages"])
+    for name in KINDS[kind]:
+        if not isinstance(line.get(name), str) or not line[name].strip():
+            raise ValueError(f"`{name}` must be a non-empty string")
+    return [line[name] for name in KINDS[kind]]
+
+
+def conversation(messages: Any) -> list[str]:
+    if not isinstance(messages, list) or not messages:
+        raise ValueError("`messages` must be a list with at least one message")
+    roles: list[str] = []
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, dict):
+            raise ValueError(f"message {number} is not an object")
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            raise ValueError(f"message {number} has role {role!r}, known roles are {', '.join(ROLES)}")
+        if not isinstance(content, str) or not content.strip():
+            raise ValueError(f"message {number} ({role}) has no content")
+        roles.append(role)
+    turns = roles[1:] if roles[0] == "system" else roles
+    if turns != [("user", "assistant")[number % 2] for number in range(len(turns))]:
+        found = ", ".join(roles[:20])
+        raise ValueError(
+            f"roles must be an optional system, then alternating user and assistant; found {found}"
+        )
+    if not turns or turns[-1] != "assistant":
+        raise ValueError("the last message must have the role assistant: it is what the model learns")
+    return [message["content"] for message in messages]
+
+
+def _spread(lengths: list[int]) -> dict[str, int]:
+    if not lengths:
+        return {}
+    ordered = sorted(lengths)
+    at = {"min": 0, "p50": len(ordered) // 2, "p95": len(ordered) * 95 // 100, "max": len(ordered) - 1}
+    return {**{name: ordered[index] for name, index in at.items()}, "sum": sum(ordered)}
+
+
+VALIDATORS: dict[str, Callable[..., ValidationResult]] = {
+    "batch": validate_batch_file,
+    "training": validate_training_file,
+}
+SMALL_BYTES = 256 << 10
+MAX_PROCESSES = 2
+MAX_WAITING = 16
+"""Checks that callers wait for, beside those that run."""
+AGAIN_SECONDS = 10
+MEMORY_BYTES = 2 << 30
+CPU_SECONDS = 1800
+"""Five gigabytes of lines take some three minutes."""
+LIMITS = {
+    resource.RLIMIT_AS: MEMORY_BYTES,
+    resource.RLIMIT_CPU: CPU_SECONDS,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_NOFILE: 32,
+    resource.RLIMIT_CORE: 0,
+}
+"""Resource limits of one checker process, which reads one file and writes to a pipe."""
+
+
+class ValidationCrashed(Exception):
+    """The checker itself ended badly; says nothing of the file."""
+
+
+async def validate_file(kind: str, path: Path, **options: Any) -> ValidationResult:
+    """Raises ValidationCrashed, or OSError where the file is gone."""
+    if (await asyncio.to_thread(path.stat)).st_size <= SMALL_BYTES:
+        return await asyncio.to_thread(VALIDATORS[kind], path, **options)
+    async with _SLOTS:
+        return await _validate_in_process(kind, path, options)
+
+
+def require_validation_slot() -> None:
+    """For checks that a caller waits for. Raises OpenAiError 429 where too many wait already."""
+    if _SLOTS.waiting >= MAX_WAITING:
+        raise OpenAiError(
+            429,
+            "Too many files are being validated at the moment. Try again later.",
+            type="requests",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(AGAIN_SECONDS)},
+        )
+
+
+class _Slots:
+    """A semaphore that knows how many wait for it."""
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+        self.waiting = 0
+
+    async def __aenter__(self) -> None:
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
+
+
+_SLOTS = _Slots(MAX_PROCESSES)
+
+
+async def _validate_in_process(kind: str, path: Path, options: Mapping[str, Any]) -> ValidationResult:
+    words = [sys.executable, "-m", __name__, kind, str(path), json.dumps(options)]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+    try:
+        found, complaint = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise ValidationCrashed(
+            f"the check of {path.name} ended with {process.returncode}: {complaint[-500:]!r}"
+        )
+    return ValidationResult.from_json(found)
+
+
+def main(words: list[str]) -> None:
+    os.nice(10)  # answers to others go first
+    for limited, most in LIMITS.items():
+        resource.setrlimit(limited, (most, most))
+    kind, path, options = words
+    sys.stdout.write(VALIDATORS[kind](Path(path), **json.loads(options)).to_json())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

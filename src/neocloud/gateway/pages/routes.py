@@ -1,0 +1,145 @@
+"""Signing in at the page: by a one-time code that `neo chat` fetched, or by an API key; and out again."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from neocloud.core.clock import Clock
+from neocloud.gateway.api import json_input
+from neocloud.gateway.api.errors import OpenAiError, bad_request, not_authenticated
+from neocloud.gateway.auth.authentication import Authenticator
+from neocloud.gateway.auth.caller import INVOKE, Caller
+from neocloud.gateway.pages import assets
+from neocloud.gateway.pages.sessions import (
+    CODE_SECONDS,
+    PATH,
+    Sessions,
+    delete_session_cookie,
+    require_local,
+    require_same_origin,
+    session_id,
+    session_token,
+    set_session_cookie,
+)
+
+MAX_BODY_BYTES = 64 * 1024
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Route]:
+    async def create_link(request: Request) -> Response:
+        """For who already has a token: what `neo chat` makes its link of."""
+        authorization = request.headers.get("authorization", "")
+        await authenticator.authenticate(authorization)
+        code = sessions.new_code(authorization.partition(" ")[2].strip())
+        answer = {"object": "chat.link", "code": code, "expires_in": CODE_SECONDS}
+        return JSONResponse(answer, 201, NO_STORE)
+
+    async def sign_in(request: Request) -> Response:
+        require_local(request)
+        require_same_origin(request)
+        asked = await _fields(request)
+        token = sessions.redeem_code(asked["code"]) if asked.get("code") else asked.get("key", "").strip()
+        if not token:
+            raise not_authenticated(
+                "This link was already used or has expired. Run `neo chat` again for a new one."
+                if asked.get("code")
+                else "The API key is missing. Paste an API key, or run `neo chat`."
+            )
+        caller = await authenticator.authenticate(f"Bearer {token}")
+        response = JSONResponse(_session_body(caller), 201, NO_STORE)
+        sessions.end(session_id(request))
+        set_session_cookie(response, request, sessions.new_session(token))
+        return response
+
+    async def who(request: Request) -> Response:
+        require_local(request)
+        caller = await authenticator.authenticate(f"Bearer {session_token(request, sessions)}")
+        return JSONResponse(_session_body(caller), headers=NO_STORE)
+
+    async def sign_out(request: Request) -> Response:
+        require_local(request)
+        require_same_origin(request)
+        sessions.end(session_id(request))
+        response = Response(status_code=204, headers=NO_STORE)
+        delete_session_cookie(response, request)
+        return response
+
+    return [
+        Route("/v1/chat/links", create_link, methods=["POST"]),
+        Route(f"{PATH}/session", sign_in, methods=["POST"]),
+        Route(f"{PATH}/session", who, methods=["GET"]),
+        Route(f"{PATH}/session", sign_out, methods=["DELETE"]),
+    ]
+
+
+def _session_body(caller: Caller) -> dict[str, Any]:
+    projects = [project for project in caller.grants if caller.may(INVOKE, project)]
+    return {
+        "name": caller.subject_name or caller.subject_id,
+        "projects": sorted(projects),
+        "home_project": caller.home_project_id,
+    }
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise OpenAiError(413, f"The request body is larger than the limit of {MAX_BODY_BYTES} bytes.")
+    try:
+        fields = json_input.loads(body)
+    except json_input.InvalidJson:
+        fields = None
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        raise bad_request("The body must be a JSON object with the string code or key.", code="invalid_json")
+    return fields
+
+
+PASSED_ON = {"/v1/chat/completions": "POST", "/v1/models": "GET"}
+_NOT_PASSED = (b"cookie", b"authorization")
+
+
+class ForwardToGateway:
+    """To `gateway`, as if it had been sent there with the caller's token."""
+
+    def __init__(self, gateway: ASGIApp, sessions: Sessions) -> None:
+        self._gateway = gateway
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        require_local(request)
+        if request.method != "GET":
+            require_same_origin(request)
+        token = session_token(request, self._sessions)
+        path = scope["path"].removeprefix(PATH)
+        headers = [header for header in scope["headers"] if header[0] not in _NOT_PASSED]
+        headers.append((b"authorization", f"Bearer {token}".encode()))
+        inner = {**scope, "path": path, "raw_path": path.encode(), "headers": headers}
+        await self._gateway(inner, receive, send)
+
+
+def forwarding_routes(gateway: ASGIApp, sessions: Sessions) -> list[Route]:
+    pass_on = ForwardToGateway(gateway, sessions)
+    return [Route(PATH + path, pass_on, methods=[method]) for path, method in PASSED_ON.items()]
+
+
+class Pages:
+    """`gateway` is the application that these routes are part of."""
+
+    def __init__(self, authenticator: Authenticator, gateway: ASGIApp, clock: Clock) -> None:
+        self._authenticator = authenticator
+        self._gateway = gateway
+        self.sessions = Sessions(clock)
+
+    def routes(self) -> list[Route]:
+        return [
+            *assets.routes(),
+            *sign_in_routes(self._authenticator, self.sessions),
+            *forwarding_routes(self._gateway, self.sessions),
+        ]

@@ -1,0 +1,1 @@
+"""From a model request to a replica and back."""

@@ -1,0 +1,190 @@
+"""ClientConnections to engines: one request at a time on each, kept for the next.
+
+A small client of its own, as the general ones cost more than the rest of the gateway together (rfd 0014). It
+speaks HTTP/1.1 to an address, passes bodies as bytes, holds back the sender when the reader is slow, and
+knows nothing of models.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from contextlib import suppress
+
+import httptools
+
+HIGH_WATER = 256 * 1024
+"""Bytes of an answer that may wait for their reader; beyond it the engine is not read from."""
+CONNECT_SECONDS = 5.0
+MAX_IDLE = 256
+"""ClientConnections kept for one replica while unused."""
+
+
+class ReplicaFailed(Exception):
+    """The replica did not answer. `was_sent`: it may have begun to work on the request."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
+class Connection(asyncio.Protocol):
+    """Use: `send`, then `head`, then `read` until it gives b""; then back to the pool, or `abort`."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.is_open = False
+        self.is_reused = False
+        self._changed: asyncio.Future[None] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+        self.may_be_reused = False
+        self._has_head = False
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._is_paused = False
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.abort()
+        self._wake()
+
+    def eof_received(self) -> None:
+        """An answer without a length ends with the connection."""
+        if self._has_head and not self.is_complete and not self._has_length():
+            self.is_complete = True
+        self._wake()
+
+    def _has_length(self) -> bool:
+        return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    # What the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        if status < 200:  # 100 Continue: the answer itself follows
+            self.headers = []
+            return
+        self.status = status
+        self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+        self._size += len(body)
+        if self._size > HIGH_WATER and not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._has_head:
+            self.is_complete = True
+            self.may_be_reused = self.parser.should_keep_alive()
+
+    # What the proxy calls
+
+    def send(self, data: bytes) -> None:
+        """Raises ReplicaFailed when the connection has ended, of which its reader may not have heard yet."""
+        self._reset()
+        try:
+            self.transport.write(data)
+        except RuntimeError as error:  # uvloop's word for a handle that is closed
+            raise ReplicaFailed("the connection ended before the request", was_sent=True) from error
+
+    async def head(self) -> int:
+        """The status, once the headers are there."""
+        while not self._has_head:
+            if not self.is_open:
+                raise ReplicaFailed("the connection ended before an answer", was_sent=True)
+            await self._change()
+        return self.status
+
+    async def read(self) -> bytes:
+        """All that has come; b"" at the end of the answer."""
+        while not self._chunks:
+            if self.is_complete:
+                return b""
+            if not self.is_open:
+                raise ReplicaFailed("the connection ended within an answer", was_sent=True)
+            await self._change()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._size = 0
+        if self._is_paused:
+            self._is_paused = False
+            with suppress(RuntimeError):  # it closed meanwhile
+                self.transport.resume_reading()
+        return data
+
+    def abort(self) -> None:
+        """End it at once: the engine sees that nobody listens and stops computing."""
+        self.is_open = False
+        self.transport.abort()
+
+    async def _change(self) -> None:
+        self._changed = asyncio.get_running_loop().create_future()
+        try:
+            await self._changed
+        finally:
+            self._changed = None
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+class ConnectionPool:
+    """Unused connections by address."""
+
+    def __init__(self) -> None:
+        self._idle: defaultdict[str, deque[Connection]] = defaultdict(deque)
+
+    async def acquire(self, address: str, *, fresh: bool = False) -> Connection:
+        idle = self._idle[address]
+        while idle and not fresh:
+            connection = idle.pop()
+            if connection.is_open and not connection.transport.is_closing():
+                connection.is_reused = True
+                return connection
+        host, _, port = address.rpartition(":")
+        opening = asyncio.get_running_loop().create_connection(Connection, host.strip("[]"), int(port))
+        try:
+            _, connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
+        except OSError as error:  # TimeoutError is one
+            raise ReplicaFailed(f"no connection: {error or 'timed out'}", was_sent=False) from error
+        return connection
+
+    def release(self, address: str, connection: Connection) -> None:
+        idle = self._idle[address]
+        is_clean = connection.is_complete and connection.may_be_reused and connection.is_open
+        if is_clean and len(idle) < MAX_IDLE:
+            idle.append(connection)
+        else:
+            connection.abort()
+
+    def keep_only(self, addresses: set[str]) -> None:
+        """Close what is held for replicas that are gone."""
+        for address in self._idle.keys() - addresses:
+            for connection in self._idle.pop(address):
+                connection.abort()
+
+    def close(self) -> None:
+        self.keep_only(set())

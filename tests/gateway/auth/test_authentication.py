@@ -1,0 +1,128 @@
+"""AIS-01, AIS-03: keys are remembered for seconds, minutes while nobody can be asked, and never kept."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neocloud.core import contract
+from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.auth.authentication import Authenticator
+from neocloud.gateway.control_plane import ControlPlaneUnavailable, InvalidToken
+from neocloud.gateway.settings import GatewaySettings
+from neocloud.testing.clock import FakeClock
+
+SETTINGS = GatewaySettings(Path("/nowhere"), "127.0.0.1:1")
+
+
+class ControlPlane:
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_away = False
+        self.entry = {"good"}
+
+    async def admit(self, token: str = "", *, proof: str = "") -> Any:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise ControlPlaneUnavailable("away")
+        if token not in self.entry:
+            raise InvalidToken
+        return contract.message("neocloud.inference.v1.AdmitResponse")(subject_id="s", tenant_id="t")
+
+    async def list_routes(self, version: str, wait_seconds: int) -> Any: ...
+
+    async def report(self, items: Sequence[Any]) -> None: ...
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def plane() -> ControlPlane:
+    return ControlPlane()
+
+
+@pytest.fixture
+def authenticator(plane: ControlPlane, clock: FakeClock) -> Authenticator:
+    return Authenticator(plane, SETTINGS, clock)
+
+
+async def status_of(authenticator: Authenticator, header: str) -> int:
+    try:
+        await authenticator.authenticate(header)
+    except OpenAiError as error:
+        assert "good" not in error.message
+        return error.status
+    return 200
+
+
+async def test_many_requests_ask_once(authenticator: Authenticator, plane: ControlPlane) -> None:
+    callers = await asyncio.gather(*(authenticator.authenticate("Bearer good") for _ in range(50)))
+    assert {caller.tenant_id for caller in callers} == {"t"}
+    await authenticator.authenticate("bearer good")
+    assert plane.asked == 1
+
+
+async def test_a_revoked_key_ends_within_seconds(
+    authenticator: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    assert await status_of(authenticator, "Bearer good") == 200
+    plane.entry.clear()
+    await clock.advance(SETTINGS.admit_seconds + 0.1)
+    assert await status_of(authenticator, "Bearer good") == 401
+
+
+async def test_it_asks_early_so_that_nobody_waits(
+    authenticator: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    await authenticator.authenticate("Bearer good")
+    await clock.advance(SETTINGS.admit_seconds * 0.6)
+    await authenticator.authenticate("Bearer good")
+    while plane.asked < 2 or authenticator._lookups:
+        await asyncio.sleep(0)
+    await clock.advance(SETTINGS.admit_seconds * 0.6)  # more than its whole time since the first answer
+    plane.is_away = True
+    assert await status_of(authenticator, "Bearer good") == 200
+
+
+async def test_the_last_word_holds_for_minutes_while_nobody_can_be_asked(
+    authenticator: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    await authenticator.authenticate("Bearer good")
+    plane.is_away = True
+    await clock.advance(SETTINGS.admit_away_seconds - 1)
+    assert await status_of(authenticator, "Bearer good") == 200
+    assert await status_of(authenticator, "Bearer other") == 503
+    await clock.advance(2)
+    assert await status_of(authenticator, "Bearer good") == 503
+    plane.is_away = False
+    assert await status_of(authenticator, "Bearer good") == 200
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic good", "good", "Bearer " + "x" * 20_000])
+async def test_no_key_is_401_without_asking(
+    authenticator: Authenticator, plane: ControlPlane, header: str
+) -> None:
+    assert await status_of(authenticator, header) == 401
+    assert plane.asked == 0
+
+
+async def test_a_wrong_key_is_not_asked_for_each_time(
+    authenticator: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    for _ in range(5):
+        assert await status_of(authenticator, "Bearer bad") == 401
+    assert plane.asked == 1
+    plane.entry.add("bad")
+    await clock.advance(2.1)
+    assert await status_of(authenticator, "Bearer bad") == 200
+
+
+async def test_tokens_are_not_kept(authenticator: Authenticator) -> None:
+    await authenticator.authenticate("Bearer good")
+    assert "good" not in repr(vars(authenticator))
