@@ -19,14 +19,15 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from neocloud.core.clock import Clock
-from neocloud.core.osfiles import HeldLock, Locked, take_lock
+from neocloud.core.osfiles import HeldLock
+from neocloud.gateway import sqlite_file
 from neocloud.gateway.metering import ledger_tables
 from neocloud.gateway.metering.ledger_tables import HOUR_MS, LedgerError, RequestEnd, Reservation
 
@@ -121,7 +122,7 @@ class Ledger:
         if not batch:
             return
         try:
-            with transaction(self._connection):
+            with sqlite_file.transaction(self._connection):
                 _write(self._connection, batch)
         except sqlite3.Error as error:
             self._keep(batch, error)
@@ -150,7 +151,7 @@ class Ledger:
             return
         before = (now - self._keep_ms) // HOUR_MS * HOUR_MS
         try:
-            with transaction(self._connection):
+            with sqlite_file.transaction(self._connection):
                 is_more = ledger_tables.aggregate_hour(self._connection, before)
         except sqlite3.Error as error:
             logger.warning("Old rows of the ledger could not be summed up: %s", error)
@@ -161,48 +162,28 @@ class Ledger:
             self._condensed_at = now
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-
-
 def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledger:
     """Makes it, or goes on with it. Raises LedgerError: another process has it, or it cannot be read."""
     with ExitStack() as undo:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = _locked(path.with_name(path.name + ".lock"))
+            lock = sqlite_file.lock_file(path)
             undo.callback(lock.release)
             if path.exists():
                 ledger_tables.check_file(path)
-            connection = ledger_tables.connect(path)
+            connection = sqlite_file.open_file(path, ledger_tables.MIGRATIONS, timeout_seconds=5)
             undo.callback(connection.close)
-            ledger_tables.upgrade(connection, path)
-            with transaction(connection):
+            with sqlite_file.transaction(connection):
                 interrupted = ledger_tables.close_interrupted(connection, _milliseconds(clock))
             ledger = Ledger(connection, lock, clock, keep_days)
+        except sqlite_file.SqliteFileError as error:
+            raise LedgerError(str(error)) from error
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"The ledger {path} cannot be opened: {error}. Is the disk full?") from error
         undo.pop_all()
     if interrupted:
         logger.warning("%d requests were interrupted; charged is their input as estimated.", interrupted)
     return ledger
-
-
-def _locked(path: Path) -> HeldLock:
-    try:
-        return take_lock(path)
-    except Locked:
-        raise LedgerError(
-            f"Another gateway uses {path.with_suffix('')}. Wait until it has exited, or stop it."
-        ) from None
 
 
 def _write(connection: sqlite3.Connection, batch: list[_Item]) -> None:
@@ -223,7 +204,10 @@ def _as_refused(item: _Item) -> _Item:
 
 def _tell(done: "Future[None]", error: LedgerUnavailable | None) -> None:
     with suppress(InvalidStateError):
-        done.set_exception(error) if error else done.set_result(None)
+        if error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
 
 
 def _milliseconds(clock: Clock) -> int:

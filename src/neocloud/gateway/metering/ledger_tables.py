@@ -89,25 +89,6 @@ MIGRATIONS = (
 """From the version of its index to the next. `spent.amount`: 1e-14 dollars as text: beyond 64 bits."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """The one connection that writes. What was committed survives a power cut."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
-
-
-def upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise LedgerError(
-            f"{path} was written by a newer release (schema version {version}; this release supports up to"
-            f" {len(MIGRATIONS)}). Start that release, or restore a backup."
-        )
-    for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        connection.executescript(f"BEGIN IMMEDIATE;{script};PRAGMA user_version = {number};COMMIT;")
-
-
 def check_file(path: Path) -> None:
     """Raises LedgerError for a file that is no ledger."""
     try:

@@ -22,11 +22,12 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from neocloud.core.clock import Clock, SystemClock
+from neocloud.gateway import sqlite_file
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.openai_files.handlers import Page, unknown_after
 
-VERSION = 1
-SCHEMA = """
+MIGRATIONS = (
+    """
 CREATE TABLE files (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -47,38 +48,29 @@ CREATE TABLE batches (
 );
 CREATE INDEX batches_of_project ON batches (project_id, number);
 CREATE INDEX open_batches ON batches (project_id) WHERE is_open;
-"""
-
-
-class DatabaseTooNew(Exception):
-    """Written by a newer release; the message says what to do."""
+""",
+)
 
 
 class Database:
+    """The rows of files and batches in `<home>/gateway/files.db`.
+
+    Threads take turns on one connection; the process of the control plane has another one. Transactions are
+    short and hold no bytes of files.
+    """
+
     def __init__(self, path: Path) -> None:
-        self._path = path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._turn = threading.Lock()
-        self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite_file.open_file(path, MIGRATIONS, timeout_seconds=30)
         self._connection.row_factory = sqlite3.Row
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        with self.transaction() as rows:
-            self._upgrade(rows)
         path.chmod(0o600)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """For writing: alone in it, here and in other processes; undone when an exception leaves it."""
-        with self._turn:
-            connection = self._connection
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+        """Write alone, in this and all processes; an exception undoes the transaction."""
+        with self._turn, sqlite_file.transaction(self._connection):
+            yield self._connection
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -88,18 +80,6 @@ class Database:
     def close(self) -> None:
         with self._turn:
             self._connection.close()
-
-    def _upgrade(self, rows: sqlite3.Connection) -> None:
-        found = rows.execute("PRAGMA user_version").fetchone()[0]
-        if found > VERSION:
-            raise DatabaseTooNew(
-                f"{self._path} was written by a newer release (schema version {found}; this release supports"
-                f" up to {VERSION}). Start that release, or restore a backup."
-            )
-        if found == 0:
-            for statement in SCHEMA.split(";"):
-                rows.execute(statement)
-            rows.execute(f"PRAGMA user_version = {VERSION}")
 
 
 _USED = """
