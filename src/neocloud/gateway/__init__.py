@@ -1,7 +1,7 @@
-"""The OpenAI-compatible data plane: a process of its own, one port.
+"""The OpenAI-compatible data plane: one process, one port.
 
-Speaks with the control plane only through `neocloud.inference.v1.GatewayService` and, on behalf of callers,
-with their own tokens. Goes on serving what it knows when the control plane is away. Owns its files:
+It calls the control plane through `neocloud.inference.v1.GatewayService`, and with the tokens of callers on
+their behalf. It keeps serving known models while the control plane is not reachable, and owns the folder
 `<home>/gateway/`.
 """
 

@@ -1,4 +1,5 @@
-"""python -m neocloud.gateway: started by the control plane, and left alone by its restarts."""
+"""Run the gateway: `python -m neocloud.gateway`. The control plane starts it; it outlives restarts of the
+control plane."""
 
 import argparse
 import asyncio
@@ -27,11 +28,11 @@ from neocloud.gateway.settings import DEFAULT_PORT, GatewaySettings
 
 BACKLOG = 2048
 CHECK_TICKS = 10
-"""Ticks of a tenth of a second between two looks at all connections."""
+"""Check all connections once in so many ticks of a tenth of a second."""
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
-    """Bound before anything else is done, so that two gateways do not fight over one port."""
+    """Bind the port before anything else is done, so that two gateways cannot compete for it."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,7 +47,8 @@ def listen(settings: GatewaySettings) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Ends by returning: uvicorn's own dies of the signal again, before the ledger is closed."""
+    """A server that returns when it has stopped. uvicorn's own raises the signal again before the ledger
+    is closed."""
 
     def __init__(self, config: uvicorn.Config, connections: ClientConnections) -> None:
         super().__init__(config)
@@ -88,7 +90,8 @@ def server(app: GatewayApp, settings: GatewaySettings) -> Server:
 logger = logging.getLogger("neocloud.gateway")
 
 SWITCH_SECONDS = 0.0005
-"""The ledger's thread gives way to the loop so soon; with Python's own 5 ms, requests would wait for it."""
+"""Switch interval of Python threads. With the default of 5 ms, requests would wait for the thread of the
+ledger."""
 NUMBERS = (
     *("max_subject_requests", "max_requests", "max_subject_bytes", "max_bytes"),
     *("max_connections", "max_address_connections"),
@@ -97,7 +100,7 @@ NUMBERS = (
 )
 """Settings that are options of the same name."""
 COLLECT_AFTER = 20_000
-"""OpenAiFiles. Answers leave hardly any cycles behind."""
+"""Allocated objects between garbage collections. Requests leave hardly any cycles behind."""
 
 
 async def serve(settings: GatewaySettings) -> None:

@@ -1,4 +1,4 @@
-"""Puts the parts of the gateway together: the only file here that knows them all."""
+"""Build the gateway from its components."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ from neocloud.gateway_key import gateway_key_file
 
 
 class OpenAiFiles:
-    """`api` is the control plane's address, where fine-tuning jobs are asked for."""
+    """Files, batches and fine-tuning jobs. `api` is the address of the control plane."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class OpenAiFiles:
 
     @property
     def app(self) -> Starlette:
-        """The same as an ASGI application of its own; what it has not is refused as OpenAI does."""
+        """The same routes as an ASGI application of their own."""
         return Starlette(routes=self.routes(), exception_handlers={404: _unknown_path, 405: _unknown_method})
 
     async def start(self) -> None:
-        """Removes what a crash left, and goes on with the batches that were running."""
+        """Remove what a crash left behind, and resume unfinished batches."""
         await asyncio.to_thread(self.files.sweep)
         await self._runner.start()
 
     async def stop(self) -> None:
-        """Leaves batches to the next start."""
+        """Stop running batches; the next start resumes them."""
         await self._runner.stop()
         if isinstance(self._calls, GrpcCallerApi):
             await self._calls.close()
@@ -98,7 +98,7 @@ async def _unknown_method(request: Request, error: Exception) -> Response:
 
 
 class Gateway:
-    """`app` is what is served, within `running`."""
+    """A gateway. `app` is served within `running`."""
 
     def __init__(
         self, settings: GatewaySettings, control_plane: ControlPlane, ledger: Ledger, clock: Clock

@@ -1,4 +1,4 @@
-"""The three calls of GatewayService, over gRPC. The only file here that talks to the control plane."""
+"""Calls of the control plane over gRPC: those of the gateway itself, and those on behalf of a caller."""
 
 import logging
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ class InvalidToken(Exception):
 
 
 class ControlPlaneUnavailable(Exception):
-    """It did not answer, or not in a way that says something about the caller."""
+    """The control plane did not respond, or its error says nothing about the caller."""
 
 
 class ControlPlane(Protocol):
     async def admit(self, token: str = "", *, proof: str = "") -> Any:
-        """AdmitResponse. Raises InvalidToken, ControlPlaneUnavailable."""
+        """Return an AdmitResponse. Raises InvalidToken, ControlPlaneUnavailable."""
         ...
 
     async def list_routes(self, version: str, wait_seconds: int) -> Any:
-        """ListRoutesResponse. Raises ControlPlaneUnavailable."""
+        """Return a ListRoutesResponse. Raises ControlPlaneUnavailable."""
         ...
 
     async def report(self, items: Sequence[Any]) -> None:
-        """Traffic messages. Raises ControlPlaneUnavailable."""
+        """Send Traffic messages. Raises ControlPlaneUnavailable."""
         ...
 
 
@@ -85,7 +85,7 @@ class GrpcControlPlane:
         return await unary(message, metadata=((KEY_HEADER, self._key()),), timeout=seconds)
 
     def _key(self) -> str:
-        """Read each time: few calls, and a new control plane may have made a new one."""
+        """Read the key for each call: calls are few, and a new control plane may have created a new key."""
         try:
             return self._key_file.read_text().strip()
         except OSError as error:
@@ -111,8 +111,11 @@ Code = grpc.StatusCode
 
 class CallerApi(Protocol):
     async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
-        """`path` is "package.Service/Method"; the request in the contract's JSON form; `client` the address
-        that the audit log is to name. Raises OpenAiError."""
+        """Call a method with the token of the caller. Raises OpenAiError.
+
+        `path` is "package.Service/Method", `request` the JSON form of the message, `client` the
+        address of the client for the audit log.
+        """
         ...
 
 
@@ -141,7 +144,8 @@ class GrpcCallerApi:
             raise grpc_error_as_openai(error) from error
 
     def _about(self, client: str) -> tuple[tuple[str, str], ...]:
-        """Where the client is, and the key beside which that is believed. A call counts without them, too."""
+        """Return headers with the address of the client, and the key that makes the control plane
+        trust it. They are optional."""
         try:
             key = self._key_file.read_text().strip()
         except OSError as error:
@@ -197,7 +201,8 @@ _STATUS = {
 
 
 def _param(details: Any) -> str | None:
-    """The first wrong field, as OpenAI's clients know it: `spec.hyperparameters.n_epochs` is `n_epochs`."""
+    """Return the first invalid field as OpenAI clients know it: `spec.hyperparameters.n_epochs` is
+    `n_epochs`."""
     for detail in details:
         if detail.WhichOneof("details") == "bad_request":
             for violation in detail.bad_request.violations:

@@ -1,6 +1,6 @@
-"""The gateway as an ASGI application: which path is whose, and errors in one shape.
+"""The gateway as an ASGI application: routing by path, and errors in one format.
 
-Requests to models go straight to the proxy. Everything else is rare and goes through Starlette.
+Model requests go straight to the proxy. All other requests are rare and are served by Starlette.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ClientLeft(Exception):
-    """Before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 _PROCESS = secrets.token_hex(10)
@@ -43,16 +43,17 @@ _NUMBERS = itertools.count(1)
 
 
 def new_request_id() -> str:
-    """Never given twice, also by another process; no secret. Random bytes for each cost 20 microseconds."""
+    """Return a unique request id, also across processes. It is not a secret; random bytes for each cost
+    20 microseconds."""
     return f"req_{_PROCESS}{next(_NUMBERS):012x}"
 
 
 async def read_body(
     scope_headers: dict[bytes, bytes], receive: Receive, most_bytes: int, take: Callable[[int], None]
 ) -> bytes:
-    """`take` is told of each piece's bytes as it comes, and may raise.
+    """Return the body. `take` is called with the size of each piece, and may raise.
 
-    Raises OpenAiError 413 as soon as it is too large, without reading the rest.
+    Raises OpenAiError 413 as soon as the body is too large, without reading the rest.
     """
     said = scope_headers.get(b"content-length", b"")
     if said.isdigit() and int(said) > most_bytes:
@@ -86,7 +87,7 @@ def too_large(most_bytes: int) -> OpenAiError:
 
 
 class HttpResponseWriter:
-    """The proxy's answer, on its way to an HTTP client."""
+    """Sends a response to an HTTP client."""
 
     __slots__ = ("_send", "_request_id", "has_started")
 
@@ -119,7 +120,7 @@ class HttpResponseWriter:
 
 
 async def watch_client(receive: Receive, left: Callable[[], None]) -> None:
-    """Once the body is read, the next word of a client is that it left."""
+    """Call `left` when the client disconnects. Call this after the body was read: nothing else follows it."""
     await receive()
     left()
 
@@ -145,7 +146,7 @@ class GatewayApp:
         self._limits = RequestLimits(settings)
         self._hosts = AllowedHosts((settings.host, *settings.hosts))
         self.routes = tuple(routes)
-        """All but those to models."""
+        """All routes except those of models."""
         self._starlette = Starlette(
             routes=list(routes),
             exception_handlers={
@@ -165,7 +166,7 @@ class GatewayApp:
             await self._serve_other(scope, receive, _with_request_id(scope, send))
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Requests with a key that is known are counted; what they ask for refuses the others."""
+        """Serve a request that is not to a model. Requests with a known key count towards the limits."""
         slot = RequestSlot(self._limits)
         try:
             self._hosts.check(scope)
@@ -271,7 +272,7 @@ def _with_request_id(scope: Scope, send: Send) -> Send:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    """What Starlette itself refuses: a path or a method that is not there."""
+    """Translate errors of Starlette: an unknown path or a method that is not allowed."""
     if error.status_code == 405 or (error.status_code == 404 and request.url.path in INPUT_FIELD):
         allowed = (error.headers or {}).get("Allow", "POST")
         refused = OpenAiError(

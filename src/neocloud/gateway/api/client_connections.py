@@ -1,7 +1,8 @@
-"""One client's connection: HTTP/1.1 as uvicorn speaks it, with limits on how long and how large things are.
+"""Client connections: limits on their number, and on the size and duration of their requests.
 
-Time is counted by looks at all connections, not by a timer for each request. It counts against a client only
-while the gateway waits for bytes from it.
+HTTP/1.1 is uvicorn's. Time is counted by checking all connections periodically, not by a timer for each
+request, and only while the gateway waits for bytes from the client. Beyond the limits a few spare connections
+are accepted so that `/health` responds; the newest replaces the oldest.
 """
 
 import asyncio
@@ -23,23 +24,23 @@ from neocloud.gateway.settings import GatewaySettings
 logger = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 64
-"""Beyond the limits, for `/health` alone."""
+"""Connections beyond the limits, for `/health` alone."""
 OTHER_FILES = 512
-"""Open files that are left to the ledger, to uploads and to everything else but connections."""
+"""Open files that are reserved for the ledger, uploads and everything else but connections."""
 _SITE_PREFIX = 64
-"""Bits of an IPv6 address by which one client is told from another; it has all addresses below."""
+"""Prefix length of an IPv6 network that counts as one client."""
 
 
 class Connection(Protocol):
     def check(self, seconds: float) -> None:
-        """Count `seconds` since the last look; end the connection when a limit is exceeded."""
+        """Count `seconds` since the last check; close the connection when a limit is exceeded."""
         ...
 
     def abort(self) -> None: ...
 
 
 class ClientConnections:
-    """All connections of a gateway. Its settings are the limits, lowered to what open files allow."""
+    """All connections of a gateway. Limits are those of the settings, lowered to what open files allow."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
@@ -56,7 +57,7 @@ class ClientConnections:
         self._of_client: Counter[str] = Counter()
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Count a connection until `leave`. Return False beyond the limits: it may ask for /health only."""
+        """Count a connection until `leave`. Return False beyond the limits: it may only request /health."""
         client = client_of(address)
         is_one_too_many = client and self._of_client[client] >= self.settings.max_address_connections
         if not is_one_too_many and len(self._ordinary) < self._most:
@@ -78,7 +79,7 @@ class ClientConnections:
                 del self._of_client[client]
 
     def check(self, seconds: float) -> None:
-        """Look at all connections; `seconds` have passed since the last time."""
+        """Check all connections; `seconds` have passed since the last time."""
         for connection in [*self._ordinary, *self._spare]:
             try:
                 connection.check(seconds)
@@ -88,8 +89,7 @@ class ClientConnections:
 
 
 def client_of(address: str) -> str:
-    """What is counted as one client; "" for this machine, where a proxy may stand for all clients, and where
-    anybody may take any of sixteen million addresses."""
+    """Return what counts as one client; "" for loopback, which is not limited by address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -103,8 +103,8 @@ def client_of(address: str) -> str:
 
 
 def connections_allowed_by_files() -> int:
-    """Raise the limit of open files as far as this process may, and return how many connections that allows:
-    each may have another to an engine."""
+    """Raise the limit of open files as far as possible and return how many connections it allows. Each
+    may need another one to a model server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -114,37 +114,37 @@ def connections_allowed_by_files() -> int:
 
 
 MAX_HEAD_BYTES = 32 * 1024
-"""Request line and headers; trailers too."""
+"""Bytes of the request line and headers, or of trailers."""
 MAX_HEADERS = 100
-"""Number of headers of a request; of trailers too."""
+"""Number of headers of a request, or of trailers."""
 MIN_BODY_BYTES_PER_SECOND = 4 * 1024
-"""Slowest body on average, once its first time is over."""
+"""Slowest average of a body, after `body_seconds`."""
 BUSY_RETRY_SECONDS = 5
 
 
 class Part(IntEnum):
-    """Part of a request that the next byte belongs to."""
+    """The part of a request that the next byte belongs to."""
 
     NONE = 0
-    """No byte of the next request has come."""
+    """No byte of the next request has arrived."""
     HEAD = 1
     BODY = 2
 
 
 class ClientProtocol(HttpToolsProtocol):
     def __init__(self, connections: ClientConnections, **given: Any) -> None:
-        """`given`: what uvicorn passes."""
+        """`given` holds the arguments of uvicorn."""
         super().__init__(**given)
         self._connections = connections
         self._limits = connections.settings
         self._part = Part.HEAD
-        """A client that has just connected is expected to ask."""
+        """A new client is expected to send a request."""
         self._has_begun = False
         self._waited_seconds = self._quiet_seconds = 0.0
         """Seconds in this part of a request, and since the last byte."""
         self._body_bytes = 0
         self._head_bytes = 0
-        """Bytes of a head or of trailers so far, as they came: a header without end is never told of."""
+        """Bytes of headers or trailers so far. The parser does not report an unfinished header."""
         self._fault: OpenAiError | None = None
 
     # What the loop calls
@@ -206,7 +206,7 @@ class ClientProtocol(HttpToolsProtocol):
     # What the watch calls
 
     def check(self, seconds: float) -> None:
-        """See `connections.Connection`."""
+        """Count time and close the connection when a limit is exceeded."""
         if self.transport.is_closing():
             return  # a client that does not take its answer is ended by the kernel: see serving.listen
         if self._part is Part.HEAD:
@@ -238,7 +238,8 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def _check_headers(self, size: int) -> None:
-        """Raises OpenAiError, which ends the parser's work. `size`: bytes beside the headers, or trailers."""
+        """Raise OpenAiError, which stops the parser. `size` is added to the bytes of the headers or
+        trailers."""
         size += sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
             self._fault = _head_too_large()
@@ -260,7 +261,7 @@ class ClientProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, error: OpenAiError) -> None:
-        """Answer, unless this request has its answer or an earlier one is being answered, and close."""
+        """Send an error, unless this or an earlier request is being answered, and close the connection."""
         cycle = self.cycle
         in_body = self._part is Part.BODY
         if (not self.pipeline and not cycle.response_started) if in_body else not self._is_answering():
@@ -272,7 +273,7 @@ class ClientProtocol(HttpToolsProtocol):
 
 
 def _health_only(app: Any) -> Any:
-    """The application, as a connection beyond the limits finds it: one request, for /health alone."""
+    """Wrap the application for spare connections: one request, to /health alone."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_last(message: Any) -> None:
@@ -298,7 +299,7 @@ def _error_headers(error: OpenAiError) -> dict[str, str]:
 
 
 def _encode(error: OpenAiError) -> bytes:
-    """The whole answer."""
+    """Return a complete HTTP response."""
     body = orjson.dumps(error.body())
     headers = {**_error_headers(error), "Content-Length": str(len(body)), "Connection": "close"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

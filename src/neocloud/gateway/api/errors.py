@@ -1,4 +1,4 @@
-"""Errors in the shape that OpenAI clients read: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in the format of OpenAI clients: {"error": {"message", "type", "param", "code"}}."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import orjson
 
 @dataclass
 class OpenAiError(Exception):
-    """Refuses a request. The message says what is wrong and what to do; it never holds a secret."""
+    """An error response. The message says what happened and what to do next; it never holds a secret."""
 
     status: int
     message: str
@@ -17,7 +17,7 @@ class OpenAiError(Exception):
     code: str | None = None
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with the answer, e.g. Retry-After."""
+    """Sent with the response, for example Retry-After."""
 
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
@@ -36,7 +36,7 @@ def forbidden(message: str) -> OpenAiError:
 
 
 def model_not_found(name: str) -> OpenAiError:
-    """The same words whether there is none or it is another tenant's."""
+    """Return the same error whether the model does not exist or belongs to another tenant."""
     return OpenAiError(
         404,
         f"The model {name!r} does not exist or you do not have access to it."
@@ -47,7 +47,7 @@ def model_not_found(name: str) -> OpenAiError:
 
 
 def unavailable(message: str, *, retry_after: int, code: str = "model_not_ready") -> OpenAiError:
-    """`retry_after` in seconds."""
+    """Return a 503. `retry_after` is in seconds."""
     headers = {"Retry-After": str(retry_after)}
     return OpenAiError(503, message, type="service_unavailable_error", code=code, headers=headers)
 

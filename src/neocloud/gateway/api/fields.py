@@ -1,8 +1,9 @@
-"""Which fields of a request go to the engine: OpenAI's, and vLLM's sampling parameters that are harmless.
+"""Check which fields and media of a request may reach the model server.
 
-Every other field is refused by name, as OpenAI's own API does. Some of those that vLLM knows would let a
-caller choose what is the operator's: the chat template (a program), transfers of the KV cache to other hosts,
-the priority before other tenants, or how the processor of images is set up.
+OpenAI's fields pass, and vLLM's harmless sampling parameters. All other fields are rejected by name, as the
+OpenAI API does: some would let a caller choose the chat template (a program), transfers of the KV cache to
+other hosts, the priority over other tenants, or the setup of the image processor. Of media, only `data:` URLs
+pass and https URLs of allowed hosts, since a model server fetches URLs from inside the operator's network.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -17,13 +18,13 @@ from neocloud.gateway.api.errors import OpenAiError, bad_request
 MAX_MEDIA = 64
 """Images, sounds and videos of one request."""
 _REFUSED_TYPES = ("image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "image_pil")
-"""Tensors, which an engine reads with code that trusts them."""
+"""Tensors, which a model server reads with code that trusts them."""
 
 
 def check_media(value: Any, param: str, allowed: Set[str]) -> None:
-    """Look at the whole of one value of the input, e.g. a list of content parts.
+    """Check all media in a value of the input. Raises OpenAiError 400.
 
-    Raises OpenAiError 400. Recursion is bounded by the depth of what `json_input` lets in.
+    `json_input` bounds the depth of the recursion.
     """
     for url in _urls(value, param):
         if not _is_allowed(url, allowed):
@@ -31,7 +32,7 @@ def check_media(value: Any, param: str, allowed: Set[str]) -> None:
 
 
 def _urls(value: Any, param: str) -> Iterator[Any]:
-    """Everything under a key that engines take for a URL, and what is below it."""
+    """Yield every value under a key that model servers take for a URL."""
     if isinstance(value, list):
         for each in value:
             if isinstance(each, dict | list):
@@ -87,7 +88,7 @@ EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Largest JSON schema, grammar or expression; the engine compiles it before it answers."""
+"""Largest JSON schema, grammar or expression; the model server compiles it before it responds."""
 MAX_ENTRIES: Mapping[str, int] = {
     "stop": 64,
     "bad_words": 64,
@@ -98,9 +99,9 @@ MAX_ENTRIES: Mapping[str, int] = {
     "metadata": 16,
     "chat_template_kwargs": 32,
 }
-"""Entries of a field that is a list or an object."""
+"""Most entries of a field that is a list or an object."""
 MAX_TEMPLATE_TEXT = 1024
-"""Characters of a text in `chat_template_kwargs`."""
+"""Most characters of a string in `chat_template_kwargs`."""
 
 _EVERYWHERE = frozenset(("model", "user"))
 _SAMPLING = frozenset(
@@ -151,7 +152,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "chat_template_kwargs",
     },
 }
-"""By the path of the request."""
+"""Allowed fields by path."""
 OPERATORS = frozenset(
     (
         *("chat_template", "kv_transfer_params", "ec_transfer_params", "priority", "mm_processor_kwargs"),
@@ -160,19 +161,19 @@ OPERATORS = frozenset(
         *("include_reasoning", "use_beam_search", "watermarking", "documents"),
     )
 )
-"""Known to vLLM, and not a caller's to choose: they change how the engine works, or hide from the gateway
-what it computes."""
+"""Fields of vLLM that callers cannot set: they change how the model server works, or hide its work from the
+gateway."""
 NOT_STORED = frozenset(("background", "previous_response_id", "conversation", "prompt"))
-"""Fields of /v1/responses that need stored answers, which this gateway does not keep."""
+"""Fields of /v1/responses that need stored responses, which the gateway does not keep."""
 STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
 _TEMPLATE_NAMES = frozenset(("chat_template", "tokenize", "conversation", "messages", "tools", "documents"))
-"""What the engine itself gives to the template."""
+"""Names that the model server itself passes to the template."""
 _COMPILED = ("response_format", "structured_outputs", "text")
 _CHECKED = frozenset((*MAX_ENTRIES, *_COMPILED, "stream_options"))
 
 
 def check_fields(path: str, body: dict[str, Any]) -> None:
-    """Raises OpenAiError 400 that names the field. A field that is not served and null is taken out."""
+    """Raise OpenAiError 400 that names an unsupported field. Unsupported fields that are null are removed."""
     allowed = ALLOWED[path]
     if not body.keys() <= allowed:
         for name in body.keys() - allowed:
@@ -206,7 +207,7 @@ def _check_field(path: str, name: str, value: Any) -> None:
 
 
 def _check_template(value: Any) -> None:
-    """Switches such as `enable_thinking`; nothing that stands for the template itself or what it is given."""
+    """Accept switches such as `enable_thinking`, and no name of the template or its input."""
     if value is None:
         return
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Reads JSON that a caller sent, within bounds on its depth and on its number of values.
+"""Parse JSON of callers, with limits on its depth and number of values.
 
-Every reader of tenants' JSON in the gateway calls `loads`. The number of values is counted in the bytes,
-before anything is built from them: ten million empty lists are 30 MB of text and a gigabyte of memory.
+All JSON of tenants is read by `loads`. Values are counted in the bytes before anything is built from them:
+ten million empty lists are 30 MB of text and a gigabyte of memory.
 """
 
 import re
@@ -23,7 +23,7 @@ class InvalidJson(ValueError):
     def __init__(self, reason: str, line: int = 0, column: int = 0) -> None:
         super().__init__(f"{reason} at line {line}, column {column}" if line else reason)
         self.of_line = f"{reason} at column {column}" if line else reason
-        """The same where the text is a line of a file."""
+        """The message where the text is a line of a file."""
 
 
 def loads(raw: bytes | bytearray) -> Any:
@@ -41,14 +41,14 @@ def loads(raw: bytes | bytearray) -> Any:
 
 
 def _require_few_values(raw: bytes | bytearray) -> None:
-    """Counts again, without what is inside of strings."""
+    """Count again, ignoring the contents of strings."""
     bare = _STRING.sub(b"", raw)
     if bare.count(b"[") + bare.count(b"{") + bare.count(b",") > MAX_VALUES:
         raise InvalidJson(f"has more than {MAX_VALUES} values")
 
 
 def _require_flat(value: Any) -> None:
-    """Level by level: the deepest texts must not exhaust Python's stack."""
+    """Check level by level, since deep texts would exhaust Python's stack."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []

@@ -1,4 +1,4 @@
-"""What may be looked at: models, health, metrics."""
+"""GET /v1/models, /health and /metrics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,11 +38,11 @@ def routes(
         return JSONResponse(_model(target))
 
     async def health(request: Request) -> Response:
-        """This process; models may be away."""
+        """The state of this process, whether or not models are reachable."""
         return JSONResponse({"status": "ok", "control_plane": "connected" if is_connected() else "away"})
 
     async def read_metrics(request: Request) -> Response:
-        """They tell what tenants do, so only this machine may read them."""
+        """Metrics show the activity of tenants, so only this machine may read them."""
         if request.client is None or request.client.host not in _LOOPBACK:
             raise forbidden("Metrics are available on this machine only. Read them from 127.0.0.1.")
         require_loopback(request.scope)
@@ -69,7 +69,7 @@ def _status(target: Target) -> str:
 
 
 def _pricing(target: Target) -> dict[str, str] | None:
-    """Dollars for a million tokens, as texts; None where there is no price."""
+    """Dollars per million tokens as strings; None where there is no price."""
     if target.deployment.is_billed_hourly:
         return {"input": "0", "cached_input": "0", "output": "0", "charge": "by_hour"}
     price = target.deployment.price
@@ -77,7 +77,7 @@ def _pricing(target: Target) -> dict[str, str] | None:
 
 
 def _model(target: Target) -> dict[str, Any]:
-    """OpenAI's fields first; the others as vLLM and Token Factory have them."""
+    """OpenAI's fields first, then those of vLLM and Token Factory."""
     model: dict[str, Any] = {
         "id": target.name,
         "object": "model",

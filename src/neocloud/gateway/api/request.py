@@ -1,7 +1,7 @@
-"""What a request to a model asks for: the few fields that the gateway reads, and their checks.
+"""Parse a model request: the few fields that the gateway reads, and their checks.
 
-The other fields that `fields` allows are the engine's business and go through untouched. All work here is
-bounded by the size of the body, which is limited before it is read.
+Other fields that `fields` allows pass to the model server unchanged. All work is bounded by the size of the
+body, which is limited before it is read.
 """
 
 import time
@@ -33,19 +33,19 @@ OUTPUT_FIELDS = {
 }
 BYTES_PER_TOKEN = 4
 LONGEST_TOKEN = 16
-"""Bytes. With more than this for each token of the context, a prompt is too long whatever the tokenizer."""
+"""Bytes. A prompt with more than this per token of the context is too long for any tokenizer."""
 IMAGE_TOKENS = 1024
 MAX_CHOICES = 128
 MAX_PROMPTS = 128
 MAX_EMBEDDING_INPUTS = 2048
-"""OpenAI's own limit."""
+"""The limit of OpenAI."""
 MAX_SEQUENCES = 1024
 """Prompts times choices of one request of /v1/completions."""
 PREFIX_LENGTH = 1024
 DEFAULT_OUTPUT_TOKENS = 4096
-"""Set aside for an answer without max_tokens of a model whose context length is not known."""
+"""Reserved for a response without max_tokens of a model whose context length is not known."""
 COMPLETIONS_DEFAULT_TOKENS = 16
-"""What OpenAI and vLLM take for /v1/completions without max_tokens."""
+"""Default of OpenAI and vLLM for /v1/completions without max_tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class ModelRequest:
     model: str
     is_stream: bool
     shows_usage: bool
-    """The client asked for the usage event itself."""
+    """The client requested the usage event."""
     choices: int
     prompts: int
-    """Each is answered by so many choices."""
+    """Number of prompts. Each gets as many completions as there are choices."""
     max_output_tokens: int | None
-    """Of one choice, as asked."""
+    """Requested limit of one choice."""
     input_bytes: int
     images: int
     prefix: str
-    """Of the input: requests that share it are better off on one replica."""
+    """Start of the input: requests with the same prefix profit from one replica's cache."""
 
     @property
     def input_tokens(self) -> int:
@@ -72,11 +72,11 @@ class ModelRequest:
 
     @property
     def sequences(self) -> int:
-        """Answers that the engine makes."""
+        """Number of sequences that the model server generates."""
         return self.choices * self.prompts
 
     def require_task(self, *, embeds: bool) -> None:
-        """Refuses what the model's engines do not do, whether or not one runs."""
+        """Raise OpenAiError where the model does not serve this path, whether or not a replica runs."""
         if embeds == (self.path == EMBEDDINGS):
             return
         does = "only serves embeddings: use POST /v1/embeddings" if embeds else "does not serve embeddings"
@@ -86,7 +86,8 @@ class ModelRequest:
         )
 
     def require_length(self, context_length: int) -> None:
-        """Refuses what cannot fit by any count; the engine, which counts exactly, refuses the rest."""
+        """Raise OpenAiError where the request is certainly too long. The model server counts exactly
+        and rejects the rest."""
         if not context_length:
             return
         if self.input_bytes > context_length * LONGEST_TOKEN * self.prompts:
@@ -106,7 +107,7 @@ class ModelRequest:
             )
 
     def max_total_output_tokens(self, context_length: int) -> int:
-        """What the request may cost at worst."""
+        """Return the most tokens that the model server may generate."""
         if self.path == EMBEDDINGS:
             return 0
         each = self.max_output_tokens
@@ -116,7 +117,7 @@ class ModelRequest:
         return each * self.sequences
 
     def for_model_server(self, served_name: str) -> bytes:
-        """The body as the engine gets it: its own name of the model, and usage always asked for."""
+        """Return the body for the model server: with its own name of the model, and usage requested."""
         body = {**self.body, "model": served_name}
         if self.is_stream and self.path in (CHAT, COMPLETIONS):
             options = body.get("stream_options") or {}
@@ -136,12 +137,12 @@ class RequestContext:
     """How long the client waits for a replica to start."""
     is_batch: bool = False
     refresh_caller: Callable[[], Awaitable[Caller]] | None = None
-    """Returns the caller with its present permissions; called again and again while the request runs."""
+    """Returns the caller with its present permissions; called periodically while the request runs."""
     arrived_at: float = field(default_factory=time.perf_counter)
 
 
 def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> ModelRequest:
-    """Raises OpenAiError 400 saying which field, or which character."""
+    """Raises OpenAiError 400 that names the field or the character."""
     try:
         body = json_input.loads(raw)
     except json_input.InvalidJson as error:
@@ -152,7 +153,7 @@ def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) 
 
 
 def read_request(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset()) -> ModelRequest:
-    """`body` came from `json_input.loads`: what is too deep or too large is not looked for here."""
+    """Check a body that `json_input.loads` returned. Raises OpenAiError 400."""
     check_fields(path, body)
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -189,12 +190,12 @@ def read_request(path: str, body: dict[str, Any], media_domains: Set[str] = froz
 
 
 def _best_of(path: str, body: Mapping[str, Any]) -> int:
-    """Of /v1/completions: so many are computed, n of them are told."""
+    """Return how many completions are computed for each prompt; n of them are returned."""
     return (_whole(body, "best_of", MAX_CHOICES) or 1) if path == COMPLETIONS else 1
 
 
 def _prompts(path: str, body: Mapping[str, Any]) -> int:
-    """A list of texts or of lists of tokens is as many prompts; one of tokens is one."""
+    """Count prompts: a list of strings or of token lists has several, a list of tokens is one."""
     most = {COMPLETIONS: MAX_PROMPTS, EMBEDDINGS: MAX_EMBEDDING_INPUTS}.get(path)
     value = body.get(INPUT_FIELD[path])
     if most is None or not isinstance(value, list):
@@ -238,7 +239,7 @@ def _wrong_type(name: str, wanted: str) -> OpenAiError:
 
 
 def _measure(path: str, body: Mapping[str, Any], media_domains: Set[str]) -> tuple[int, int, str]:
-    """(bytes of text, images, prefix) of the input; tools and the like count by their text."""
+    """Return (bytes of text, images, prefix) of the input. Tools count by their text."""
     name = INPUT_FIELD[path]
     value = body.get(name)
     if value is None or value == []:

@@ -1,1 +1,1 @@
-"""Who calls, and under which host name."""
+"""Authentication of callers, and the check of host names."""

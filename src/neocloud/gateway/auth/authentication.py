@@ -1,6 +1,7 @@
-"""Who a bearer token is, remembered for seconds so that the control plane is not asked for each request.
+"""Authenticate bearer tokens, with a cache so that not every request calls the control plane.
 
-Keeps hashes of tokens, never tokens. While the control plane is away, its last word holds for some minutes.
+The cache holds hashes of tokens, never tokens. While the control plane is not reachable, entries stay valid
+for some minutes.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ MAX_CACHED_CALLERS = 20_000
 INVALID_KEY_SECONDS = 2.0
 SAVE_SECONDS = 5.0
 MAX_LOOKUPS = 256
-"""Questions to the control plane under way: whoever sends keys that nobody has cannot ask more at a time."""
+"""Concurrent lookups at the control plane. A client that sends unknown keys cannot cause more."""
 LOOKUP_TIMEOUT_SECONDS = 1.0
-"""A caller that was entry a moment ago waits no longer for a control plane that hangs."""
+"""A cached caller waits no longer for a control plane that does not respond."""
 MAX_TOKEN_LENGTH = 16 * 1024
 _EARLIER = datetime.min.replace(tzinfo=UTC).isoformat()
 
@@ -35,7 +36,7 @@ _EARLIER = datetime.min.replace(tzinfo=UTC).isoformat()
 @dataclass(slots=True)
 class _CacheEntry:
     caller: Caller | None
-    """None: refused."""
+    """None: the key is invalid."""
     checked_at: float
 
 
@@ -46,12 +47,13 @@ class Authenticator:
         self._clock = clock
         self._monotonic: Callable[[], float] = clock.monotonic
         self._is_saved = True
-        """The file says all that is entry."""
+        """The file has the present entries."""
         self._cache: OrderedDict[bytes, _CacheEntry] = OrderedDict()
         self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
 
     def load_from_disk(self) -> None:
-        """They are asked for anew at once, and only believed while nobody can be asked."""
+        """Load saved entries. They are checked again when used, and trusted only while the control
+        plane is not reachable."""
         now = self._monotonic()
         settings = self._settings
         for digest, caller, age in load_callers(
@@ -80,7 +82,8 @@ class Authenticator:
                 logger.warning("Callers could not be saved: %s", error)
 
     async def authenticate(self, authorization: str) -> Caller:
-        """Of the header Authorization. Raises OpenAiError 401, or 503 when nobody can tell."""
+        """Return the caller of an Authorization header. Raises OpenAiError 401, or 503 when it cannot
+        be checked."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         is_text = authorization.isascii() and authorization.isprintable()  # gRPC passes on nothing else
@@ -92,9 +95,10 @@ class Authenticator:
         return await self._current(hashlib.sha256(token.encode()).digest(), token, "")
 
     async def refresh(self, caller: Caller) -> Caller:
-        """The caller as it is now, asked for without its token. Raises OpenAiError 401 or 503.
+        """Return the caller with its present permissions, without its token. Raises OpenAiError 401
+        or 503.
 
-        Batches that an earlier release kept have no proof: a service account's stand on the account itself.
+        Batches of an earlier release have no proof: their service account is its own proof.
         """
         stands_on = {"of": caller.subject_id, "by": caller.subject_id, "at": _EARLIER, "actor": None}
         proof = caller.proof or json.dumps(stands_on)
@@ -120,7 +124,7 @@ class Authenticator:
     async def _lookup(
         self, digest: bytes, token: str, proof: str, entry: "_CacheEntry | None"
     ) -> Caller | None:
-        """The control plane's; its last one when it takes too long over it."""
+        """Ask the control plane, and use the cached entry when it takes too long."""
         lookup = asyncio.shield(self._start_lookup(digest, token, proof))
         if entry is None or entry.caller is None:
             return await lookup
@@ -132,7 +136,7 @@ class Authenticator:
             raise _control_plane_unavailable() from None
 
     def _start_lookup(self, digest: bytes, token: str, proof: str) -> "asyncio.Task[Caller | None]":
-        """One lookup for all who wait for the same answer."""
+        """Start a lookup, or return the one in progress for the same key."""
         task = self._lookups.get(digest)
         if task is None:
             if len(self._lookups) >= MAX_LOOKUPS:

@@ -1,4 +1,8 @@
-"""Who calls, and what they may do where. Decided by the control plane; nothing here talks to it."""
+"""A caller and its permissions, and the file that keeps known callers.
+
+The file holds hashes of tokens, never tokens. Its times are of the wall clock, since a monotonic clock ends
+with its process; a clock that was set back makes an entry too old rather than too young.
+"""
 
 import json
 import logging
@@ -22,18 +26,19 @@ class Caller:
     subject_name: str
     tenant_id: str
     home_project_id: str
-    """Where its requests belong unless they name another project; "" for people."""
+    """Project of requests that name no other one; "" for people."""
     grants: Mapping[str, frozenset[str]]
     proof: str = ""
-    """What its token stands on: the control plane admits it again by this, e.g. while a batch runs."""
+    """Proof of its token, by which the control plane admits it again, for example while a batch runs."""
 
     def may(self, permission: str, project_id: str) -> bool:
         return permission in self.grants.get(project_id, ())
 
     def project(self, asked: str, permission: str) -> str:
-        """The project that a request belongs to; `asked` is its OpenAI-Project header, or "".
+        """Return the project of a request; `asked` is its OpenAI-Project header, or "".
 
-        Raises OpenAiError: 403 where the caller lacks the permission, 400 where the project is open.
+        Raises OpenAiError: 403 where the caller lacks the permission, 400 where the project is
+        ambiguous.
         """
         possible = [project for project in self.grants if self.may(permission, project)]
         chosen = asked or self.home_project_id or (possible[0] if len(possible) == 1 else "")
@@ -55,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 def save_callers(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now: datetime) -> None:
-    """`callers` by the hash of their token, with the age of what is known in seconds."""
+    """Write callers by the hash of their token, with the age of each entry in seconds."""
     content = {
         digest.hex(): {**_to_json(caller), "known_at": now.timestamp() - age}
         for digest, (caller, age) in callers.items()
@@ -64,7 +69,7 @@ def save_callers(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now:
 
 
 def load_callers(path: Path, now: datetime, most_seconds: float) -> Iterator[tuple[bytes, Caller, float]]:
-    """(hash, caller, age) of those that are not too old."""
+    """Yield (hash, caller, age) of entries that are not too old."""
     try:
         content = json.loads(path.read_text())
         for digest, entry in content.items():

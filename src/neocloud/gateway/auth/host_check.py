@@ -1,7 +1,7 @@
-"""Which names a request may call this gateway by, so that no web page reaches it under a name of its own.
+"""Check the Host header, so that no web page reaches the gateway under a host name of its own.
 
 A page whose name resolves to 127.0.0.1 (DNS rebinding) has the same origin as the gateway for a browser, and
-its requests come from this machine. Their Host header names the page's host.
+its requests come from this machine. Their Host header names the host of the page.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ MAX_KNOWN = 1000
 
 
 class AllowedHosts:
-    """localhost, loopback addresses, the address that a request arrived at, and the operator's names."""
+    """Allows localhost, loopback addresses, the address that a request arrived at, and configured names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = {name.lower().strip("[]") for name in names}
@@ -23,7 +23,7 @@ class AllowedHosts:
         """Headers that passed; bounded."""
 
     def check(self, scope: Scope) -> None:
-        """Raises OpenAiError 421. A request without the header comes from no browser."""
+        """Raises OpenAiError 421. A request without the header does not come from a browser."""
         for key, value in scope["headers"]:
             if key == b"host" and value not in self._known:
                 self._check(value, scope)
@@ -43,13 +43,13 @@ class AllowedHosts:
 
 
 def require_loopback(scope: Scope) -> None:
-    """Raises OpenAiError 403 where a request names any host but this machine's loopback."""
+    """Raise OpenAiError 403 where a request names any host but the loopback of this machine."""
     if not all(_is_loopback(_name(value)) for key, value in scope["headers"] if key == b"host"):
         raise forbidden("This is available on this machine only. Read it from 127.0.0.1.")
 
 
 def _name(header: bytes) -> str:
-    """Without the port, in lower case."""
+    """Return the host name without port, in lower case."""
     host = header.decode("latin-1").strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

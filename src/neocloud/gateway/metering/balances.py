@@ -1,10 +1,8 @@
-"""What projects may spend on tokens in a month (UTC): reserved before a request is sent on, settled after.
+"""Monthly budgets (UTC) of projects for tokens: reserved before a request is sent, settled afterwards.
 
-What is reserved is the worst that the request may cost, so calls in parallel cannot overrun a budget
-together. The input is an estimate until the engine has counted it: a project may go beyond its budget by what
-estimates were too low, and no request is let through from there on.
-
-What has no price cannot be held against a budget: a project with a budget may not call it.
+The reservation is the highest possible cost, so concurrent requests cannot exceed a budget together. The
+input is estimated until the model server has counted it: a project can exceed its budget by the error of the
+estimates, and is then refused. A project with a budget cannot call a model without a price.
 """
 
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ from neocloud.gateway.metering.usage import RequestStart
 
 
 class BudgetBalance:
-    """One project's money, in 1e-14 dollars."""
+    """The budget of one project, in 1e-14 dollars."""
 
     __slots__ = ("limit", "project_id", "reserved", "spent")
 
@@ -25,21 +23,21 @@ class BudgetBalance:
         self.limit: int | None = None
         self.reserved = 0
         self.spent: dict[str, int] = {}
-        """By month."""
+        """Spending by month."""
 
 
 class BudgetBalances:
-    """Also keeps account of projects without a budget, which may get one while they spend."""
+    """The balances of all projects, including those without a budget, which may get one later."""
 
     def __init__(self, spent: Mapping[tuple[str, str], int]) -> None:
-        """`spent`: by project and month, from the ledger."""
+        """`spent` is the spending in the ledger, by project and month."""
         self._balances: dict[str, BudgetBalance] = {}
         self._calendar = Calendar()
         for (project_id, month), amount in spent.items():
             self.get(project_id).spent[month] = amount
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """These are all the budgets there are, by project."""
+        """Replace all budgets, given by project."""
         for project_id in limits:
             self.get(project_id)
         for balance in self._balances.values():
@@ -52,7 +50,8 @@ class BudgetBalances:
         return balance
 
     def reserve(self, balance: BudgetBalance, start: RequestStart, price: Price | None, at_ms: int) -> int:
-        """How much is reserved now. Raises OpenAiError 429 when it is more than is left."""
+        """Reserve the highest possible cost and return it. Raises OpenAiError 429 when the budget is
+        too low."""
         if price is None:
             if balance.limit is not None:
                 raise _unpriced(start)
@@ -73,7 +72,7 @@ class BudgetBalances:
 
 
 class Calendar:
-    """Months of moments given in milliseconds; fast when they are of one month, as they are."""
+    """Converts milliseconds to months; fast for consecutive moments of one month."""
 
     def __init__(self) -> None:
         self._from = self._until = 0
@@ -109,7 +108,7 @@ def _exhausted(balance: BudgetBalance, start: RequestStart, cost: int, left: int
 
 
 def _insufficient_quota(message: str) -> OpenAiError:
-    """OpenAI's clients try a 429 again unless they are told not to."""
+    """Tell OpenAI clients not to retry, which they do for a 429 by default."""
     return OpenAiError(
         429,
         message,

@@ -1,17 +1,15 @@
-"""The ledger of tokens: one row for each request, for ever written by this process alone.
+"""The ledger of tokens: one row for each request, written by this process alone.
 
-A row is written when a request opens (a reservation) and filled in when it closes. A thread writes what has
-come together since it wrote last, so that the hot path costs microseconds and a disk write serves many
-requests.
+A row is inserted when a request starts (a reservation) and completed when it ends. A thread writes all rows
+that have accumulated since its last write, so the event loop spends microseconds and one disk write serves
+many requests.
 
-What a crash can lose: a request opens without waiting for the disk, so what opened or closed in the last
-hundredth of a second (plus one write) before a `kill -9` may be missing. A request whose opening was written
-and whose closing was not is settled at the next start: outcome "interrupted", with the input as it was
-estimated, flagged. Where a budget applies the opening is on the disk before the request is sent on. What was
-written is never lost, also in a power cut.
+After a `kill -9`, starts and ends of the last hundredth of a second (plus one write) may be missing. A
+request whose start was written and whose end was not is closed at the next start with the outcome
+"interrupted" and its estimated input. Under a budget, the start is on the disk before the request is sent.
+Written rows survive a power failure.
 
-While the disk takes nothing (full, broken) no new request is let in, and what is not written yet waits in
-memory.
+While the disk accepts no writes, new requests are refused and unwritten rows wait in memory.
 """
 
 import asyncio
@@ -33,7 +31,7 @@ from neocloud.gateway.metering.ledger_tables import HOUR_MS, LedgerError, Reques
 
 logger = logging.getLogger(__name__)
 KEEP_DAYS = 35
-"""So long a row is kept as it is; then it becomes part of its hour's sum."""
+"""Rows are kept for so long, then aggregated by hour."""
 _GATHER_SECONDS = 0.01
 _RETRY_SECONDS = 1.0
 _MOST_WAITING = 100_000
@@ -41,23 +39,23 @@ _DAY_MS = 24 * HOUR_MS
 
 
 class LedgerUnavailable(Exception):
-    """The ledger cannot be written to now."""
+    """The ledger cannot be written at the moment."""
 
 
 class _Item(NamedTuple):
     row: Reservation | RequestEnd | None
-    """None: only tells when all before it is written."""
+    """None: only waits for everything before it."""
     done: "Future[None] | None"
 
 
 class Ledger:
-    """Opened by `open_ledger`. All but `close` is called from one thread, that of the event loop."""
+    """Opened by `open_ledger`. All methods but `close` are called from the thread of the event loop."""
 
     def __init__(self, connection: sqlite3.Connection, lock: HeldLock, clock: Clock, keep_days: int) -> None:
         self.problem = ""
-        """Why nothing can be written now; "" when all is well."""
+        """Why the ledger cannot be written; "" when it can."""
         self.spent: Mapping[tuple[str, str], int] = ledger_tables.spent_by_month(connection)
-        """In 1e-14 dollars by project and month, as it was when the ledger was opened."""
+        """Spending in 1e-14 dollars by project and month when the ledger was opened."""
         self._connection = connection
         self._lock = lock
         self._clock = clock
@@ -71,7 +69,7 @@ class Ledger:
 
     @property
     def is_full(self) -> bool:
-        """More waits to be written than the disk has taken for long."""
+        """Whether more rows wait than the disk has accepted for a long time."""
         return len(self._waiting) > _MOST_WAITING
 
     def write(self, row: Reservation | RequestEnd) -> None:
@@ -84,11 +82,11 @@ class Ledger:
         await self._write_and_wait(row)
 
     async def flush(self) -> None:
-        """Returns when all that was written so far is on the disk. Raises LedgerUnavailable."""
+        """Return when everything written so far is on the disk. Raises LedgerUnavailable."""
         await self._write_and_wait(None)
 
     def close(self) -> None:
-        """Writes what waits, once more, and ends. May be called again."""
+        """Write what waits, once more, and close. May be called again."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -135,7 +133,7 @@ class Ledger:
                 _tell(item.done, None)
 
     def _keep(self, batch: list[_Item], error: sqlite3.Error) -> None:
-        """For the next try, but for who waits: they are told, and what they reserve is given up."""
+        """Keep rows for the next attempt, except reservations with a waiter, which are refused."""
         if not self.problem:
             logger.error("The ledger cannot be written: %s. New requests are refused until it can.", error)
         self.problem = str(error)
@@ -145,7 +143,7 @@ class Ledger:
                 _tell(item.done, LedgerUnavailable(self.problem))
 
     def _aggregate(self) -> None:
-        """An hour's rows at a time, so that writing never waits for long."""
+        """Aggregate one hour of rows at a time, so that writes never wait for long."""
         now = _milliseconds(self._clock)
         if self.problem or abs(now - self._condensed_at) < HOUR_MS:
             return
@@ -163,7 +161,7 @@ class Ledger:
 
 
 def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledger:
-    """Makes it, or goes on with it. Raises LedgerError: another process has it, or it cannot be read."""
+    """Open or create the ledger. Raises LedgerError where another process uses it or it cannot be read."""
     with ExitStack() as undo:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -196,7 +194,7 @@ def _write(connection: sqlite3.Connection, batch: list[_Item]) -> None:
 
 
 def _as_refused(item: _Item) -> _Item:
-    """A reservation that somebody waited for is refused. Should it be written after all, this closes it."""
+    """Replace a reservation that was refused by its end, in case it was written after all."""
     if item.done is None or not isinstance(item.row, Reservation):
         return _Item(item.row, None)
     return _Item(RequestEnd(item.row.request_id, item.row.started_at, 0, 0, 0, "refused", 0), None)

@@ -1,7 +1,6 @@
-"""The ledger as other processes read it: usage to bill, what is spent of a budget, who was called last.
+"""Read the ledger from other processes: usage for bills, spending, last requests.
 
-Reads the file only, and sees what the gateway has written. All calls block, for milliseconds; a home without
-a gateway has nothing to tell.
+All calls block for milliseconds. A home without a gateway has no usage.
 """
 
 import sqlite3
@@ -26,14 +25,14 @@ def ledger_reader(home: Path) -> "LedgerReader":
 
 
 class LedgerReader:
-    """A `core.usage.UsageSource`. Use `ledger_reader`."""
+    """A `core.usage.UsageSource`. Created by `ledger_reader`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __call__(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
-        """A request counts in the moment in which it ended; what is older than the ledger keeps rows, at the
-        start of that hour. So windows that meet add up."""
+        """Return usage by the end time of requests; aggregated usage counts at the start of its hour,
+        so adjacent windows add up."""
         found: list[CountedUsage] = []
         for project_id, deployment_id, model, *prices, day, tokens, cached, output in self._sums(
             project_ids, _milliseconds(start), _milliseconds(end)
@@ -60,7 +59,7 @@ class LedgerReader:
         return found
 
     def spent(self, month: str) -> Mapping[str, Decimal]:
-        """Dollars that each project has spent on tokens in a month (UTC), given as "2026-11"."""
+        """Return the dollars that each project has spent on tokens in a month (UTC) such as "2026-11"."""
         with self._read() as connection:
             if connection is None:
                 return {}
@@ -68,11 +67,11 @@ class LedgerReader:
             return {project_id: to_dollars(int(amount)) for project_id, amount in rows}
 
     def monthly_spending(self, project_id: str, at: datetime) -> Decimal:
-        """Of one project, in the month (UTC) of that moment."""
+        """Return the spending of one project in the month (UTC) of `at`."""
         return self.spent(f"{at.astimezone(UTC):%Y-%m}").get(project_id, Decimal(0))
 
     def last_requests(self) -> Mapping[str, datetime]:
-        """When each deployment was called last."""
+        """Return the time of the last request of each deployment."""
         with self._read() as connection:
             if connection is None:
                 return {}
@@ -80,7 +79,7 @@ class LedgerReader:
             return {deployment_id: datetime.fromtimestamp(at / 1000, UTC) for deployment_id, at in rows}
 
     def _sums(self, project_ids: Sequence[str], start: int, end: int) -> Sequence[tuple]:
-        """By project, deployment, model, price and day."""
+        """Sum tokens by project, deployment, model, price and day."""
         marks = ", ".join("?" * len(project_ids))
         sums = "sum(input), sum(cached_input), sum(output)"
 
@@ -100,7 +99,7 @@ class LedgerReader:
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection | None]:
-        """None: no gateway has written yet."""
+        """Yield None where no gateway has written yet."""
         if not self._path.exists():
             yield None
             return

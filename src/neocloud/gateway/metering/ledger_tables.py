@@ -1,7 +1,9 @@
-"""What the ledger writes, as SQL over whole batches.
+"""The tables of the ledger and the SQL that writes them.
 
-Each statement handles all rows of a batch in one step, so the thread that writes asks for Python's lock once
-for a batch and not once for a row: the hot path hardly notices it.
+`requests` has a row for each request from its start on; old rows become sums in `hours`. Prices are those at
+the start of a request, in 1e-14 dollars per token; NO_PRICE where there was none. Times are milliseconds
+since 1970. Each statement handles all rows of a batch in one step: the writing thread takes Python's lock
+once per batch, not once per row.
 """
 
 import json
@@ -24,7 +26,7 @@ def ledger_file(home: Path) -> Path:
 
 
 class LedgerError(Exception):
-    """The ledger cannot be used; the message says why and what to do."""
+    """The ledger cannot be used. The message says why and what to do."""
 
 
 MIGRATIONS = (
@@ -86,11 +88,11 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     """,
 )
-"""From the version of its index to the next. `spent.amount`: 1e-14 dollars as text: beyond 64 bits."""
+"""Each script leads to the next version. `spent.amount` is text: 1e-14 dollars exceed 64 bits."""
 
 
 def check_file(path: Path) -> None:
-    """Raises LedgerError for a file that is no ledger."""
+    """Raise LedgerError where a file is not a ledger."""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -106,7 +108,7 @@ _GROUP = "project_id, input_price, cached_input_price, output_price"
 
 
 class Reservation(NamedTuple):
-    """A request that is about to be sent on; the first columns of `requests`, in their order."""
+    """A request that is about to be sent: the first columns of `requests` in their order."""
 
     request_id: str
     tenant_id: str
@@ -133,7 +135,7 @@ class RequestEnd(NamedTuple):
 
 
 def insert_starts(connection: sqlite3.Connection, rows: Sequence[Reservation]) -> None:
-    """A request that is there already stays as it is: it is never charged twice."""
+    """Insert rows. A request that exists stays as it is, so it is never charged twice."""
     columns, values = _columns(Reservation._fields)
     connection.execute(
         f"INSERT INTO requests ({columns}) SELECT {values} FROM json_each(?) WHERE true"  # nosec B608
@@ -148,7 +150,7 @@ def insert_starts(connection: sqlite3.Connection, rows: Sequence[Reservation]) -
 
 
 def close_requests(connection: sqlite3.Connection, rows: Sequence[RequestEnd]) -> None:
-    """Only what is open: of two closings of a request the first one counts."""
+    """Complete open rows. Of two ends of a request the first one counts."""
     first = {row.request_id: row for row in reversed(rows)}
     content = json.dumps(list(first.values()))
     columns, values = _columns(RequestEnd._fields, alias=True)
@@ -169,7 +171,7 @@ def close_requests(connection: sqlite3.Connection, rows: Sequence[RequestEnd]) -
 
 
 def close_interrupted(connection: sqlite3.Connection, now: int) -> int:
-    """Close what a killed gateway left open, with what was estimated of it; says how many."""
+    """Close the requests of a killed gateway with their estimated input, and return their number."""
     ended_at = "max(started_at, :now)"
     sums = connection.execute(
         f"SELECT {_GROUP}, {_month(ended_at)}, sum(estimated_input), 0, 0"  # nosec B608
@@ -185,7 +187,7 @@ def close_interrupted(connection: sqlite3.Connection, now: int) -> int:
 
 
 def aggregate_hour(connection: sqlite3.Connection, before: int) -> bool:
-    """Make sums of the oldest hour's rows that ended before then; False when there are none."""
+    """Aggregate the oldest hour of rows that ended before a time; return False when there is none."""
     (oldest,) = connection.execute("SELECT min(ended_at) FROM requests WHERE ended_at IS NOT NULL").fetchone()
     if oldest is None or oldest >= before:
         return False
@@ -206,13 +208,13 @@ def aggregate_hour(connection: sqlite3.Connection, before: int) -> bool:
 
 
 def spent_by_month(connection: sqlite3.Connection) -> Mapping[tuple[str, str], int]:
-    """In 1e-14 dollars, by project and month."""
+    """Return the spending in 1e-14 dollars by project and month."""
     rows = connection.execute("SELECT project_id, month, amount FROM spent")
     return {(project_id, month): int(amount) for project_id, month, amount in rows}
 
 
 def _add_spent(connection: sqlite3.Connection, sums: Iterable[Sequence[Any]]) -> None:
-    """In Python, since such sums outgrow SQLite's whole numbers."""
+    """Add in Python, since such sums exceed SQLite's integers."""
     added: dict[tuple[str, str], int] = {}
     for project_id, *price, month, tokens, cached, output in sums:
         if price[0] != NO_PRICE and (cost := Price(*price).cost(TokenUsage(tokens, cached, output))):

@@ -1,7 +1,7 @@
-"""Requests and tokens a minute, of each tenant and model: token buckets that fill all the time.
+"""Limits: tokens and requests per minute by tenant and model, and requests in progress by subject.
 
-What a request may take at most is set aside when it opens and corrected when it closes. Time is monotonic, so
-a wall clock that is moved changes nothing.
+Rates are token buckets: the most that a request may use is reserved at its start and corrected at its end.
+Time is monotonic, so a changed wall clock has no effect.
 """
 
 import math
@@ -21,7 +21,7 @@ _SPANS = [b"%ds" % s if s < MINUTE else b"%dm%ds" % divmod(s, MINUTE) for s in r
 
 
 class Bucket:
-    """What one tenant may still take of one model."""
+    """What a tenant may still use of a model."""
 
     __slots__ = ("_filled_at", "_limit_headers", "requests", "requests_limit", "tokens", "tokens_limit")
 
@@ -39,7 +39,7 @@ class Bucket:
         self.tokens = min(tokens, self.tokens + minutes * tokens)
 
     def change(self, requests_limit: int, tokens_limit: int) -> None:
-        """The limits are others now. What was taken stays taken."""
+        """Apply new limits. Tokens in use stay in use."""
         self.requests += requests_limit - self.requests_limit
         self.tokens += tokens_limit - self.tokens_limit
         self.requests_limit, self.tokens_limit = requests_limit, tokens_limit
@@ -74,7 +74,7 @@ class RateLimits:
         self._buckets: dict[tuple[str, str], Bucket] = {}
 
     def take(self, start: RequestStart, requests_limit: int, tokens_limit: int) -> tuple[Bucket, int]:
-        """Sets aside; gives the bucket and how many tokens are set aside in it. Raises OpenAiError 429."""
+        """Reserve tokens; return the bucket and the number of reserved tokens. Raises OpenAiError 429."""
         key, now = (start.tenant_id, start.model_name), self._now()
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -98,18 +98,18 @@ class RateLimits:
         return bucket, tokens
 
     def correct(self, bucket: Bucket, set_aside: int, used: int) -> None:
-        """Used more than was set aside: the bucket may fall below nought, and fills from there."""
+        """Replace the reservation by what was used. The bucket may fall below zero."""
         if bucket.tokens_limit:
             bucket.fill(self._now())
             bucket.tokens = min(float(bucket.tokens_limit), bucket.tokens + set_aside - used)
 
     def release(self, bucket: Bucket, set_aside: int) -> None:
-        """The request came to nothing."""
+        """Return the reservation of a request that came to nothing."""
         bucket.requests = min(float(bucket.requests_limit), bucket.requests + 1)
         self.correct(bucket, set_aside, 0)
 
     def remove_idle(self) -> None:
-        """Full buckets are as good as none; so there are no more of them than tenants are active."""
+        """Remove full buckets, so that there are no more of them than active tenants."""
         now = self._now()
         for key, bucket in list(self._buckets.items()):
             bucket.fill(now)
@@ -150,7 +150,7 @@ def _text(headers: Headers) -> dict[str, str]:
 
 
 def _span(seconds: float) -> bytes:
-    """As OpenAI writes it: "1s", "6m0s"."""
+    """Format a duration as OpenAI does: "1s", "6m0s"."""
     return _SPANS[min(math.ceil(seconds), len(_SPANS) - 1)] if seconds > 0 else b"0s"
 
 

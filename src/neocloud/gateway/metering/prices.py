@@ -1,7 +1,7 @@
-"""What tokens cost. Money is whole numbers inside and Decimal at the borders: nothing is ever rounded.
+"""Prices of tokens. Amounts are integers internally and Decimal outside, so nothing is ever rounded.
 
-A price has at most eight decimals of a dollar for a million tokens, so one token costs a whole number of
-1e-14 dollars.
+A price has at most eight decimals of a dollar per million tokens, so a token costs an integer number of 1e-14
+dollars.
 """
 
 from decimal import Decimal
@@ -14,7 +14,7 @@ _PRICE_DECIMALS = 8
 
 
 class Price(NamedTuple):
-    """Of one token, in 1e-14 dollars."""
+    """Prices of one token, in 1e-14 dollars."""
 
     input: int
     cached_input: int
@@ -25,7 +25,7 @@ class Price(NamedTuple):
         return fresh * self.input + usage.cached_input * self.cached_input + usage.output * self.output
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
-        """What a request may cost at worst: none of its input in the cache, unless that is dearer."""
+        """Return the highest possible cost of a request."""
         return input_tokens * max(self.input, self.cached_input) + output_tokens * self.output
 
 
@@ -33,8 +33,10 @@ FREE = Price(0, 0, 0)
 
 
 def price_of(message: Any) -> Price | None:
-    """That of an inference.v1.TokenPrice; None when it says nothing. A part that it leaves out costs nothing,
-    but cached input costs as much as other input."""
+    """Return the price of an inference.v1.TokenPrice; None when it is empty.
+
+    A part that is missing costs nothing, but cached input costs as much as other input.
+    """
     if not (message.input or message.output):
         return None
     return Price(
@@ -43,12 +45,12 @@ def price_of(message: Any) -> Price | None:
 
 
 def per_token(price: str) -> int:
-    """From dollars for a million tokens."""
+    """Convert from dollars per million tokens."""
     return int(Decimal(price or 0).scaleb(_PRICE_DECIMALS))
 
 
 def per_million(price: int) -> Decimal:
-    """Dollars for a million tokens, with no more noughts than it needs."""
+    """Return dollars per million tokens, without superfluous zeros."""
     return _plain(Decimal(price).scaleb(-_PRICE_DECIMALS))
 
 

@@ -1,7 +1,7 @@
-"""Tokens of an answer, read from the engine's bytes; and the usage event kept from clients who did not ask.
+"""Token usage of requests, read from the responses of model servers.
 
-Streams pass as whole events without being parsed: only an event that has the word `"usage"` outside of a text
-is looked into. That word cannot stand inside of a JSON text, where quotes are escaped.
+Streams pass as complete events. Only an event with the key `"usage"` is parsed; this key cannot be part of a
+JSON string, where quotes are escaped. The usage event is hidden from clients that did not request it.
 """
 
 import json
@@ -18,29 +18,29 @@ class TokenUsage:
 
     input: int
     cached_input: int
-    """Of the input: found in the engine's cache."""
+    """The part of the input that the model server had in its cache."""
     output: int
     is_estimated: bool = False
-    """Counted by us, as the engine did not get to tell: the client left, or a replica died."""
+    """Estimated by the gateway: the client left or the replica failed before usage was reported."""
 
 
 @dataclass(frozen=True)
 class RequestStart:
-    """What is known of a request before it is sent on."""
+    """What is known of a request before it is sent."""
 
     request_id: str
     tenant_id: str
     project_id: str
-    """Who pays."""
+    """The project that pays."""
     subject_id: str
     deployment_id: str
     model_name: str
-    """As the client said it: the price list and the usage report know it by this name."""
+    """The name that the client used, which price list and usage report know."""
     input_tokens: int
-    """Estimated; what limits and budgets set aside."""
+    """Estimated; reserved by limits and budgets."""
     max_output_tokens: int
     is_batch: bool = False
-    """Batches take no part of the live limits."""
+    """Batches are exempt from the limits of live requests."""
 
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -51,11 +51,11 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
 class EventTooLong(Exception):
-    """An engine sends what is not a stream of events."""
+    """A model server sends something that is not a stream of events."""
 
 
 class EventStream:
-    """Of one answer. `push` what comes, pass on what it gives; half an event waits for its other half."""
+    """Splits a stream into complete events: `push` bytes and pass on what it returns."""
 
     __slots__ = ("_hides_usage", "_rest", "_rest_size", "events", "is_done", "usage")
 
@@ -65,9 +65,9 @@ class EventStream:
         self._rest_size = 0
         self.usage: TokenUsage | None = None
         self.events = 0
-        """Passed on so far: an engine sends one for a token, or for a few."""
+        """Events passed on so far. A model server sends one for a token or a few."""
         self.is_done = False
-        """The engine ended the stream in words, not just in bytes."""
+        """The stream has ended with its final event."""
 
     def push(self, data: bytes) -> bytes:
         if self._rest:
@@ -93,7 +93,7 @@ class EventStream:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
 
     def _look_into(self, data: bytes) -> bytes:
-        """Only at the events that have usage: mostly one, the last."""
+        """Parse the events with usage: mostly one, the last."""
         kept, done = [], 0
         for match in _USAGE.finditer(data):
             place = match.start()
@@ -111,7 +111,7 @@ class EventStream:
         return b"".join(kept)
 
     def _is_usage(self, event: bytes) -> bool:
-        """Takes the numbers; True for an event that has nothing else and is not to be seen."""
+        """Read usage from an event; return True where it has nothing else and is hidden."""
         start = event.find(b"data:")
         try:
             content = orjson.loads(event[start + 5 :])
@@ -124,7 +124,7 @@ class EventStream:
 
 
 def usage_in(content: Any) -> TokenUsage | None:
-    """Of an answer, or of a stream's last event, in either of OpenAI's two shapes."""
+    """Return usage of a response or a final event, in either of OpenAI's two formats."""
     if not isinstance(content, dict):
         return None
     usage = content.get("usage")
@@ -145,7 +145,7 @@ def token_usage(usage: dict[str, Any]) -> TokenUsage | None:
 
 
 def usage_of_answer(data: bytes) -> TokenUsage | None:
-    """From a whole answer, without reading all of it: engines say usage near the end."""
+    """Return usage of a complete response by searching from its end, without parsing all of it."""
     places = [match.end() - 1 for match in _USAGE.finditer(data)]
     for place in reversed(places):
         try:

@@ -1,4 +1,4 @@
-"""The proxy as batches use it: one request, one answer, no stream."""
+"""Send the requests of batches through the proxy: one request, one response, no stream."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -17,26 +17,28 @@ from neocloud.gateway.routing.traffic import Traffic
 
 class CallerAuthenticator(Protocol):
     async def authenticate(self, authorization: str) -> Caller:
-        """Whose header this is. Raises OpenAiError 401, or 503 when nobody can tell."""
+        """Return the caller of an Authorization header. Raises OpenAiError 401, or 503 when it cannot
+        be checked."""
         ...
 
     async def refresh(self, caller: Caller) -> Caller:
-        """The same caller as it is now. Raises OpenAiError 401 where nothing of it holds any more, or 503."""
+        """Return the caller with its present permissions. Raises OpenAiError 401 where it has none
+        any more, or 503."""
         ...
 
 
 @dataclass(frozen=True)
 class BatchResponse:
-    """To one request that was not streamed: an engine's, or a refusal of the gateway in the same shape."""
+    """The response to one request: of a model server, or an error of the gateway in the same format."""
 
     status: int
     body: Mapping[str, Any]
     retry_after: float | None = None
-    """Seconds, when the answer said so."""
+    """Seconds; None where the response has no Retry-After."""
 
 
 class BatchClient(Protocol):
-    """The proxy, for requests that a batch makes."""
+    """Sends the requests of a batch."""
 
     async def send(
         self,
@@ -48,13 +50,17 @@ class BatchClient(Protocol):
         request_id: str,
         wait_seconds: float,
     ) -> BatchResponse:
-        """As live requests are sent (checks, balance, retry on another replica), its account opened with
-        `is_batch`. A cold model is woken and waited for, at most so long; then the answer is the 503.
-        Raises nothing but CancelledError; cancelling it cancels the engine's work."""
+        """Send a request like a live one: with checks, load balancing and retries, recorded as
+        `is_batch`.
+
+        Waits at most `wait_seconds` for a replica to start; the response is then the 503. Raises
+        nothing but CancelledError; cancelling stops the model server.
+        """
         ...
 
     def live_requests(self) -> int:
-        """How many that are no batch's are being answered or wait now. Batches take what they leave."""
+        """Return the number of requests in progress that are not of batches. Batches use what they
+        leave free."""
         ...
 
 
@@ -77,7 +83,7 @@ class ProxyBatchClient:
         request_id: str,
         wait_seconds: float,
     ) -> BatchResponse:
-        """See `objects.borders.BatchClient`."""
+        """See `BatchClient`."""
         writer = _BufferedResponse()
         try:
             context = RequestContext(

@@ -1,6 +1,8 @@
-"""One batch's lines, each sent until it is answered: asks, waits, asks again, writes down.
+"""Process the lines of one batch: send each until it is answered, and write its result.
 
-Nobody asks a model twice at a time that may be cold: the first line goes alone, and again after each 503.
+While a model may have no replica, only one line is sent: the first one, and again after each 503. Results are
+in `<home>/gateway/batches/<id>/results`, one record a line: after a crash, complete records count and an
+incomplete one at the end is removed.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from neocloud.gateway.openai_files.batch_client import BatchClient, BatchRespons
 from neocloud.gateway.openai_files.batches import Batch, batch_caller
 
 LOOK_AGAIN_SECONDS = 0.1
-"""Nobody tells when live requests become fewer."""
+"""Interval of checks whether live requests have become fewer."""
 
 
 class BatchSlots:
@@ -58,7 +60,8 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Record:
-    """`number` is the line's in the input; a failed one goes to the error file."""
+    """The result of a line. `number` is that of the line in the input; failed records go to the error
+    file."""
 
     number: int
     is_ok: bool
@@ -73,7 +76,7 @@ class Record:
 
 class ResultsFile:
     def __init__(self, folder: Path, min_free_bytes: int = 0) -> None:
-        """`min_free_bytes` of the disk are left: `append` raises OSError (ENOSPC) before it takes them."""
+        """`append` raises OSError (ENOSPC) before less than `min_free_bytes` of the disk are free."""
         self._path = folder / "results"
         self._min_free_bytes = min_free_bytes
         self._answered = bytearray()
@@ -92,7 +95,7 @@ class ResultsFile:
         self._end = whole
 
     def append(self, records: Iterable[Record]) -> None:
-        """All of them, or, when the disk is full, none."""
+        """Append all records, or none when the disk is full."""
         records = list(records)
         data = b"".join(record.to_bytes() for record in records)
         written = 0
@@ -109,7 +112,7 @@ class ResultsFile:
             self._count(record.number, record.is_ok)
 
     def has(self, number: int) -> bool:
-        """Whether the line of this number is answered."""
+        """Return whether the line of this number has a result."""
         return number < len(self._answered) and self._answered[number] == 1
 
     @property
@@ -129,7 +132,7 @@ class ResultsFile:
 
 
 def split_results(folder: Path) -> tuple[Path, Path]:
-    """The output and the error file, made of the results."""
+    """Write the output and the error file from the results."""
     output, errors = folder / "output.jsonl", folder / "errors.jsonl"
     with (folder / "results").open("rb") as results, output.open("wb") as good, errors.open("wb") as bad:
         for raw in results:
@@ -146,7 +149,7 @@ class Line:
 
 
 class InputLines:
-    """The lines of an input file that are not answered yet, read in blocks."""
+    """The lines of an input file without a result, read in blocks."""
 
     def __init__(self, path: Path, results: ResultsFile) -> None:
         self._path = path
@@ -155,7 +158,7 @@ class InputLines:
         self._number = 0
 
     def read_block(self) -> list[Line]:
-        """The next few; empty at the end."""
+        """Return the next lines; empty at the end."""
         lines: list[Line] = []
         with self._path.open("rb") as file:
             file.seek(self._offset)
@@ -179,16 +182,16 @@ START_WAIT_SECONDS = 60.0
 PAUSE_SECONDS = (1.0, 2.0, 5.0, 10.0)
 LONGEST_PAUSE_SECONDS = 60.0
 ATTEMPTS = 3
-"""For answers that may say that the line itself breaks the engine."""
+"""Attempts for responses that may mean that the line itself crashes the model server."""
 SAVE_SECONDS = 1.0
 
 
 class AccessEnded(Exception):
-    """The caller that made the batch has lost the right to send its lines."""
+    """The caller that created the batch has lost access."""
 
 
 Save = Callable[[ResultsFile], Awaitable[None]]
-"""Tells the row how far it is."""
+"""Saves the progress in the row of the batch."""
 
 
 class BatchRun:
@@ -317,7 +320,7 @@ class BatchRun:
 
 
 def _is_transient(answer: BatchResponse) -> bool:
-    """Whether the same line may be answered otherwise later."""
+    """Return whether the line may get another response later."""
     if answer.status == 429:
         error = answer.body.get("error")
         return not isinstance(error, dict) or error.get("code") != "insufficient_quota"

@@ -1,7 +1,7 @@
-"""Runs open batches beside live traffic, from their rows and folders alone: a restart goes on where it was.
+"""Run unfinished batches beside live traffic. State is in rows and folders, so a restart resumes them.
 
-Of each batch it keeps `<home>/gateway/batches/<id>/`: the input as it was when the batch was made, and the
-results. The folder goes when the batch is over.
+The folder `<home>/gateway/batches/<id>/` of a batch holds its input, as it was at its creation, and the
+results. It is removed at the end of the batch.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from neocloud.gateway.settings import FileSettings
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 MAX_CHECKS = 3
-"""A file that ends its checker so often is given up."""
+"""A file that crashes its validation so often fails the batch."""
 
 
 class BatchRunner:
@@ -62,20 +62,20 @@ class BatchRunner:
             self.begin(batch.id)
 
     async def stop(self) -> None:
-        """Keeps what was answered; lines being answered are asked again at the next start."""
+        """Stop running batches. Results are kept; lines in progress are sent again after the next start."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def prepare_folder(self, batch_id: str, file: StoredFile) -> None:
-        """The input, as it is now: deleting the file later changes nothing. Blocks."""
+        """Link the input, so that deleting the file later has no effect. Blocks."""
         folder = self._root / batch_id
         folder.mkdir(mode=0o700, parents=True)
         os.link(self._files.location(file), folder / "input.jsonl")
 
     def remove_folder(self, batch_id: str) -> None:
-        """What `take` made. Blocks."""
+        """Remove the folder of a batch. Blocks."""
         shutil.rmtree(self._root / batch_id, ignore_errors=True)
 
     def begin(self, batch_id: str) -> None:
@@ -86,12 +86,12 @@ class BatchRunner:
         )
 
     def cancel(self, batch_id: str) -> None:
-        """Ends it soon; its row says "cancelling" already."""
+        """Cancel a batch soon; its row is "cancelling" already."""
         if event := self._cancelled.get(batch_id):
             event.set()
 
     async def _supervise(self, batch_id: str) -> None:
-        """Until it is over, whatever the disk does in between."""
+        """Run a batch to its end, with retries after errors of the disk."""
         checks = 0
         while True:
             try:
@@ -145,7 +145,7 @@ class BatchRunner:
         return await asyncio.to_thread(self._rows.change, batch.id, change)
 
     async def _run(self, batch: Batch, folder: Path) -> None:
-        """Until all is answered, or it is cancelled or out of time."""
+        """Run until all lines are processed, or the batch is cancelled or expires."""
 
         async def save(results: ResultsFile) -> None:
             def change(batch: Batch) -> None:
@@ -174,7 +174,7 @@ class BatchRunner:
             raise error
 
     def _finish(self, batch_id: str, folder: Path) -> None:
-        """Makes files of what there is, and names the end. Each step may be repeated."""
+        """Create the output files and set the final state. Each step may be repeated."""
         batch = self._rows.change(batch_id, self._prepare_files)
         if batch.state != "failed":
             is_expired = batch.state == "finalizing" and self._note_expired(batch, folder)
@@ -200,7 +200,7 @@ class BatchRunner:
         self.remove_folder(batch_id)
 
     def _end_access(self, batch: Batch) -> None:
-        """It ends as if it had been cancelled, with what was answered."""
+        """End the batch like a cancelled one, with the results so far."""
         message = (
             "Your access ended while the batch was running: the API key or session that created it was"
             " revoked, or the permission was removed. The output file has the results up to then."
@@ -210,7 +210,7 @@ class BatchRunner:
             batch.enter("cancelling", self._now())
 
     def _prepare_files(self, batch: Batch) -> None:
-        """Their ids are written down before the files are made, so that none is made twice."""
+        """Save the ids before the files are created, so that no file is created twice."""
         if batch.state == "failed":
             return
         batch.output_file_id = batch.output_file_id or new_file_id()
@@ -219,7 +219,7 @@ class BatchRunner:
             batch.enter("finalizing", self._now())
 
     def _note_expired(self, batch: Batch, folder: Path) -> bool:
-        """Whether lines were left over; they become errors."""
+        """Turn lines without a result into errors; return whether there were any."""
         results = ResultsFile(folder)
         try:
             lines = InputLines(folder / "input.jsonl", results)

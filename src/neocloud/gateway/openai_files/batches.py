@@ -1,4 +1,4 @@
-"""Batches as rows: what was asked, how far it is. Knows nothing of how lines are run."""
+"""Batches as rows of files.db."""
 
 import json
 import secrets
@@ -28,18 +28,18 @@ class Batch:
     created_at: int
     expires_at: int
     caller: dict[str, Any]
-    """The caller that made the batch. Its rights are checked when each line is sent."""
+    """The caller that created the batch. Its access is checked when each line is sent."""
     metadata: dict[str, str] = field(default_factory=dict)
     state: str = "validating"
     model: str = ""
     times: dict[str, int] = field(default_factory=dict)
-    """When it came to a state: {"in_progress": 1763769600}."""
+    """When it entered a state, for example {"in_progress": 1763769600}."""
     total: int = 0
     completed: int = 0
     failed: int = 0
     input_bytes: int = 0
     result_bytes: int = 0
-    """Bytes of answers that are not in a file yet."""
+    """Bytes of results that are not in a file yet."""
     output_file_id: str = ""
     error_file_id: str = ""
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -58,7 +58,7 @@ def new_batch_id() -> str:
 
 
 def stored_caller(caller: Caller) -> dict[str, Any]:
-    """As much of a caller as its batch needs later."""
+    """Return the part of a caller that its batch needs later."""
     projects = sorted(project for project in caller.grants if caller.may(INVOKE, project))
     return {
         "subject_id": caller.subject_id,
@@ -77,7 +77,7 @@ def batch_caller(batch: Batch) -> Caller:
 
 
 class BatchRows:
-    """Blocks: asyncio code calls it in threads."""
+    """The rows of batches. Methods block; asyncio code calls them in threads."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -103,7 +103,7 @@ class BatchRows:
             return _find(rows, batch_id)
 
     def change(self, batch_id: str, change: Callable[[Batch], None]) -> Batch:
-        """Reads, changes and writes in one transaction. Raises LookupError."""
+        """Read, change and write in one transaction. Raises LookupError."""
         with self._database.transaction() as rows:
             batch = _find(rows, batch_id)
             if batch is None:
@@ -129,7 +129,7 @@ class BatchRows:
         return found[: page.limit], len(found) > page.limit
 
     def open(self) -> list[Batch]:
-        """Of all projects, oldest first."""
+        """Return the unfinished batches of all projects, oldest first."""
         with self._database.reading() as rows:
             query = "SELECT document FROM batches WHERE is_open ORDER BY number"
             return [_from_row(row) for row in rows.execute(query)]

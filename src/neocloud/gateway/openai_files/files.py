@@ -1,9 +1,8 @@
 """Files of projects: bytes in `<home>/gateway/files/<project>/<id>`, rows in files.db.
 
-Used by the gateway and, for training data and results, by the control plane's own process. A file is there as
-a whole or not at all: bytes are written under another name, and get their own in the transaction that makes
-the row. It knows nothing of callers; who may see a file is decided before it is request. Blocks: call it in
-threads.
+Used by the gateway, and by the control plane for training data and results. A file exists completely or not
+at all: bytes are written under another name and renamed in the transaction that inserts the row. Access is
+checked by the callers of this module. All methods block; asyncio code calls them in threads.
 """
 
 import fcntl
@@ -91,7 +90,7 @@ SELECT coalesce(sum(coalesce(json_extract(document, '$.result_bytes'), 0) + CASE
     ELSE coalesce(json_extract(document, '$.input_bytes'), 0) END), 0)
 FROM batches WHERE project_id = :project AND is_open
 """
-"""Inputs whose file was deleted are kept until their batch is over; so are answers that are no file yet."""
+"""Inputs whose file was deleted count until their batch ends, as do results that are not in a file yet."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +98,16 @@ class StorageLimits:
     files: int
     """Files of one project."""
     bytes: int
-    """Bytes of one project's files, with what its batches keep."""
+    """Bytes of the files of one project, with what its batches keep."""
     free_bytes: int
-    """Disk space that stays free for the ledger and the control plane's database."""
+    """Free space that is reserved for the ledger and the database of the control plane."""
 
 
 class StorageQuota:
-    """The limits of one store of files, for the uploads into it."""
+    """Limits on what projects store, and on the free space of the disk.
+
+    What is being written counts as well, so concurrent uploads cannot exceed a limit together.
+    """
 
     def __init__(self, database: Database, folder: Path, limits: StorageLimits) -> None:
         self._database = database
@@ -135,7 +137,7 @@ class StorageQuota:
             self._writing[project_id][upload] += size
 
     def leave(self, project_id: str, upload: object) -> None:
-        """The upload is a row of its own by now, or came to nothing."""
+        """The upload has become a row of its own or was abandoned."""
         with self._turn:
             writing = self._writing.get(project_id, {})
             writing.pop(upload, None)
@@ -143,7 +145,7 @@ class StorageQuota:
                 self._writing.pop(project_id, None)
 
     def require(self, project_id: str) -> None:
-        """Raises OpenAiError 429 where the project has no room for what its batch would make, or 507."""
+        """Raise OpenAiError 429 where the project cannot store the results of a batch, or 507."""
         with self._turn:
             _, taken = self._used(project_id)
             if taken >= self._limits.bytes:
@@ -178,7 +180,7 @@ def _quota_reached(most: str, project_id: str) -> OpenAiError:
 
 
 def disk_full_error() -> OpenAiError:
-    """Clients must not send gigabytes again on their own."""
+    """Clients must not retry uploads of gigabytes by themselves."""
     return OpenAiError(
         507,
         "The disk for files is full; nothing was stored. Delete files, or ask your administrator to free"
@@ -226,14 +228,15 @@ class FileStore:
         return StorageQuota(self.database, self._root, limits)
 
     def draft(self, project_id: str, file_id: str = "", quota: StorageQuota | None = None) -> "Draft":
-        """A file being written: `with store.draft(...) as draft: draft.write(...); draft.keep(...)`.
+        """Return a file to be written: `with store.draft(...) as draft: draft.write(...);
+        draft.keep(...)`.
 
-        With a `quota`, entering, writing and keeping raise OpenAiError where it ends.
+        With a `quota`, entering, writing and keeping raise OpenAiError at its limits.
         """
         return Draft(self, self._folder(project_id), project_id, file_id or new_file_id(), quota)
 
     def add(self, project_id: str, path: Path, purpose: str, name: str, file_id: str = "") -> str:
-        """Copies a file in and returns its id. With a `file_id` that is there already, nothing happens."""
+        """Copy a file and return its id. Does nothing where `file_id` exists already."""
         if file_id and self.find(file_id):
             return file_id
         with self.draft(project_id, file_id) as draft, path.open("rb") as source:
@@ -242,7 +245,7 @@ class FileStore:
             return draft.keep(name, purpose).id
 
     def path(self, project_id: str, file_id: str) -> Path:
-        """Where the bytes of a project's file are, to read. Raises FileMissing."""
+        """Return the path of the bytes of a file, for reading. Raises FileMissing."""
         found = self.find(file_id)
         if found is None or found.project_id != project_id:
             raise FileMissing(f"The project {project_id} has no file {file_id!r}.")
@@ -257,7 +260,7 @@ class FileStore:
         return _file(row) if row else None
 
     def page(self, project_id: str, page: Page, purpose: str = "") -> tuple[list[StoredFile], bool]:
-        """One page, and whether more follow."""
+        """Return one page, and whether more follow."""
         direction, beyond = ("DESC", "<") if page.newest_first else ("ASC", ">")
         where, values = "project_id = ?", [project_id]
         if purpose:
@@ -275,14 +278,14 @@ class FileStore:
         return files[: page.limit], len(files) > page.limit
 
     def delete(self, file: StoredFile) -> bool:
-        """False when another was quicker. Who reads it now reads it to its end."""
+        """Return False where it was deleted already. Open readers can read to the end."""
         with self.database.transaction() as rows:
             is_gone = rows.execute("DELETE FROM files WHERE id = ?", (file.id,)).rowcount == 0
         self.location(file).unlink(missing_ok=True)
         return not is_gone
 
     def sweep(self) -> int:
-        """Remove bytes without a row: of uploads that broke off with their process. Returns how many."""
+        """Remove bytes without a row, which interrupted uploads left behind, and return their number."""
         swept = 0
         with self.database.transaction() as rows:  # nobody keeps a draft meanwhile
             known = {row["id"] for row in rows.execute("SELECT id FROM files")}
@@ -315,7 +318,8 @@ class FileStore:
 
 
 class Draft:
-    """Bytes on their way in. Leaving it without `keep` removes them. Its lock says that its process lives."""
+    """A file being written. Leaving the `with` without `keep` removes it. Its lock shows that its process
+    is alive."""
 
     def __init__(
         self, store: FileStore, folder: Path, project_id: str, file_id: str, quota: StorageQuota | None
@@ -369,7 +373,7 @@ class Draft:
         self.bytes += len(chunk)
 
     def keep(self, name: str, purpose: str) -> StoredFile:
-        """From now on it is a file. Raises OSError when the disk is full."""
+        """Turn the draft into a file. Raises OSError when the disk is full."""
         assert self._file, "a draft is kept inside its `with`"
         os.fsync(self._file.fileno())
         file = StoredFile(

@@ -1,4 +1,5 @@
-"""/v1/files: upload, list, look at, read, delete."""
+"""/v1/files: upload, list, get, read, delete. Uploads are written to disk as they arrive, never held in
+memory."""
 
 import asyncio
 import errno
@@ -29,14 +30,14 @@ from neocloud.gateway.settings import FileSettings
 WRITTEN_BYTES = 1 << 20
 FIELD_BYTES = 64 << 10
 MAX_FIELDS = 8
-"""Form fields beside the file; OpenAI's clients send one or two."""
+"""Form fields besides the file; OpenAI's clients send one or two."""
 MAX_OVERHEAD_BYTES = 128 << 10
-"""Bytes of an upload beside its file: fields, part headers, boundaries, preamble and epilogue."""
+"""Bytes of an upload besides its file: fields, part headers, boundaries, preamble and epilogue."""
 
 
 @dataclass
 class Form:
-    """What came: the name of the file, and the fields beside it."""
+    """The name of the file, and the fields besides it."""
 
     file_name: str | None = None
     fields: dict[str, str] = field(default_factory=dict)
@@ -54,7 +55,7 @@ def multipart_boundary(content_type: str) -> bytes:
 
 
 class _Parts:
-    """What the parser calls; gathers the file's bytes until they are taken away."""
+    """Callbacks of the parser. Collects the bytes of the file until they are written."""
 
     def __init__(self) -> None:
         self.form = Form()
@@ -121,7 +122,7 @@ CALLBACKS = (
 
 
 async def receive_upload(chunks: AsyncIterator[bytes], boundary: bytes, draft: Draft, max_bytes: int) -> Form:
-    """Writes the file into the draft. Raises OpenAiError, also when the disk is full."""
+    """Write the file to the draft. Raises OpenAiError, also when the disk is full."""
     parts = _Parts()
     parser = MultipartParser(boundary, {name: getattr(parts, name) for name in CALLBACKS})  # type: ignore[arg-type]
     received = 0

@@ -1,7 +1,7 @@
-"""/v1/fine_tuning/jobs: OpenAI's words for neocloud.tuning.v1.FineTuningJobService, request with the caller's
-own token.
+"""/v1/fine_tuning/jobs: OpenAI's form of neocloud.tuning.v1.FineTuningJobService, called with the token of
+the caller.
 
-The file is checked here, line by line, before a job is made of it.
+The training file is validated line by line before a job is created.
 """
 
 import asyncio
@@ -40,11 +40,13 @@ KNOWN = {
     *("integrations", "metadata", "neocloud"),
 }
 PLACEMENT = {"platform", "preset", "slurm_cluster_id", "nodes", "merge"}
-"""What OpenAI has no words for: where it runs, and what comes out. In the body's object `neocloud`."""
+"""Fields of the object `neocloud` in the body, which OpenAI does not have: where the job runs and what it
+produces."""
 
 
 def job_spec(body: Mapping[str, Any]) -> dict[str, Any]:
-    """FineTuningJobSpec in JSON form, without `model_id`. Raises OpenAiError that names the wrong part."""
+    """Return a FineTuningJobSpec in JSON form, without `model_id`. Raises OpenAiError that names the
+    field."""
     body = dict(body)
     reject_unknown(body, KNOWN)
     _no_integrations(body.get("integrations"))
@@ -76,7 +78,8 @@ def _no_integrations(given: Any) -> None:
 
 
 def _given(body: Mapping[str, Any]) -> dict[str, Any]:
-    """From `method`, or from `hyperparameters` as the Nebius body and older clients of OpenAI have it."""
+    """Return hyperparameters from `method`, or from `hyperparameters` as Nebius and older OpenAI clients
+    send them."""
     method, plain = body.get("method"), body.get("hyperparameters")
     if method is None:
         given = plain or {}
@@ -119,7 +122,7 @@ def _whole(value: Any, name: str) -> int:
 
 
 def as_job(job: Any, model: str, tenant_id: str) -> dict[str, Any]:
-    """`model` is the name of what it was trained on."""
+    """Return a job in OpenAI's form. `model` is the name of the base model."""
     status, spec = job.status, job.spec
     used = _used(status.hyperparameters if status.HasField("hyperparameters") else spec.hyperparameters)
     return {
@@ -309,7 +312,7 @@ class TuningApi:
         return as_job(job, names[model_id], request.caller.tenant_id)
 
     async def _model_id(self, request: ApiRequest, name: str, project_id: str) -> str:
-        """By name in any project of the caller, its own first; or an id."""
+        """Find a model by name in any project of the caller, its own first, or by id."""
         if name.startswith("inferencemodel-"):
             return name
         for project in sorted(request.caller.grants, key=lambda project: (project != project_id, project)):

@@ -1,4 +1,4 @@
-"""Turns handlers into routes: who calls is asked first, and every refusal has OpenAI's shape."""
+"""Turn handlers into routes with authentication and OpenAI errors; read pages and bodies of requests."""
 
 import logging
 import sqlite3
@@ -26,7 +26,7 @@ class Page:
 
 
 def read_page(query: Mapping[str, str], *, limit: int, most: int) -> Page:
-    """From the query of a request."""
+    """Read paging parameters from a query."""
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise bad_request(f"Invalid order {order!r}. Use asc or desc.", param="order")
@@ -47,7 +47,7 @@ def list_response(items: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict
 
 
 def page_of(items: Sequence[T], page: Page, id_of: Callable[[T], str]) -> tuple[Sequence[T], bool]:
-    """The page of a list that is all there, in order already; and whether more follow."""
+    """Return a page of an ordered list, and whether more follow."""
     start = 0
     if page.after:
         start = next((n for n, item in enumerate(items, 1) if id_of(item) == page.after), -1)
@@ -66,17 +66,18 @@ MAX_BODY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """A request and whose it is."""
+    """An authenticated request."""
 
     http: Request
     caller: Caller
 
     def project(self, permission: str) -> str:
-        """Where what it makes or lists belongs."""
+        """Return the project for what the request creates or lists."""
         return self.caller.project(self._named_project(), permission)
 
     def sees(self, permission: str, project_id: str) -> bool:
-        """Whether it may do that to something of the project; when not, that does not exist for it."""
+        """Return whether the caller has a permission on something in a project; if not, it does not
+        exist for the caller."""
         return self._named_project() in ("", project_id) and self.caller.may(permission, project_id)
 
     @property
@@ -85,14 +86,14 @@ class ApiRequest:
 
     @property
     def client(self) -> str:
-        """The address that the request came from; "" when it is not known."""
+        """The address of the client; "" when it is unknown."""
         return self.http.client.host if self.http.client else ""
 
     def _named_project(self) -> str:
         return self.http.headers.get("openai-project", "")
 
     async def body(self) -> dict[str, Any]:
-        """Its JSON object; an empty body is an empty one."""
+        """Return the JSON object of the body; an empty body is an empty object."""
         raw = bytearray()
         async for chunk in self.http.stream():
             raw += chunk
@@ -155,7 +156,7 @@ def reject_unknown(body: dict[str, Any], known: set[str]) -> None:
 
 
 def text(body: dict[str, Any], name: str, *, required: bool = False) -> str:
-    """A string of the body; "" when left out or null."""
+    """Return a string of the body; "" when it is missing or null."""
     value = body.get(name)
     if value is None and not required:
         return ""
@@ -165,7 +166,7 @@ def text(body: dict[str, Any], name: str, *, required: bool = False) -> str:
 
 
 def metadata(body: dict[str, Any]) -> dict[str, str]:
-    """OpenAI's: at most 16 pairs, keys of 64 and values of 512 characters."""
+    """Return metadata: at most 16 pairs, keys of 64 and values of 512 characters, as in OpenAI's API."""
     given = body.get("metadata") or {}
     if not isinstance(given, dict) or len(given) > 16:
         raise bad_request("metadata must be an object with at most 16 pairs.", param="metadata")

@@ -1,9 +1,8 @@
-"""Checks files of lines: small ones in a thread, large ones in a process of their own, so that nobody's
-answers wait.
+"""Validate the lines of batch and training files: small files in a thread, large ones in a process of their
+own.
 
-    python -m neocloud.gateway.objects.checking batch PATH '{"endpoint": ...}'
-
-prints the result. It writes nothing and needs nothing but the file.
+`python -m neocloud.gateway.openai_files.validation batch PATH '{"endpoint": ...}'` prints the result as JSON.
+The process writes nothing and reads nothing but the file.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ class ValidationError:
 
 @dataclass
 class ValidationResult:
-    """Errors that refuse the file, and what else is worth knowing of it."""
+    """Errors of a file, and properties of a valid one."""
 
     errors: list[ValidationError] = field(default_factory=list)
     total_errors: int = 0
@@ -61,8 +60,8 @@ class ValidationResult:
 def read_json_objects(
     path: Path, result: ValidationResult, max_line_bytes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file with their line numbers. Blank lines are passed over, others that are no
-    objects are errors."""
+    """Yield the objects of a JSONL file with their line numbers. Blank lines are skipped; other lines are
+    errors."""
     with path.open("rb") as file:
         number = 0
         while raw := file.readline(max_line_bytes + 1):
@@ -101,7 +100,7 @@ MAX_CUSTOM_ID = 512
 def validate_batch_file(
     path: Path, endpoint: str, *, max_lines: int, max_line_bytes: int
 ) -> ValidationResult:
-    """Errors by line; `properties` has the model that all lines name."""
+    """Validate a batch. The property `model` is the model of all lines."""
     result = ValidationResult()
     first_lines: dict[bytes, int] = {}
     for number, line in read_json_objects(path, result, max_line_bytes):
@@ -162,7 +161,13 @@ KINDS = {"messages": ("messages",), "prompt": ("prompt", "completion"), "text": 
 
 
 def validate_training_file(path: Path) -> ValidationResult:
-    """`properties`: the kind of its lines, how many are duplicates, and their lengths in characters."""
+    """Validate training data. Properties are the format, the number of duplicates, and lengths in
+    characters.
+
+    A line is a conversation (`messages`), a `prompt` with its `completion`, or `text`; all lines have one
+    format. Conversations must be what the reader of the recipes accepts; a test runs both on the same
+    files.
+    """
     result = ValidationResult(properties={"kind": ""})
     lengths: list[int] = []
     seen: set[bytes] = set()
@@ -184,7 +189,7 @@ def validate_training_file(path: Path) -> ValidationResult:
 
 
 def _line_texts(line: dict[str, Any], result: ValidationResult) -> list[str]:
-    """The texts of a line. Raises ValueError that says what is wrong."""
+    """Return the texts of a line. Raises ValueError that says what is wrong."""
     kind = next((kind for kind in KINDS if kind in line), "")
     if not kind:
         raise ValueError("has none of `messages`, `prompt` with `completion`, or `text`")
@@ -241,11 +246,11 @@ VALIDATORS: dict[str, Callable[..., ValidationResult]] = {
 SMALL_BYTES = 256 << 10
 MAX_PROCESSES = 2
 MAX_WAITING = 16
-"""Checks that callers wait for, beside those that run."""
+"""Validations that callers wait for, besides those that run."""
 AGAIN_SECONDS = 10
 MEMORY_BYTES = 2 << 30
 CPU_SECONDS = 1800
-"""Five gigabytes of lines take some three minutes."""
+"""Five gigabytes of lines take about three minutes."""
 LIMITS = {
     resource.RLIMIT_AS: MEMORY_BYTES,
     resource.RLIMIT_CPU: CPU_SECONDS,
@@ -253,11 +258,11 @@ LIMITS = {
     resource.RLIMIT_NOFILE: 32,
     resource.RLIMIT_CORE: 0,
 }
-"""Resource limits of one checker process, which reads one file and writes to a pipe."""
+"""Resource limits of a validation process, which reads one file and writes to a pipe."""
 
 
 class ValidationCrashed(Exception):
-    """The checker itself ended badly; says nothing of the file."""
+    """The validation process failed, which says nothing about the file."""
 
 
 async def validate_file(kind: str, path: Path, **options: Any) -> ValidationResult:
@@ -269,7 +274,7 @@ async def validate_file(kind: str, path: Path, **options: Any) -> ValidationResu
 
 
 def require_validation_slot() -> None:
-    """For checks that a caller waits for. Raises OpenAiError 429 where too many wait already."""
+    """Raise OpenAiError 429 where too many callers wait for a validation."""
     if _SLOTS.waiting >= MAX_WAITING:
         raise OpenAiError(
             429,
@@ -281,7 +286,7 @@ def require_validation_slot() -> None:
 
 
 class _Slots:
-    """A semaphore that knows how many wait for it."""
+    """A semaphore that counts its waiters."""
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)

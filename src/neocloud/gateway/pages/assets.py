@@ -1,4 +1,4 @@
-"""The page's files, read once. Nothing else can be asked for by a path, and nothing comes from elsewhere."""
+"""The files of the page, read once. Other paths do not exist, and nothing is loaded from elsewhere."""
 
 import hashlib
 from importlib.resources import files

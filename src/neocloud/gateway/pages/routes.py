@@ -1,4 +1,4 @@
-"""Signing in at the page: by a one-time code that `neo chat` fetched, or by an API key; and out again."""
+"""Routes of the page: sign-in by one-time code or API key, sign-out, and requests to models."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Route]:
     async def create_link(request: Request) -> Response:
-        """For who already has a token: what `neo chat` makes its link of."""
+        """Create the one-time code for the link that `neo chat` prints. The caller needs a token."""
         authorization = request.headers.get("authorization", "")
         await authenticator.authenticate(authorization)
         code = sessions.new_code(authorization.partition(" ")[2].strip())
@@ -105,7 +105,7 @@ _NOT_PASSED = (b"cookie", b"authorization")
 
 
 class ForwardToGateway:
-    """To `gateway`, as if it had been sent there with the caller's token."""
+    """Forwards a request to `gateway` with the token of the session."""
 
     def __init__(self, gateway: ASGIApp, sessions: Sessions) -> None:
         self._gateway = gateway
@@ -130,7 +130,7 @@ def forwarding_routes(gateway: ASGIApp, sessions: Sessions) -> list[Route]:
 
 
 class Pages:
-    """`gateway` is the application that these routes are part of."""
+    """The page. `gateway` is the application that these routes are part of."""
 
     def __init__(self, authenticator: Authenticator, gateway: ASGIApp, clock: Clock) -> None:
         self._authenticator = authenticator

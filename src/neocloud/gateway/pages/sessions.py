@@ -1,7 +1,8 @@
-"""Who is signed in at the page, and one-time codes to sign in with. In memory only: a restart signs out.
+"""Sessions of the page, one-time codes, and the checks before each request. A restart ends all sessions.
 
-A session holds the caller's token, which never goes to the page: each request is admitted by it anew, so what
-is revoked or has expired ends here too. Codes and session ids are entry as hashes.
+A session holds the token of the caller, which is never sent to the page. Each request is authenticated by it,
+so revoking the key ends the session. Codes and session ids are kept as hashes. Cookies know no ports: another
+server on this machine can make a browser send ours, so changes require the page's own origin.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticate
 CODE_SECONDS = 300
 SESSION_SECONDS = 12 * 3600
 MOST = 10_000
-"""Of each; the oldest go first."""
+"""Most codes, and most sessions; the oldest are removed first."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class Sessions:
         self._sessions: OrderedDict[bytes, _Entry] = OrderedDict()
 
     def new_code(self, token: str) -> str:
-        """For the caller who has this token."""
+        """Return a new code for the caller who has this token."""
         return self._keep(self._codes, token, CODE_SECONDS)
 
     def redeem_code(self, code: str) -> str | None:
-        """The token that it was made for; nobody gets it twice."""
+        """Return the token of a code, once."""
         entry = self._codes.pop(_digest(code), None)
         return entry.token if entry and self._now() < entry.ends_at else None
 
@@ -71,7 +72,7 @@ PATH = "/chat"
 
 
 def require_local(request: Request) -> None:
-    """The page speaks plain HTTP, so it goes no further than this machine."""
+    """The page uses plain HTTP, so it is available on this machine only."""
     host = request.client.host if request.client else ""
     try:
         is_near = ipaddress.ip_address(host).is_loopback
@@ -98,7 +99,7 @@ def session_id(request: Request) -> str:
 
 
 def session_token(request: Request, sessions: Sessions) -> str:
-    """Raises OpenAiError 401."""
+    """Return the token of the session. Raises OpenAiError 401."""
     token = sessions.token(session_id(request))
     if token is None:
         raise not_authenticated(
@@ -124,7 +125,8 @@ def delete_session_cookie(response: Response, request: Request) -> None:
 
 
 def _cookie(request: Request) -> str:
-    """With the port: two clouds on one machine do not sign each other out."""
+    """Return the name of the cookie. It contains the port: two clouds on one machine do not sign each
+    other out."""
     try:
         port = _split(f"//{request.headers.get('host', '')}").port or 80
     except ValueError:
@@ -133,7 +135,7 @@ def _cookie(request: Request) -> str:
 
 
 def _split(address: str) -> SplitResult:
-    """Return the parts of it; none when it is no URL."""
+    """Split a URL; the parts are empty when it is invalid."""
     try:
         return urlsplit(address)
     except ValueError:

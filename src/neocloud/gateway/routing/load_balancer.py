@@ -1,6 +1,6 @@
-"""Which replica takes a request: the least loaded, or one hardly worse that knows the input's beginning.
+"""Choose the replica of a request: the least loaded, or one slightly busier that has the prefix in its cache.
 
-Leaves out for a moment a replica that failed, longer each time. Knows nothing of HTTP.
+A replica that failed is paused, longer each time.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from neocloud.gateway.routing.routes import Replica, Target
 MAX_PREFIXES = 50_000
 SLACK_REQUESTS = 4
 SLACK_SHARE = 1.25
-"""A replica that knows the prefix is taken while its load is at most so much of the least, and a few more."""
+"""A replica with the prefix is preferred up to this share of the lowest load, plus a few requests."""
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 
@@ -22,7 +22,7 @@ MAX_PAUSE_SECONDS = 30.0
 class _Load:
     in_flight: int = 0
     failures: int = 0
-    """One after the other."""
+    """Consecutive failures."""
     paused_until: float = 0.0
 
 
@@ -31,11 +31,11 @@ class LoadBalancer:
         self._monotonic = clock.monotonic
         self._loads: dict[str, _Load] = {}
         self._prefix_replicas: OrderedDict[int, str] = OrderedDict()
-        """Hash of deployment, model and prefix -> address of the replica that saw it last."""
+        """Hash of deployment, model and prefix -> address of the replica that served it last."""
         self._turn = 0
 
     def choose(self, target: Target, prefix: str, tried: Collection[str]) -> Replica | None:
-        """None when every ready replica was tried."""
+        """Return a replica, or None when every ready replica was tried."""
         replicas = [replica for replica in target.deployment.replicas if replica.address not in tried]
         if not replicas:
             return None
@@ -80,14 +80,14 @@ class LoadBalancer:
         return load
 
     def _available(self, replicas: list[Replica]) -> list[Replica]:
-        """Without those that rest; when all do, the one whose rest ends first."""
+        """Return replicas that are not paused; if all are, the one whose pause ends first."""
         now = self._monotonic()
         working = [replica for replica in replicas if self._load(replica.address).paused_until <= now]
         return working or [min(replicas, key=lambda replica: self._load(replica.address).paused_until)]
 
     @staticmethod
     def _with_adapter(target: Target, replicas: list[Replica]) -> list[Replica]:
-        """Those that have loaded it; any may load it."""
+        """Return replicas that have loaded the adapter, or all: any may load it."""
         if not target.is_adapter:
             return replicas
         return [replica for replica in replicas if target.served_name in replica.adapters] or replicas
@@ -102,7 +102,7 @@ class LoadBalancer:
         return home if is_near else None
 
     def _least_loaded(self, replicas: list[Replica]) -> Replica:
-        """In turn among equals."""
+        """Return the least loaded replica, in turn among equals."""
         self._turn += 1
         start = self._turn % len(replicas)
         return min(

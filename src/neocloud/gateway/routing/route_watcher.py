@@ -1,4 +1,4 @@
-"""Follows the control plane's routes for as long as the gateway runs."""
+"""Keep the route table up to date for as long as the gateway runs."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ class RouteWatcher:
         self.is_connected = False
 
     def load_from_disk(self) -> None:
-        """Before the control plane said anything: what it said to the gateway before this one."""
+        """Use the routes that an earlier gateway saved until the control plane responds."""
         response = load_routes(self._file)
         if response is not None:
             response.version = ""  # ask for all of it anew

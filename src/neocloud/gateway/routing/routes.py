@@ -1,4 +1,4 @@
-"""Where requests go: the control plane's last word on deployments, kept on disk for a start without it."""
+"""The route table: deployments, their models and replicas, as the control plane last listed them."""
 
 import asyncio
 import logging
@@ -20,17 +20,17 @@ class Replica:
     name: str
     address: str
     adapters: frozenset[str]
-    """Engine names of those it has loaded."""
+    """The names by which the model server knows its loaded adapters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One name that clients call."""
+    """A model name that clients call."""
 
     name: str
     served_name: str
     project_id: str
-    """Whose permission it takes."""
+    """The project whose permission a caller needs."""
     parent_name: str
     license: str
     created_at: int
@@ -44,26 +44,26 @@ class Deployment:
     tenant_id: str
     state: str
     context_length: int
-    """0: not known."""
+    """0: unknown."""
     server_key: str
     start_seconds: int
     replicas: tuple[Replica, ...]
-    """Those that are ready."""
+    """Ready replicas."""
     price: Mapping[str, str] | None = None
-    """Dollars for a million tokens, of "input", "cached_input" and "output"; None: unpriced."""
+    """Dollars per million tokens of "input", "cached_input" and "output"; None: no price."""
     is_billed_hourly: bool = False
-    """Its tokens cost nothing more."""
+    """Billed by the hour; tokens cost nothing."""
     embeds: bool = False
-    """Answers /v1/embeddings, and nothing else; others answer everything else."""
+    """Serves /v1/embeddings only; other deployments serve everything else."""
 
 
 class RouteTable:
-    """The newest routes. `changed` wakes who waits for a replica."""
+    """The newest routes. `change` waits for the next ones."""
 
     def __init__(self) -> None:
         self.response: Any = contract.message(RESPONSE)()
         self.is_known = False
-        """Whether there was ever any word of the control plane."""
+        """Whether the control plane has ever listed routes."""
         self._by_name: dict[tuple[str, str], Target] = {}
         self._deployments: tuple[Deployment, ...] = ()
         self._changed: asyncio.Event = asyncio.Event()
@@ -96,7 +96,7 @@ class RouteTable:
         return [target for (owner, _), target in self._by_name.items() if owner == tenant_id]
 
     async def change(self) -> None:
-        """Until the next `follow`."""
+        """Wait for the next `follow`."""
         await self._changed.wait()
 
     def addresses(self) -> set[str]:
@@ -137,7 +137,8 @@ def _target(model: Any, deployment: Deployment) -> Target:
 
 
 def _price(message: Any) -> dict[str, str] | None:
-    """As the accounts read it: what is left out costs nothing, but cached input as much as other input."""
+    """Return the price; a part that is missing costs nothing, but cached input costs as much as other
+    input."""
     if not (message.input or message.output):
         return None
     return {
@@ -154,7 +155,7 @@ def _value_name(route: Any, field: str) -> str:
 
 
 def load_routes(path: Path) -> Any | None:
-    """What an earlier gateway kept, or None."""
+    """Return the routes that an earlier gateway saved, or None."""
     try:
         return contract.from_json(contract.message(RESPONSE), path.read_text())
     except FileNotFoundError:
@@ -165,5 +166,5 @@ def load_routes(path: Path) -> Any | None:
 
 
 def save_routes(path: Path, response: Any) -> None:
-    """Readable by nobody else: it holds the engines' keys."""
+    """Write the routes, readable by the owner only: they hold keys of model servers."""
     write_file(path, contract.to_json(response))

@@ -1,4 +1,7 @@
-"""What is asked of deployments now, and told to the control plane: by it replicas are started and stopped."""
+"""Count requests: by deployment for the control plane, which scales replicas by it, and for Prometheus.
+
+Labels of metrics are names of existing models, never input of a caller.
+"""
 
 import asyncio
 import logging
@@ -17,18 +20,19 @@ logger = logging.getLogger(__name__)
 TRAFFIC = "neocloud.inference.v1.Traffic"
 REPORT_SECONDS = 1.0
 QUIET_REPORTS = 10
-"""Without traffic one in so many is sent, an empty one: that nobody asks is not the same as no word."""
+"""Without traffic, an empty report is sent once in so many intervals: no traffic is not the same as no
+report."""
 
 
 @dataclass(slots=True)
 class _Count:
     in_flight: int = 0
     waiting: int = 0
-    """RequestSlot until a replica is ready."""
+    """Waiting for a replica to start."""
     refused: int = 0
-    """Answered 503 since the last report, as nothing ran: they wake the deployment as well."""
+    """Rejected with 503 since the last report because no replica runs; these start a replica as well."""
     in_report: int = 0
-    """Of those: in the report that is on its way."""
+    """The part of `refused` that is in the report being sent."""
     has_changed: bool = False
 
 
@@ -38,7 +42,7 @@ class Traffic:
         self._counts: dict[str, _Count] = {}
         self._report_now = asyncio.Event()
         self.batch_requests = 0
-        """Of all that is in flight or waiting."""
+        """Batch requests among all requests in flight or waiting."""
 
     def _count(self, deployment_id: str) -> _Count:
         count = self._counts.get(deployment_id)
@@ -80,12 +84,12 @@ class Traffic:
         return sum(count.in_flight for count in self._counts.values())
 
     def live_requests(self) -> int:
-        """Without those of batches."""
+        """Return the number of requests without those of batches."""
         all_of_them = sum(count.in_flight + count.waiting for count in self._counts.values())
         return max(all_of_them - self.batch_requests, 0)
 
     def report(self) -> list[object]:
-        """What there is to tell; empty when nothing goes on and all was told."""
+        """Return the changes to report; empty when there is no traffic and no change."""
         now = self._clock.now()
         message = contract.message(TRAFFIC)
         items = []
@@ -104,13 +108,13 @@ class Traffic:
         return items
 
     def begin_report(self) -> None:
-        """The report is on its way; what happens from now on is for the next."""
+        """Start a report; later changes belong to the next one."""
         for count in self._counts.values():
             count.in_report, count.refused = count.refused, 0
             count.has_changed = False
 
     def report_delivered(self) -> None:
-        """It arrived."""
+        """The control plane has received the report."""
         for deployment_id, count in list(self._counts.items()):
             count.in_report = 0
             if not count.in_flight and not count.waiting and not count.has_changed:
@@ -123,7 +127,7 @@ class Traffic:
             count.has_changed = True
 
     async def report_periodically(self, control_plane: ControlPlane) -> None:
-        """Each second while something happens; at once when someone waits for a replica."""
+        """Report each second while there is traffic, and immediately when a request waits for a replica."""
         silent = QUIET_REPORTS
         while True:
             self._report_now.clear()

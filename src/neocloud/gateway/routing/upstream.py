@@ -1,8 +1,7 @@
-"""ClientConnections to engines: one request at a time on each, kept for the next.
+"""Connections to model servers: one request at a time on each, kept for the next one.
 
-A small client of its own, as the general ones cost more than the rest of the gateway together (rfd 0014). It
-speaks HTTP/1.1 to an address, passes bodies as bytes, holds back the sender when the reader is slow, and
-knows nothing of models.
+A small HTTP/1.1 client: general ones cost more than the rest of the gateway together (rfd 0014). It passes
+bodies as bytes and stops reading while the client is slow.
 """
 
 import asyncio
@@ -12,14 +11,14 @@ from contextlib import suppress
 import httptools
 
 HIGH_WATER = 256 * 1024
-"""Bytes of an answer that may wait for their reader; beyond it the engine is not read from."""
+"""Bytes of a response that may wait for a slow reader; beyond it, reading stops."""
 CONNECT_SECONDS = 5.0
 MAX_IDLE = 256
-"""ClientConnections kept for one replica while unused."""
+"""Idle connections kept for one replica."""
 
 
 class ReplicaFailed(Exception):
-    """The replica did not answer. `was_sent`: it may have begun to work on the request."""
+    """The replica did not respond. `was_sent`: it may have started to process the request."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
@@ -27,7 +26,8 @@ class ReplicaFailed(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Use: `send`, then `head`, then `read` until it gives b""; then back to the pool, or `abort`."""
+    """One connection. Call `send`, then `head`, then `read` until it returns b"", then return it to the
+    pool or `abort` it."""
 
     transport: asyncio.Transport
 
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def eof_received(self) -> None:
-        """An answer without a length ends with the connection."""
+        """A response without a length ends with the connection."""
         if self._has_head and not self.is_complete and not self._has_length():
             self.is_complete = True
         self._wake()
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     # What the proxy calls
 
     def send(self, data: bytes) -> None:
-        """Raises ReplicaFailed when the connection has ended, of which its reader may not have heard yet."""
+        """Raises ReplicaFailed when the connection has closed, which its reader may not have noticed yet."""
         self._reset()
         try:
             self.transport.write(data)
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
             raise ReplicaFailed("the connection ended before the request", was_sent=True) from error
 
     async def head(self) -> int:
-        """The status, once the headers are there."""
+        """Return the status once the headers have arrived."""
         while not self._has_head:
             if not self.is_open:
                 raise ReplicaFailed("the connection ended before an answer", was_sent=True)
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         return self.status
 
     async def read(self) -> bytes:
-        """All that has come; b"" at the end of the answer."""
+        """Return all bytes that have arrived; b"" at the end of the response."""
         while not self._chunks:
             if self.is_complete:
                 return b""
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         return data
 
     def abort(self) -> None:
-        """End it at once: the engine sees that nobody listens and stops computing."""
+        """Close the connection immediately, so that the model server stops computing."""
         self.is_open = False
         self.transport.abort()
 
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Unused connections by address."""
+    """Idle connections by address."""
 
     def __init__(self) -> None:
         self._idle: defaultdict[str, deque[Connection]] = defaultdict(deque)
@@ -181,7 +181,7 @@ class ConnectionPool:
             connection.abort()
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Close what is held for replicas that are gone."""
+        """Close the connections of replicas that no longer exist."""
         for address in self._idle.keys() - addresses:
             for connection in self._idle.pop(address):
                 connection.abort()
