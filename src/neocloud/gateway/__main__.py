@@ -72,7 +72,7 @@ def server(app: GatewayApp, settings: GatewaySettings) -> Server:
     config = uvicorn.Config(
         app,
         http=partial(ClientProtocol, connections),  # type: ignore[arg-type]
-        loop="none",  # the one that is running
+        loop="none",  # the running one
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -112,16 +112,17 @@ async def serve(settings: GatewaySettings) -> None:
     gateway = Gateway(settings, control_plane, ledger, clock)
     try:
         async with gateway.running():
-            # What is there now stays: the collector need not look at it again and again.
+            # Objects that exist now stay: the garbage collector need not visit them again.
             gc.collect()
             gc.freeze()
             gc.set_threshold(COLLECT_AFTER, 20, 50)
             host, port = listener.getsockname()[:2]
-            logger.info("Serving on %s:%d", host, port)
+            logger.info("Serving on %s:%d, control plane at %s", host, port, settings.api)
             await server(gateway.app, settings).serve(sockets=[listener])
     finally:
         await control_plane.close()
         ledger.close()
+        logger.info("Stopped")
 
 
 def settings_of(arguments: list[str] | None = None) -> GatewaySettings:

@@ -1,7 +1,8 @@
+# pyright: strict
 """Build the gateway from its components."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class Gateway:
         self.app = GatewayApp(self.authenticator, self.proxy, settings, routes)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncGenerator[None]:
         self.authenticator.load_from_disk()
         self._follower.load_from_disk()
         loops = [
@@ -144,7 +145,7 @@ class Gateway:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             self.pool.close()
-            with suppress(OSError):  # said in the log while it ran
+            with suppress(OSError):  # was logged while it ran
                 self.authenticator.save_to_disk()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

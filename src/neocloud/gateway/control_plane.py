@@ -1,3 +1,4 @@
+# pyright: strict
 """Calls of the control plane over gRPC: those of the gateway itself, and those on behalf of a caller."""
 
 import logging
@@ -101,7 +102,7 @@ def _package() -> str:
 logger = logging.getLogger(__name__)
 
 CALLER_CALL_SECONDS = 30.0
-_OPTIONS = (
+_CALLER_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the API is on this machine
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
@@ -127,7 +128,7 @@ class GrpcCallerApi:
 
     async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
         if self._channel is None:  # made in the loop that uses it
-            self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(self._address, options=_CALLER_OPTIONS)
         try:
             rpc = contract.method(path)
             unary = self._channel.unary_unary(

@@ -1,3 +1,4 @@
+# pyright: strict
 """The settings of a gateway. Built once, in __main__.py."""
 
 from dataclasses import dataclass

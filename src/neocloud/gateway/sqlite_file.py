@@ -42,7 +42,7 @@ def open_file(path: Path, migrations: Sequence[str], *, timeout_seconds: float) 
 
 
 def _upgrade(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
-    """Apply all missing migrations, or none: processes that open the file at once take turns."""
+    """Apply all missing migrations, or none: concurrent processes take turns."""
     with transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > len(migrations):

@@ -1,1 +1,2 @@
+# pyright: strict
 """The HTTP side of the gateway: connections, requests, errors."""

@@ -200,11 +200,12 @@ class GatewayApp:
             watching = asyncio.create_task(watch_client(receive, lambda: relay.stop(CLIENT_LEFT)))
             await self._proxy.answer(relay)
         except OpenAiError as error:
+            logger.debug("request_id=%s: refused: %d %s", request_id, error.status, error.code)
             await writer.error(error)
         except (ClientLeft, RequestStopped):
-            pass  # nobody is there to be told
+            pass  # the client has gone
         except Exception:
-            logger.exception("Request %s broke the gateway", request_id)
+            logger.exception("request_id=%s: internal error", request_id)
             if writer.has_started:
                 raise
             await writer.error(_internal_error())
@@ -263,7 +264,9 @@ def _with_request_id(scope: Scope, send: Send) -> Send:
     async def send_with_id(message: Any) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
-            if not any(name == header[0] for name, _ in headers):  # the page's answers have one already
+            if not any(
+                name == header[0] for name, _ in headers
+            ):  # responses through the page have one already
                 headers.append(header)
             message["headers"] = headers
         await send(message)

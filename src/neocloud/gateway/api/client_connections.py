@@ -47,7 +47,7 @@ class ClientConnections:
         self._most = min(settings.max_connections, connections_allowed_by_files())
         if self._most < settings.max_connections:
             logger.warning(
-                "The limit of open files leaves room for %d connections of %d. Raise it (ulimit -Hn).",
+                "The limit of open files allows %d connections of %d. Raise it (ulimit -Hn).",
                 self._most,
                 settings.max_connections,
             )
@@ -84,7 +84,7 @@ class ClientConnections:
             try:
                 connection.check(seconds)
             except Exception:  # a loop's border: one connection must not end the gateway
-                logger.exception("A connection could not be looked at; it is ended")
+                logger.exception("A connection could not be checked and is closed")
                 connection.abort()
 
 
@@ -147,7 +147,7 @@ class ClientProtocol(HttpToolsProtocol):
         """Bytes of headers or trailers so far. The parser does not report an unfinished header."""
         self._fault: OpenAiError | None = None
 
-    # What the loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -172,11 +172,11 @@ class ClientProtocol(HttpToolsProtocol):
             self._refuse(self._fault or _invalid_http())
             return
         except httptools.HttpParserUpgrade:
-            self._head_bytes = 0  # answered as if it had not asked for another protocol
+            self._head_bytes = 0  # another protocol is not offered; answered as HTTP/1.1
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         if self._part is Part.NONE:
@@ -186,7 +186,7 @@ class ClientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._check_headers(len(self.url))
         super().on_headers_complete()
-        self.headers = []  # of trailers, which say nothing of who calls or what is asked
+        self.headers = []  # trailers are ignored
         self._part = Part.BODY
         self._waited_seconds = 0.0
         self._head_bytes = self._body_bytes = 0
@@ -203,12 +203,12 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_message_complete()
 
-    # What the watch calls
+    # Called by ClientConnections
 
     def check(self, seconds: float) -> None:
         """Count time and close the connection when a limit is exceeded."""
         if self.transport.is_closing():
-            return  # a client that does not take its answer is ended by the kernel: see serving.listen
+            return  # the kernel closes clients that do not read: see __main__.listen
         if self._part is Part.HEAD:
             if not self._is_answering():
                 self._waited_seconds += seconds
@@ -223,7 +223,7 @@ class ClientProtocol(HttpToolsProtocol):
     def _check_body(self, seconds: float) -> None:
         limits = self._limits
         if self.flow.read_paused:
-            return  # the client waits for us
+            return  # the client waits for the gateway
         self._waited_seconds += seconds
         self._quiet_seconds += seconds
         most = limits.body_seconds + self._body_bytes / MIN_BODY_BYTES_PER_SECOND
@@ -250,7 +250,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     def _time_out(self, part: str, seconds: float) -> None:
         if not self._has_begun:
-            self.transport.close()  # it never asked, so there is nothing to answer
+            self.transport.close()  # without a request there is nothing to answer
             return
         self._refuse(
             OpenAiError(

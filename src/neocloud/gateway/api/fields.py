@@ -50,7 +50,7 @@ def _urls(value: Any, param: str) -> Iterator[Any]:
 
 def _is_allowed(url: Any, allowed: Set[str]) -> bool:
     if url is None:
-        return True  # the engine says what is missing
+        return True  # the model server reports what is missing
     if not isinstance(url, str):
         return False
     if url[:5].lower() == "data:":

@@ -1,3 +1,4 @@
+# pyright: strict
 """GET /v1/models, /health and /metrics."""
 
 from collections.abc import Callable

@@ -1,1 +1,2 @@
+# pyright: strict
 """Authentication of callers, and the check of host names."""

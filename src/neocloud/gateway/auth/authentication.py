@@ -1,3 +1,4 @@
+# pyright: strict
 """Authenticate bearer tokens, with a cache so that not every request calls the control plane.
 
 The cache holds hashes of tokens, never tokens. While the control plane is not reachable, entries stay valid
@@ -86,7 +87,7 @@ class Authenticator:
         be checked."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
-        is_text = authorization.isascii() and authorization.isprintable()  # gRPC passes on nothing else
+        is_text = authorization.isascii() and authorization.isprintable()  # gRPC accepts nothing else
         if scheme.lower() != "bearer" or not token or not is_text or len(token) > MAX_TOKEN_LENGTH:
             raise not_authenticated(
                 "You did not provide a valid API key. Send the header `Authorization: Bearer KEY`. Get a key"
@@ -112,7 +113,7 @@ class Authenticator:
             if age < self._settings.admit_seconds / 2:
                 return entry.caller
             if age < self._settings.admit_seconds:
-                self._start_lookup(digest, token, proof)  # for the next; this one need not wait
+                self._start_lookup(digest, token, proof)  # for the next request; this one does not wait
                 return entry.caller
         elif entry is not None and now - entry.checked_at < INVALID_KEY_SECONDS:
             raise _invalid_key()
@@ -152,7 +153,7 @@ class Authenticator:
     def _lookup_done(self, digest: bytes, task: "asyncio.Task[Caller | None]") -> None:
         self._lookups.pop(digest, None)
         if not task.cancelled():
-            task.exception()  # whoever waits gets it; nobody waits for an early lookup
+            task.exception()  # waiters get it; an early lookup has none
 
     async def _fetch(self, digest: bytes, token: str, proof: str) -> Caller | None:
         checked_at = self._monotonic()

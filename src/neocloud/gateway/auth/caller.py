@@ -1,3 +1,4 @@
+# pyright: strict
 """A caller and its permissions, and the file that keeps known callers.
 
 The file holds hashes of tokens, never tokens. Its times are of the wall clock, since a monotonic clock ends
@@ -79,7 +80,7 @@ def load_callers(path: Path, now: datetime, most_seconds: float) -> Iterator[tup
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        logger.warning("%s is left aside, it cannot be read: %s", path, error)
+        logger.warning("%s cannot be read and is ignored: %s", path, error)
 
 
 def _to_json(caller: Caller) -> dict[str, Any]:

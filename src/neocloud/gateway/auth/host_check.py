@@ -1,3 +1,4 @@
+# pyright: strict
 """Check the Host header, so that no web page reaches the gateway under a host name of its own.
 
 A page whose name resolves to 127.0.0.1 (DNS rebinding) has the same origin as the gateway for a browser, and

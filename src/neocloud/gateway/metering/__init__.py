@@ -1,1 +1,2 @@
+# pyright: strict
 """Metering: rate limits, budgets, and the ledger of tokens. See README.md."""

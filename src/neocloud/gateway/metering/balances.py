@@ -1,3 +1,4 @@
+# pyright: strict
 """Monthly budgets (UTC) of projects for tokens: reserved before a request is sent, settled afterwards.
 
 The reservation is the highest possible cost, so concurrent requests cannot exceed a budget together. The

@@ -1,3 +1,4 @@
+# pyright: strict
 """The ledger of tokens: one row for each request, written by this process alone.
 
 A row is inserted when a request starts (a reservation) and completed when it ends. A thread writes all rows
@@ -113,7 +114,9 @@ class Ledger:
             self._aggregate()
         self._write_waiting()
         if self._unwritten:
-            logger.error("The ledger ends with %d entries unwritten: %s", len(self._unwritten), self.problem)
+            logger.error(
+                "The ledger is closed with %d unwritten entries: %s", len(self._unwritten), self.problem
+            )
 
     def _write_waiting(self) -> None:
         batch = self._unwritten + [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -126,7 +129,7 @@ class Ledger:
             self._keep(batch, error)
             return
         if self.problem:
-            logger.warning("The ledger is written again; nothing was lost.")
+            logger.warning("The ledger can be written again; nothing was lost.")
         self._unwritten, self.problem = [], ""
         for item in batch:
             if item.done is not None:
@@ -152,7 +155,7 @@ class Ledger:
             with sqlite_file.transaction(self._connection):
                 is_more = ledger_tables.aggregate_hour(self._connection, before)
         except sqlite3.Error as error:
-            logger.warning("Old rows of the ledger could not be summed up: %s", error)
+            logger.warning("Old rows of the ledger could not be aggregated: %s", error)
             is_more = False
         if is_more:
             self._wake.set()
@@ -180,7 +183,7 @@ def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledg
             raise LedgerError(f"The ledger {path} cannot be opened: {error}. Is the disk full?") from error
         undo.pop_all()
     if interrupted:
-        logger.warning("%d requests were interrupted; charged is their input as estimated.", interrupted)
+        logger.warning("%d requests were interrupted; their estimated input is charged.", interrupted)
     return ledger
 
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """The tables of the ledger and the SQL that writes them.
 
 `requests` has a row for each request from its start on; old rows become sums in `hours`. Prices are those at
@@ -153,7 +154,7 @@ def close_requests(connection: sqlite3.Connection, rows: Sequence[RequestEnd]) -
     """Complete open rows. Of two ends of a request the first one counts."""
     first = {row.request_id: row for row in reversed(rows)}
     content = json.dumps(list(first.values()))
-    columns, values = _columns(RequestEnd._fields, alias=True)
+    _, values = _columns(RequestEnd._fields, alias=True)
     given = f"(SELECT {values} FROM json_each(?)) AS c"  # nosec B608
     sums = connection.execute(
         f"SELECT {_GROUP}, {_month('c.ended_at')}, sum(c.input), sum(c.cached_input), sum(c.output)"  # nosec B608

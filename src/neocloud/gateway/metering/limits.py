@@ -1,3 +1,4 @@
+# pyright: strict
 """Limits: tokens and requests per minute by tenant and model, and requests in progress by subject.
 
 Rates are token buckets: the most that a request may use is reserved at its start and corrected at its end.
@@ -87,7 +88,7 @@ class RateLimits:
             raise _rate_limit_reached(start, bucket, "requests", 1)
         tokens = 0
         if tokens_limit:
-            # A request for more than a whole minute's tokens waits for a full bucket, not for ever.
+            # A request for more than the tokens of a minute waits for a full bucket, not forever.
             tokens = min(start.input_tokens + start.max_output_tokens, tokens_limit)
             if start.input_tokens > tokens_limit:
                 raise _input_too_large(start, bucket)

@@ -1,3 +1,4 @@
+# pyright: strict
 """Prices of tokens. Amounts are integers internally and Decimal outside, so nothing is ever rounded.
 
 A price has at most eight decimals of a dollar per million tokens, so a token costs an integer number of 1e-14

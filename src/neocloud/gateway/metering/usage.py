@@ -98,7 +98,7 @@ class EventStream:
         for match in _USAGE.finditer(data):
             place = match.start()
             if place < done:
-                continue  # in an event that was looked at
+                continue  # in an event that was parsed
             before = data.rfind(_END, done, place)
             start = done if before < 0 else before + 2
             end = data.index(_END, place) + 2

@@ -1,3 +1,4 @@
+# pyright: strict
 """Send the requests of batches through the proxy: one request, one response, no stream."""
 
 from collections.abc import Mapping, Set

@@ -237,7 +237,7 @@ class BatchRun:
                     writer.cancel()
             finally:
                 records, self._records = self._records, []
-                results.append(records)  # also when cancelled, so nothing may be awaited here
+                results.append(records)  # also when cancelled, so this must not await
         except ExceptionGroup as group:
             raise _first(group) from group
         finally:
@@ -254,7 +254,7 @@ class BatchRun:
     async def _work(self) -> None:
         while line := await self._lines.get():
             record = await self._process(line)
-            self._records.append(record)  # not in one: the list may be another after waiting
+            self._records.append(record)  # two statements: the list may have been replaced while waiting
             self._has_records.set()
 
     async def _write(self, results: ResultsFile) -> None:
@@ -290,7 +290,7 @@ class BatchRun:
                 if not self._is_warm:
                     answer = await self._send(line, request_id, START_WAIT_SECONDS)
                     if not self._is_warm:
-                        await self._pause(answer, 1)  # nobody else of this batch asks meanwhile
+                        await self._pause(answer, 1)  # no other line of this batch is sent meanwhile
                     return answer
         async with self._slots.slot():
             return await self._send(line, request_id, 0.0)
@@ -301,7 +301,7 @@ class BatchRun:
         except OpenAiError as error:
             if error.status == 401:
                 raise AccessEnded from error
-            answer = BatchResponse(503, error.body())  # nobody can tell now
+            answer = BatchResponse(503, error.body())  # access cannot be checked now
         else:
             if not caller.may(INVOKE, self._batch.project_id):
                 raise AccessEnded

@@ -1,3 +1,4 @@
+# pyright: strict
 """Run unfinished batches beside live traffic. State is in rows and folders, so a restart resumes them.
 
 The folder `<home>/gateway/batches/<id>/` of a batch holds its input, as it was at its creation, and the

@@ -1,3 +1,4 @@
+# pyright: strict
 """Batches as rows of files.db."""
 
 import json
@@ -29,10 +30,10 @@ class Batch:
     expires_at: int
     caller: dict[str, Any]
     """The caller that created the batch. Its access is checked when each line is sent."""
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
     state: str = "validating"
     model: str = ""
-    times: dict[str, int] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict[str, int])
     """When it entered a state, for example {"in_progress": 1763769600}."""
     total: int = 0
     completed: int = 0
@@ -42,7 +43,7 @@ class Batch:
     """Bytes of results that are not in a file yet."""
     output_file_id: str = ""
     error_file_id: str = ""
-    errors: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @property
     def is_open(self) -> bool:

@@ -1,3 +1,4 @@
+# pyright: strict
 """/v1/batches: create, list, get, cancel."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# pyright: strict
 """Files of projects: bytes in `<home>/gateway/files/<project>/<id>`, rows in files.db.
 
 Used by the gateway, and by the control plane for training data and results. A file exists completely or not
@@ -13,7 +14,7 @@ import shutil
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +67,13 @@ class Database:
         path.chmod(0o600)
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Generator[sqlite3.Connection]:
         """Write alone, in this and all processes; an exception undoes the transaction."""
         with self._turn, sqlite_file.transaction(self._connection):
             yield self._connection
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Generator[sqlite3.Connection]:
         with self._turn:
             yield self._connection
 
@@ -287,7 +288,7 @@ class FileStore:
     def sweep(self) -> int:
         """Remove bytes without a row, which interrupted uploads left behind, and return their number."""
         swept = 0
-        with self.database.transaction() as rows:  # nobody keeps a draft meanwhile
+        with self.database.transaction() as rows:  # no draft is kept meanwhile
             known = {row["id"] for row in rows.execute("SELECT id FROM files")}
             for path in self._root.glob("*/*"):
                 if path.name not in known and not _is_being_written(path):

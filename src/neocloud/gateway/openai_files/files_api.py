@@ -1,3 +1,4 @@
+# pyright: strict
 """/v1/files: upload, list, get, read, delete. Uploads are written to disk as they arrive, never held in
 memory."""
 
@@ -40,7 +41,7 @@ class Form:
     """The name of the file, and the fields besides it."""
 
     file_name: str | None = None
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def multipart_boundary(content_type: str) -> bytes:

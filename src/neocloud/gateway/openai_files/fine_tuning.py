@@ -337,7 +337,7 @@ class TuningApi:
         try:
             result = await validate_file("training", self._files.location(file))
         except ValidationCrashed as error:
-            logger.error("file %s: %s", file.id, error)
+            logger.error("Validation of file %s failed: %s", file.id, error)
             message = (
                 f"The file {file.name!r} cannot be validated: it needs too much memory or time. Split it."
             )

@@ -120,7 +120,7 @@ def route(method: str, path: str, handler: Handler, callers: CallerAuthenticator
         except OpenAiError as error:
             return refusal(error)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)
         except sqlite3.OperationalError as error:
             logger.error("files.db cannot be written or read: %s", error)
             message = (

@@ -324,7 +324,7 @@ async def _validate_in_process(kind: str, path: Path, options: Mapping[str, Any]
 
 
 def main(words: list[str]) -> None:
-    os.nice(10)  # answers to others go first
+    os.nice(10)  # requests go first
     for limited, most in LIMITS.items():
         resource.setrlimit(limited, (most, most))
     kind, path, options = words

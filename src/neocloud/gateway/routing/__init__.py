@@ -1,1 +1,2 @@
+# pyright: strict
 """From a model request to a replica and back."""

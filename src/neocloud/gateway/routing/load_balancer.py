@@ -1,3 +1,4 @@
+# pyright: strict
 """Choose the replica of a request: the least loaded, or one slightly busier that has the prefix in its cache.
 
 A replica that failed is paused, longer each time.
@@ -66,7 +67,7 @@ class LoadBalancer:
         load.paused_until = self._monotonic() + rest
 
     def keep_only(self, addresses: set[str]) -> None:
-        for address in [address for address, load in self._loads.items() if address not in addresses]:
+        for address in self._loads.keys() - addresses:
             if not self._loads[address].in_flight:
                 del self._loads[address]
 

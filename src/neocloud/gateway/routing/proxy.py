@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 MAX_RESENDS = 2
 SILENCE_CHECK_SECONDS = 1.0
+LOG_INTERVAL_SECONDS = 1.0
 
 
 class Proxy:
@@ -64,6 +65,8 @@ class Proxy:
         self._settings = settings
         self._speeds = GenerationSpeeds()
         self._active: set[ResponseRelay] = set()
+        self._warned_at: dict[str, float] = {}
+        """When a failure was last logged, by address of the replica."""
 
     def new_relay(self, context: RequestContext, writer: ResponseWriter) -> ResponseRelay:
         """Return the relay of a request, for `answer`."""
@@ -199,7 +202,7 @@ class Proxy:
             if relay.stop_reason == ACCESS_ENDED and not relay.has_started:
                 raise RequestStopped(relay.stop_reason) from error
             address = replica.address if replica else "no replica"
-            logger.warning("request_id=%s: response lost (%s): %s", relay.context.request_id, address, error)
+            self._warn(address, "request_id=%s: response lost (%s): %s", relay.context.request_id, error)
             await relay.fail(error)
         except asyncio.CancelledError:
             relay.stop_reason = relay.stop_reason or CLIENT_LEFT
@@ -270,9 +273,16 @@ class Proxy:
     def _replica_failed(
         self, context: RequestContext, target: Target, replica: Replica, error: ReplicaFailed
     ) -> None:
-        logger.warning("request_id=%s: replica %s failed: %s", context.request_id, replica.address, error)
+        self._warn(replica.address, "request_id=%s: replica %s failed: %s", context.request_id, error)
         self._balancer.failed(replica.address)
         self._metrics.upstream_error(target.deployment.id, "lost" if error.was_sent else "no_connection")
+
+    def _warn(self, address: str, text: str, request_id: str, error: Exception) -> None:
+        """Log a failure of a replica, at most one a second for each: an outage must not fill the disk."""
+        now = time.perf_counter()
+        if now - self._warned_at.get(address, -LOG_INTERVAL_SECONDS) >= LOG_INTERVAL_SECONDS:
+            self._warned_at[address] = now
+            logger.warning(text, request_id, address, error)
 
     def _observe(self, relay: ResponseRelay, target: Target) -> None:
         now = time.perf_counter()

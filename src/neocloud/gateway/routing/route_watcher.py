@@ -1,3 +1,4 @@
+# pyright: strict
 """Keep the route table up to date for as long as the gateway runs."""
 
 import asyncio
@@ -29,7 +30,7 @@ class RouteWatcher:
         """Use the routes that an earlier gateway saved until the control plane responds."""
         response = load_routes(self._file)
         if response is not None:
-            response.version = ""  # ask for all of it anew
+            response.version = ""  # request the complete list
             self._take(response)
 
     async def watch_forever(self) -> None:
@@ -38,10 +39,14 @@ class RouteWatcher:
                 response = await self._control_plane.list_routes(self._known_version(), WAIT_SECONDS)
             except ControlPlaneUnavailable as error:
                 if self.is_connected:
-                    logger.warning("The control plane is away, known routes go on being served: %s", error)
+                    logger.warning(
+                        "The control plane is not reachable; known models are still served: %s", error
+                    )
                 self.is_connected = False
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
+            if not self.is_connected:
+                logger.info("Connected to the control plane")
             self.is_connected = True
             if response.version != self._known_version() or not self._table.is_known:
                 self._take(response)

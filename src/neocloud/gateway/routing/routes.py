@@ -1,3 +1,4 @@
+# pyright: strict
 """The route table: deployments, their models and replicas, as the control plane last listed them."""
 
 import asyncio
@@ -161,7 +162,7 @@ def load_routes(path: Path) -> Any | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, contract.ApiError) as error:
-        logger.warning("%s is left aside, it cannot be read: %s", path, error)
+        logger.warning("%s cannot be read and is ignored: %s", path, error)
         return None
 
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """Count requests: by deployment for the control plane, which scales replicas by it, and for Prometheus.
 
 Labels of metrics are names of existing models, never input of a caller.
@@ -92,7 +93,7 @@ class Traffic:
         """Return the changes to report; empty when there is no traffic and no change."""
         now = self._clock.now()
         message = contract.message(TRAFFIC)
-        items = []
+        items: list[object] = []
         for deployment_id, count in list(self._counts.items()):
             is_busy = count.in_flight or count.waiting
             if not is_busy and not count.has_changed:
@@ -183,7 +184,7 @@ class Metrics:
     def answered(self, model: str, path: str, status: int, first: float, whole: float) -> None:
         key = (model, path, status)
         children = self._children.get(key)
-        if children is None:  # models_api up by labels costs more than counting
+        if children is None:  # finding children by labels costs more than counting
             children = self._children[key] = (
                 self._requests.labels(model, path, str(status)).inc,
                 self._first.labels(model).observe,

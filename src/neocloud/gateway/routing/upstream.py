@@ -1,3 +1,4 @@
+# pyright: strict
 """Connections to model servers: one request at a time on each, kept for the next one.
 
 A small HTTP/1.1 client: general ones cost more than the rest of the gateway together (rfd 0014). It passes
@@ -48,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._is_paused = False
 
-    # What the loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -74,14 +75,14 @@ class Connection(asyncio.Protocol):
     def _has_length(self) -> bool:
         return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
-    # What the parser calls
+    # Called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
-        if status < 200:  # 100 Continue: the answer itself follows
+        if status < 200:  # 100 Continue: the response follows
             self.headers = []
             return
         self.status = status
@@ -99,14 +100,14 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
             self.may_be_reused = self.parser.should_keep_alive()
 
-    # What the proxy calls
+    # Called by the relay
 
     def send(self, data: bytes) -> None:
         """Raises ReplicaFailed when the connection has closed, which its reader may not have noticed yet."""
         self._reset()
         try:
             self.transport.write(data)
-        except RuntimeError as error:  # uvloop's word for a handle that is closed
+        except RuntimeError as error:  # uvloop raises it for a closed handle
             raise ReplicaFailed("the connection ended before the request", was_sent=True) from error
 
     async def head(self) -> int:
