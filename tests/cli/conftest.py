@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from neocloud.cli.main import run
 from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
 from neocloud.core import contract
-from tests.cli.fake_cloud import PROJECT, TENANT, FakeCloud, running_cloud
+from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, running_server
 
 CACHE = contract.cache_path().parents[1]
 """Of whoever runs the tests: the contract need not be built again for each process that is started."""
@@ -66,8 +66,8 @@ def credentials_file(tmp_path: Path, private_key: str) -> Path:
 
 
 @pytest.fixture
-def cloud() -> Iterator[FakeCloud]:
-    with running_cloud() as started:
+def cloud() -> Iterator[FakeServer]:
+    with running_server() as started:
         yield started
 
 
@@ -87,7 +87,7 @@ def neo(user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterat
 
 
 @pytest.fixture
-def signed_in(neo: Neo, cloud: FakeCloud, credentials_file: Path) -> Neo:
+def signed_in(neo: Neo, cloud: FakeServer, credentials_file: Path) -> Neo:
     """Somebody with a profile for the cloud."""
     profile = Profile("test", cloud.endpoint, str(credentials_file), tenant_id=TENANT, project_id=PROJECT)
     write_profiles(Profiles().with_profile(profile), config_file())

@@ -7,7 +7,7 @@ import pytest
 
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import PROJECT, FakeCloud
+from tests.cli.fake_control_plane import PROJECT, FakeServer
 
 USAGE = "neocloud.billing.v1.UsageService"
 
@@ -23,7 +23,7 @@ def line(
 
 
 @pytest.fixture
-def billed(cloud: FakeCloud) -> FakeCloud:
+def billed(cloud: FakeServer) -> FakeServer:
     lines = [
         line("bank", "2026-11-01", "0.1"),
         line("bank", "2026-11-02", "0.2"),
@@ -54,7 +54,7 @@ def billed(cloud: FakeCloud) -> FakeCloud:
     ],
 )
 def test_the_report_adds_up_exactly(
-    signed_in: Neo, billed: FakeCloud, by: str, rows: list[list[str]]
+    signed_in: Neo, billed: FakeServer, by: str, rows: list[list[str]]
 ) -> None:
     """0.1 + 0.2 is 0.3 in money."""
     ran = signed_in("billing", "report", "--by", by)
@@ -64,11 +64,11 @@ def test_the_report_adds_up_exactly(
     assert "Total 1.3 USD" in ran.out
 
 
-def test_what_has_no_price_is_said_and_not_counted_as_free(signed_in: Neo, billed: FakeCloud) -> None:
+def test_what_has_no_price_is_said_and_not_counted_as_free(signed_in: Neo, billed: FakeServer) -> None:
     assert "Without a price, so not in the total: cpu-e2.fpga." in signed_in("billing", "report").err
 
 
-def test_dates_are_utc_days(signed_in: Neo, billed: FakeCloud) -> None:
+def test_dates_are_utc_days(signed_in: Neo, billed: FakeServer) -> None:
     signed_in("billing", "report", "--from", "2026-11-01", "--to", "2026-11-03T02:00:00+02:00")
     [request] = billed.asked(f"{USAGE}/GetReport")
     assert contract.to_datetime(request.start).isoformat() == "2026-11-01T00:00:00+00:00"
@@ -76,13 +76,13 @@ def test_dates_are_utc_days(signed_in: Neo, billed: FakeCloud) -> None:
     assert request.parent_id == PROJECT
 
 
-def test_a_date_that_is_none_is_misuse(signed_in: Neo, billed: FakeCloud) -> None:
+def test_a_date_that_is_none_is_misuse(signed_in: Neo, billed: FakeServer) -> None:
     ran = signed_in("billing", "report", "--from", "yesterday")
     assert ran.code == 2
     assert "'yesterday' is not a date. Write 2026-11-01" in ran.err
 
 
-def test_usage_tells_how_long_what_was_used(signed_in: Neo, billed: FakeCloud) -> None:
+def test_usage_tells_how_long_what_was_used(signed_in: Neo, billed: FakeServer) -> None:
     ran = signed_in("billing", "usage")
     assert ran.out.splitlines()[1].split() == [
         "bank",
@@ -107,7 +107,7 @@ def token_line(
     }
 
 
-def test_tokens_are_added_up_by_project_and_model(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_tokens_are_added_up_by_project_and_model(signed_in: Neo, cloud: FakeServer) -> None:
     """AIS-14: in, cached in and out, to the token; a model without a price says so."""
     lines = [
         token_line("bank", "input", "0.000001", "0.000002"),
@@ -138,7 +138,7 @@ def test_tokens_are_added_up_by_project_and_model(signed_in: Neo, cloud: FakeClo
     assert [row.split()[0] for row in by_project.splitlines() if "lab" in row] == ["project-z"]
 
 
-def test_counted_usage_has_no_duration(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_counted_usage_has_no_duration(signed_in: Neo, cloud: FakeServer) -> None:
     record = {
         "resource_id": "d", "resource_kind": "a.Deployment", "resource_name": "bank",
         "sku": "tokens.bank.input", "count": "1234567", "start": "2026-11-01T10:00:00Z",
@@ -149,7 +149,7 @@ def test_counted_usage_has_no_duration(signed_in: Neo, cloud: FakeCloud) -> None
     assert row == ["bank", "Deployment", "tokens.bank.input", "1,234,567", "-", "2026-11-01", "10:00"]
 
 
-def test_what_models_cost_is_listed_and_reckoned(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_what_models_cost_is_listed_and_reckoned(signed_in: Neo, cloud: FakeServer) -> None:
     """AIS-16."""
     service = "neocloud.billing.v1.TokenPriceService"
     model = {

@@ -8,8 +8,15 @@ import yaml
 from nebius.aio.cli_config import Config
 from typer.testing import CliRunner
 
-from neocloud.cli.clients import dstack, sdk, sky, terraform
-from neocloud.cli.clients.plan import Plan, Target
+from neocloud.cli.clients import (
+    TERRAFORM_OVERRIDE,
+    Plan,
+    Target,
+    dstack_plan,
+    sdk_plan,
+    sky_plan,
+    terraform_plan,
+)
 from neocloud.cli.commands import client_config
 
 CREDENTIALS = {
@@ -30,7 +37,7 @@ TARGET = Target(
     project_id="project-e00a",
     authority=Path("/var/lib/neocloud/tls/ca.pem"),
 )
-PLANS = {"dstack": dstack.plan, "sdk": sdk.plan, "sky": sky.plan, "terraform": terraform.plan}
+PLANS = {"dstack": dstack_plan, "sdk": sdk_plan, "sky": sky_plan, "terraform": terraform_plan}
 
 
 def content(plan: Plan, path: str) -> str:
@@ -38,7 +45,7 @@ def content(plan: Plan, path: str) -> str:
 
 
 def test_skypilot_reads_credentials_tenant_and_domain():
-    plan = sky.plan(TARGET)
+    plan = sky_plan(TARGET)
     assert content(plan, ".nebius/NEBIUS_DOMAIN.txt").strip() == "api.localhost:7372"
     assert content(plan, ".nebius/NEBIUS_TENANT_ID.txt").strip() == "tenant-e00a"
     assert json.loads(content(plan, ".nebius/credentials.json")) == CREDENTIALS
@@ -46,20 +53,20 @@ def test_skypilot_reads_credentials_tenant_and_domain():
 
 def test_the_sdk_reads_the_profile_that_is_written(tmp_path):
     path = tmp_path / "config.yaml"
-    path.write_text(content(sdk.plan(TARGET), ".nebius/config.yaml"))
+    path.write_text(content(sdk_plan(TARGET), ".nebius/config.yaml"))
     config = Config(config_file=path, no_env=True)
     assert (config.endpoint(), config.parent_id) == ("api.localhost:7372", "project-e00a")
 
 
 def test_dstack_gets_a_backend_with_one_project():
-    document = yaml.safe_load(content(dstack.plan(TARGET), ".dstack/server/config.yml"))
+    document = yaml.safe_load(content(dstack_plan(TARGET), ".dstack/server/config.yml"))
     backend = document["projects"][0]["backends"][0]
     assert (backend["type"], backend["projects"]) == ("nebius", ["project-e00a"])
     assert backend["creds"]["public_key_id"] == "publickey-e00a"
 
 
 def test_terraform_gets_an_override_file():
-    document = json.loads(content(terraform.plan(TARGET), f"./{terraform.OVERRIDE}"))
+    document = json.loads(content(terraform_plan(TARGET), f"./{TERRAFORM_OVERRIDE}"))
     provider = document["provider"]["nebius"]
     assert provider["domain"] == "api.localhost:7372"
     assert provider["service_account"]["account_id"] == "serviceaccount-e00a"
@@ -96,5 +103,5 @@ def test_terraform_keeps_the_key_out_of_the_configuration(neo, tmp_path, monkeyp
     (tmp_path / "infrastructure").mkdir()
     done = neo("terraform", "--directory", str(tmp_path / "infrastructure"))
     assert done.exit_code == 0, done.output
-    assert [path.name for path in (tmp_path / "infrastructure").iterdir()] == [terraform.OVERRIDE]
+    assert [path.name for path in (tmp_path / "infrastructure").iterdir()] == [TERRAFORM_OVERRIDE]
     assert "PRIVATE KEY" in (tmp_path / "home" / ".nebius" / "neocloud.pem").read_text()

@@ -8,7 +8,7 @@ import yaml
 
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import PROJECT, FakeCloud, operation
+from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
 
 INSTANCES = "nebius.compute.v1.InstanceService"
 MACHINES = "neocloud.compute.v1.MachineService"
@@ -31,7 +31,7 @@ def instance(state: str = "RUNNING") -> Any:
 
 
 @pytest.fixture
-def machines(cloud: FakeCloud) -> FakeCloud:
+def machines(cloud: FakeServer) -> FakeServer:
     subnets = {
         "items": [
             {"metadata": {"id": "vpcsubnet-e00other", "name": "other"}},
@@ -61,7 +61,7 @@ def machines(cloud: FakeCloud) -> FakeCloud:
 
 
 def test_a_machine_is_made_with_a_key_and_says_how_to_sign_in(
-    signed_in: Neo, machines: FakeCloud, tmp_path: Path
+    signed_in: Neo, machines: FakeServer, tmp_path: Path
 ) -> None:
     key = tmp_path / "key.pub"
     key.write_text(PUBLIC_KEY + "\n")
@@ -78,13 +78,13 @@ def test_a_machine_is_made_with_a_key_and_says_how_to_sign_in(
     assert "ssh ubuntu@203.0.113.5" in done.out
 
 
-def test_a_restart_is_a_stop_and_a_start(signed_in: Neo, machines: FakeCloud) -> None:
+def test_a_restart_is_a_stop_and_a_start(signed_in: Neo, machines: FakeServer) -> None:
     signed_in("compute", "instance", "restart", "web")
     changes = [path for path, _, _ in machines.requests if path.endswith(("/Stop", "/Start"))]
     assert changes == [f"{INSTANCES}/Stop", f"{INSTANCES}/Start"]
 
 
-def test_the_serial_log_is_read_to_its_end(signed_in: Neo, machines: FakeCloud) -> None:
+def test_the_serial_log_is_read_to_its_end(signed_in: Neo, machines: FakeServer) -> None:
     pieces = {0: (["one", "two"], 2), 2: (["three"], 3), 3: ([], 3)}
 
     def read(request: Any) -> Any:
@@ -95,7 +95,7 @@ def test_the_serial_log_is_read_to_its_end(signed_in: Neo, machines: FakeCloud) 
     assert signed_in("compute", "instance", "serial-log", "web").out.split() == ["one", "two", "three"]
 
 
-def test_nobody_signs_in_to_a_machine_that_is_off(signed_in: Neo, machines: FakeCloud) -> None:
+def test_nobody_signs_in_to_a_machine_that_is_off(signed_in: Neo, machines: FakeServer) -> None:
     machines.serve(f"{INSTANCES}/GetByName", instance("STOPPED"))
     done = signed_in("compute", "instance", "ssh", "web")
     assert "neo compute instance start web" in done.err

@@ -8,7 +8,7 @@ import pytest
 from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import PROJECT, TENANT, FakeCloud
+from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer
 
 INFERENCE = "neocloud.inference.v1"
 MODEL_ID, DEPLOYMENT_ID = "inferencemodel-e00bank", "inferencedeployment-e00bank"
@@ -22,7 +22,7 @@ def operation() -> object:
 
 
 @pytest.fixture
-def machine(cloud: FakeCloud) -> FakeCloud:
+def machine(cloud: FakeServer) -> FakeServer:
     """Without GPUs; its catalogue lists them all the same."""
     model = contract.message(f"{INFERENCE}.Model")()
     model.metadata.id, model.metadata.name, model.metadata.parent_id = MODEL_ID, "bank", PROJECT
@@ -51,31 +51,31 @@ def create(request: object) -> object:
     return operation()
 
 
-def asked(cloud: FakeCloud) -> list[str]:
+def asked(cloud: FakeServer) -> list[str]:
     return [request.spec.platform for request in cloud.asked(f"{INFERENCE}.DeploymentService/Create")]
 
 
-def test_a_machine_without_gpus_serves_on_its_cpus(signed_in: Neo, machine: FakeCloud) -> None:
+def test_a_machine_without_gpus_serves_on_its_cpus(signed_in: Neo, machine: FakeServer) -> None:
     ran = signed_in("deploy", "bank", "--no-wait")
     assert ran.code == 0, ran.err
     assert asked(machine) == ["gpu-local", "cpu-local"]
     assert "cannot hold" not in ran.out + ran.err
 
 
-def test_a_platform_that_was_asked_for_is_not_replaced(signed_in: Neo, machine: FakeCloud) -> None:
+def test_a_platform_that_was_asked_for_is_not_replaced(signed_in: Neo, machine: FakeServer) -> None:
     ran = signed_in("deploy", "bank", "--no-wait", "--platform", "gpu-local")
     assert ran.code != 0 and "cannot hold" in ran.err
     assert asked(machine) == ["gpu-local"]
 
 
-def test_a_model_is_served_for_embeddings(signed_in: Neo, machine: FakeCloud) -> None:
+def test_a_model_is_served_for_embeddings(signed_in: Neo, machine: FakeServer) -> None:
     assert signed_in("deploy", "bank", "--no-wait", "--task", "embed").code == 0
     spec = machine.asked(f"{INFERENCE}.DeploymentService/Create")[-1].spec
     assert type(spec).Task.Name(spec.task) == "EMBED"
 
 
 def test_an_emulator_says_that_it_takes_no_uploads(
-    neo: Neo, machine: FakeCloud, credentials_file: Path, tmp_path: Path
+    neo: Neo, machine: FakeServer, credentials_file: Path, tmp_path: Path
 ) -> None:
     home, data = tmp_path / "emulated", tmp_path / "chats.jsonl"
     home.mkdir()
@@ -91,7 +91,7 @@ def test_an_emulator_says_that_it_takes_no_uploads(
         assert ran.code != 0 and "it is an emulator, which serves no models and accepts no files" in ran.err
 
 
-def test_scale_sets_what_was_said_also_to_nothing(signed_in: Neo, machine: FakeCloud) -> None:
+def test_scale_sets_what_was_said_also_to_nothing(signed_in: Neo, machine: FakeServer) -> None:
     deployment = contract.message(f"{INFERENCE}.Deployment")()
     deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
     machine.serve(f"{INFERENCE}.DeploymentService/GetByName", deployment)

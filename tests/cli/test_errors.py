@@ -12,7 +12,14 @@ from neocloud.cli.failure import EXIT_CODE_MEANINGS, EXIT_CODES
 from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles, write_profiles
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import CLUSTERS, EXCHANGE, PROJECT, FakeCloud, cluster, serve_clusters
+from tests.cli.fake_control_plane import (
+    CLUSTERS,
+    EXCHANGE,
+    PROJECT,
+    FakeServer,
+    cluster,
+    serve_clusters,
+)
 
 LIST = ("slurm", "cluster", "list")
 
@@ -69,7 +76,7 @@ def test_an_unknown_profile_lists_the_known_ones(signed_in: Neo) -> None:
     ],
 )
 def test_a_broken_credentials_file_is_explained(
-    neo: Neo, cloud: FakeCloud, tmp_path: Path, content: str, said: str
+    neo: Neo, cloud: FakeServer, tmp_path: Path, content: str, said: str
 ) -> None:
     file = tmp_path / "broken.json"
     file.write_text(content)
@@ -79,7 +86,7 @@ def test_a_broken_credentials_file_is_explained(
     assert said in ran.err
 
 
-def test_a_key_that_is_none_is_explained_and_not_shown(neo: Neo, cloud: FakeCloud, tmp_path: Path) -> None:
+def test_a_key_that_is_none_is_explained_and_not_shown(neo: Neo, cloud: FakeServer, tmp_path: Path) -> None:
     file = tmp_path / "broken.json"
     file.write_text(json.dumps({"subject-credentials": {"kid": "k", "sub": "s", "private-key": "c2VjcmV0"}}))
     use(cloud.endpoint, file)
@@ -88,7 +95,7 @@ def test_a_key_that_is_none_is_explained_and_not_shown(neo: Neo, cloud: FakeClou
     assert "c2VjcmV0" not in ran.err
 
 
-def test_refused_credentials_are_denied(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_refused_credentials_are_denied(signed_in: Neo, cloud: FakeServer) -> None:
     def refuse(request: Any) -> Any:
         raise contract.unauthenticated("The key is not known here.")
 
@@ -99,7 +106,7 @@ def test_refused_credentials_are_denied(signed_in: Neo, cloud: FakeCloud) -> Non
 
 
 def test_a_token_that_expired_meanwhile_is_renewed_and_the_same_call_repeated(
-    signed_in: Neo, cloud: FakeCloud
+    signed_in: Neo, cloud: FakeServer
 ) -> None:
     """With the same idempotency key, so that a change cannot happen twice."""
     serve_clusters(cloud, cluster("bank"))
@@ -110,7 +117,7 @@ def test_a_token_that_expired_meanwhile_is_renewed_and_the_same_call_repeated(
     assert len(set(keys)) == 1
 
 
-def test_a_second_command_does_not_sign_in_again(signed_in: Neo, cloud: FakeCloud, tmp_path: Path) -> None:
+def test_a_second_command_does_not_sign_in_again(signed_in: Neo, cloud: FakeServer, tmp_path: Path) -> None:
     serve_clusters(cloud, cluster("bank"))
     signed_in(*LIST)
     signed_in(*LIST)
@@ -128,7 +135,7 @@ def test_a_damaged_configuration_says_what_to_do(neo: Neo) -> None:
 
 
 def test_login_tries_the_credentials_before_it_writes_a_profile(
-    neo: Neo, cloud: FakeCloud, credentials_file: Path
+    neo: Neo, cloud: FakeServer, credentials_file: Path
 ) -> None:
     def refuse(request: Any) -> Any:
         raise contract.unauthenticated("The key is not known here.")
@@ -139,7 +146,7 @@ def test_login_tries_the_credentials_before_it_writes_a_profile(
     assert not config_file().exists()
 
 
-def test_login_makes_the_profile_current(neo: Neo, cloud: FakeCloud, credentials_file: Path) -> None:
+def test_login_makes_the_profile_current(neo: Neo, cloud: FakeServer, credentials_file: Path) -> None:
     path = "nebius.iam.v1.ProfileService/Get"
     account = {"metadata": {"name": "ci", "parent_id": PROJECT}}
     answer = {"service_account_profile": {"info": account}}
@@ -160,7 +167,7 @@ def test_profiles_can_be_chosen_and_forgotten(signed_in: Neo) -> None:
     assert not config_file().exists()
 
 
-def test_a_reader_that_goes_away_is_no_error(signed_in: Neo, cloud: FakeCloud, user_folders: Path) -> None:
+def test_a_reader_that_goes_away_is_no_error(signed_in: Neo, cloud: FakeServer, user_folders: Path) -> None:
     serve_clusters(cloud, *(cluster(f"bank{number}") for number in range(3000)))
     script = (
         "from neocloud.client import connection; from pathlib import Path; import sys;"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.cli.commands.destroy import mounts_below
+from neocloud.cli.commands.teardown import mounts_below
 from neocloud.cli.machine import requirements
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import stop_server
@@ -28,7 +28,7 @@ def machine(
     neo: Neo, user_folders: Path, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
     """A machine on which everything is installed and built; the value is the default state folder."""
-    monkeypatch.setattr("neocloud.cli.machine.home.SERVER_MODULE", "tests.cli.stand_in_server")
+    monkeypatch.setattr("neocloud.cli.machine.home.SERVER_MODULE", "tests.cli.stub_server")
     monkeypatch.setattr("neocloud.cli.commands.up.check_machine", lambda: None)
     monkeypatch.setattr("neocloud.cli.machine.images.image_names", lambda: [])
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
@@ -80,7 +80,7 @@ import sys
 from pathlib import Path
 import neocloud.cli.machine.home as home, neocloud.cli.machine.images as images, neocloud.cli.target as target
 import neocloud.cli.commands.up as up, os
-home.SERVER_MODULE = "tests.cli.stand_in_server"
+home.SERVER_MODULE = "tests.cli.stub_server"
 images.image_names = lambda: []
 up.check_machine = lambda: None
 target.DEFAULT_HOME = Path(os.environ["XDG_CONFIG_HOME"]).parent / "state"
@@ -154,7 +154,7 @@ def test_destroy_leaves_no_file_and_no_profile(
     neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    monkeypatch.setattr("neocloud.cli.commands.destroy.platformdirs.user_cache_path", lambda *_, **__: cache)
+    monkeypatch.setattr("neocloud.cli.commands.teardown.platformdirs.user_cache_path", lambda *_, **__: cache)
     cache.mkdir()
     neo("up", *FREE_PORTS)
     ran = neo("destroy", "--yes")

@@ -9,10 +9,10 @@ import yaml
 
 from neocloud.app import SERVICES
 from neocloud.cli.resources.flags import flags_of
-from neocloud.cli.resources.nouns import PRODUCTS
+from neocloud.cli.resources.products import PRODUCTS
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import PROJECT, TENANT, FakeCloud, operation
+from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, operation
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 PROJECTS = "nebius.iam.v2.ProjectService"
@@ -31,15 +31,6 @@ SUPERSEDED = {
     "nebius.iam.v1.AccessKeyService", "nebius.iam.v1.ProjectService", "nebius.iam.v1.TenantService",
 }  # fmt: skip
 """Older versions: the commands speak the newer one."""
-LEFT_OUT = {
-    # A token on a command line can be read by everybody on the machine; delete the key by its id.
-    "nebius.iam.v1.StaticKeyService/Find", "nebius.iam.v1.StaticKeyService/Revoke",
-    # Resources have ids; the other id of a key is for S3 clients.
-    "nebius.iam.v2.AccessKeyService/ActivateByAwsId", "nebius.iam.v2.AccessKeyService/DeactivateByAwsId",
-    "nebius.iam.v2.AccessKeyService/DeleteByAwsId", "nebius.iam.v2.AccessKeyService/GetByAwsId",
-    # A caller has one tenant.
-    "nebius.iam.v2.TenantService/GetByName", "nebius.iam.v2.TenantService/Update",
-}  # fmt: skip
 
 
 def served_methods() -> set[str]:
@@ -49,12 +40,21 @@ def served_methods() -> set[str]:
     custom = {method.path for service in SERVICES for method in service.methods}
     twins = {twin.path for service in SERVICES for twin in service.twins}
     apart = HAND_MADE | SUPERSEDED
-    return {path for path in standard | custom | twins if path.partition("/")[0] not in apart} - LEFT_OUT
+    left_out = {
+        f"{noun.service}/{verb}"
+        for product in PRODUCTS.values()
+        for noun in product.nouns
+        for verb in noun.without
+    }
+    return {path for path in standard | custom | twins if path.partition("/")[0] not in apart} - left_out
 
 
-def test_the_table_of_nouns_is_what_the_server_serves() -> None:
+def test_the_products_offer_every_served_service_and_nothing_else() -> None:
     offered = {
-        f"{noun.service}/{verb}" for nouns in PRODUCTS.values() for noun in nouns for verb in noun.verbs
+        f"{noun.service}/{verb}"
+        for product in PRODUCTS.values()
+        for noun in product.nouns
+        for verb in noun.verbs
     }
     assert offered == served_methods()
 
@@ -76,7 +76,7 @@ def filesystem(name: str = "data") -> Any:
 
 
 @pytest.fixture
-def served(cloud: FakeCloud) -> FakeCloud:
+def served(cloud: FakeServer) -> FakeServer:
     found = filesystem()
     cloud.serve(f"{FILESYSTEMS}/Create", operation(found.metadata.id))
     cloud.serve(f"{FILESYSTEMS}/Update", operation(found.metadata.id))
@@ -93,7 +93,7 @@ def served(cloud: FakeCloud) -> FakeCloud:
     return cloud
 
 
-def test_create_takes_flags_from_the_fields_of_the_spec(signed_in: Neo, served: FakeCloud) -> None:
+def test_create_takes_flags_from_the_fields_of_the_spec(signed_in: Neo, served: FakeServer) -> None:
     ran = signed_in(
         "compute", "filesystem", "create", "--name", "data", "--size-gibibytes", "10",
         "--type", "NETWORK_SSD", "--label", "team=risk",
@@ -108,7 +108,7 @@ def test_create_takes_flags_from_the_fields_of_the_spec(signed_in: Neo, served: 
 
 
 def test_a_manifest_that_was_printed_can_be_given_back(
-    signed_in: Neo, served: FakeCloud, tmp_path: Path
+    signed_in: Neo, served: FakeServer, tmp_path: Path
 ) -> None:
     """What only the cloud sets (id, status) is left out; flags come on top."""
     manifest = tmp_path / "filesystem.yaml"
@@ -120,7 +120,7 @@ def test_a_manifest_that_was_printed_can_be_given_back(
     assert request.spec.size_gibibytes == 10
 
 
-def test_an_update_names_what_was_given_and_nothing_else(signed_in: Neo, served: FakeCloud) -> None:
+def test_an_update_names_what_was_given_and_nothing_else(signed_in: Neo, served: FakeServer) -> None:
     """A field set to its default (false) must be in the mask, or the cloud would keep the old value."""
     signed_in("compute", "filesystem", "update", "data", "--no-forbid-deletion", "--size-gibibytes", "20")
     [request] = served.asked(f"{FILESYSTEMS}/Update")
@@ -130,25 +130,25 @@ def test_an_update_names_what_was_given_and_nothing_else(signed_in: Neo, served:
     assert set(mask) == {"spec.forbid_deletion", "spec.size_gibibytes"}
 
 
-def test_list_has_columns_from_the_contract(signed_in: Neo, served: FakeCloud) -> None:
+def test_list_has_columns_from_the_contract(signed_in: Neo, served: FakeServer) -> None:
     lines = signed_in("compute", "filesystem", "list").out.splitlines()
     assert lines[0].split() == ["NAME", "STATE", "SIZE", "GIBIBYTES", "TYPE", "ID"]
     assert lines[1].split() == ["data", "READY", "10", "NETWORK_SSD", "computefilesystem-e00data"]
 
 
-def test_get_by_an_unknown_name_lists_the_known_ones(signed_in: Neo, served: FakeCloud) -> None:
+def test_get_by_an_unknown_name_lists_the_known_ones(signed_in: Neo, served: FakeServer) -> None:
     ran = signed_in("compute", "filesystem", "get", "date")
     assert ran.code == 3
     assert ran.err == "neo: There is no filesystem 'date'. There are: data.\n"
 
 
-def test_delete_by_name(signed_in: Neo, served: FakeCloud) -> None:
+def test_delete_by_name(signed_in: Neo, served: FakeServer) -> None:
     assert signed_in("compute", "filesystem", "delete", "data", "--yes").code == 0
     assert served.asked(f"{FILESYSTEMS}/Delete")[0].id == "computefilesystem-e00data"
 
 
 @pytest.mark.parametrize("verb", [("get",), ("delete", "--yes")])
-def test_a_name_may_look_like_an_id(signed_in: Neo, served: FakeCloud, verb: tuple[str, ...]) -> None:
+def test_a_name_may_look_like_an_id(signed_in: Neo, served: FakeServer, verb: tuple[str, ...]) -> None:
     """`before-upgrade` has a word before a dash, as ids have."""
     found = filesystem("before-upgrade")
 
@@ -171,14 +171,14 @@ def test_a_name_may_look_like_an_id(signed_in: Neo, served: FakeCloud, verb: tup
     assert deleted == ({found.metadata.id} if verb[0] == "delete" else set())
 
 
-def test_projects_belong_to_the_tenant_of_the_profile(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_projects_belong_to_the_tenant_of_the_profile(signed_in: Neo, cloud: FakeServer) -> None:
     cloud.serve(f"{PROJECTS}/List", contract.method(f"{PROJECTS}/List").output())
     ran = signed_in("iam", "project", "list")
     assert cloud.asked(f"{PROJECTS}/List")[0].parent_id == TENANT
     assert ran.err == "There is none.\n"
 
 
-def test_lists_are_fetched_page_by_page(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_lists_are_fetched_page_by_page(signed_in: Neo, cloud: FakeServer) -> None:
     answer = contract.method(f"{FILESYSTEMS}/List").output
     pages = {
         "": answer(items=[filesystem("a")], next_page_token="more"),
@@ -189,7 +189,7 @@ def test_lists_are_fetched_page_by_page(signed_in: Neo, cloud: FakeCloud) -> Non
     assert [item["metadata"]["name"] for item in found] == ["a", "b"]
 
 
-def test_an_rpc_that_is_not_served_says_so(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_an_rpc_that_is_not_served_says_so(signed_in: Neo, cloud: FakeServer) -> None:
     ran = signed_in("iam", "project", "list")
     assert ran.code == 1
     assert "neo --help" in ran.err
@@ -208,7 +208,7 @@ def test_an_rpc_that_is_not_served_says_so(signed_in: Neo, cloud: FakeCloud) -> 
     ],
 )
 def test_wrong_flags_are_misuse(
-    signed_in: Neo, served: FakeCloud, arguments: tuple[str, ...], said: str
+    signed_in: Neo, served: FakeServer, arguments: tuple[str, ...], said: str
 ) -> None:
     ran = signed_in("compute", "filesystem", "create", "--name", "x", *arguments)
     assert ran.code == 2
@@ -216,7 +216,9 @@ def test_wrong_flags_are_misuse(
     assert not served.asked(f"{FILESYSTEMS}/Create")
 
 
-def test_a_misspelt_field_in_a_manifest_is_refused(signed_in: Neo, served: FakeCloud, tmp_path: Path) -> None:
+def test_a_misspelt_field_in_a_manifest_is_refused(
+    signed_in: Neo, served: FakeServer, tmp_path: Path
+) -> None:
     manifest = tmp_path / "wrong.yaml"
     manifest.write_text(yaml.safe_dump({"metadata": {"name": "x"}, "spec": {"size_gibibites": 1}}))
     ran = signed_in("compute", "filesystem", "create", "--file", str(manifest))

@@ -9,7 +9,14 @@ import yaml
 
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import CLUSTERS, PROJECT, FakeCloud, cluster, operation, serve_clusters
+from tests.cli.fake_control_plane import (
+    CLUSTERS,
+    PROJECT,
+    FakeServer,
+    cluster,
+    operation,
+    serve_clusters,
+)
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPNsYZw2ZmQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1Qk me@laptop"
 
@@ -43,7 +50,7 @@ def platforms(**presets: list[tuple[str, int, int, int]]) -> Any:
 
 
 @pytest.fixture
-def creating(cloud: FakeCloud) -> FakeCloud:
+def creating(cloud: FakeServer) -> FakeServer:
     """A cloud that makes a cluster in three looks."""
     looks = [
         [("Create the shared root", "ok"), ("Start the pods", "waiting")],
@@ -76,7 +83,7 @@ def creating(cloud: FakeCloud) -> FakeCloud:
 
 
 def test_create_shows_each_step_and_says_why_it_takes_seconds(
-    signed_in: Neo, creating: FakeCloud, key_file: Path
+    signed_in: Neo, creating: FakeServer, key_file: Path
 ) -> None:
     ran = signed_in("slurm", "cluster", "create", "bank", "--workers", "3", "--ssh-key", str(key_file))
     assert ran.code == 0, ran.err
@@ -91,7 +98,7 @@ def test_create_shows_each_step_and_says_why_it_takes_seconds(
 
 
 def test_create_takes_the_smallest_preset_without_gpus_unless_told(
-    signed_in: Neo, creating: FakeCloud, key_file: Path
+    signed_in: Neo, creating: FakeServer, key_file: Path
 ) -> None:
     signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file))
     [request] = creating.asked(f"{CLUSTERS}/Create")
@@ -99,7 +106,7 @@ def test_create_takes_the_smallest_preset_without_gpus_unless_told(
 
 
 def test_create_says_the_subnet_and_the_filesystems(
-    signed_in: Neo, creating: FakeCloud, key_file: Path
+    signed_in: Neo, creating: FakeServer, key_file: Path
 ) -> None:
     """SLURM-05, VPC-01."""
     places = ("--filesystem", "computefilesystem-e00a:/mnt/a", "--filesystem", "computefilesystem-e00b:/srv")
@@ -116,7 +123,7 @@ def test_create_says_the_subnet_and_the_filesystems(
 
 @pytest.mark.parametrize("text", ["computefilesystem-e00a", ":/mnt", "computefilesystem-e00a:"])
 def test_a_filesystem_without_its_place_is_refused(
-    signed_in: Neo, creating: FakeCloud, key_file: Path, text: str
+    signed_in: Neo, creating: FakeServer, key_file: Path, text: str
 ) -> None:
     ran = signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file), "--filesystem", text)
     assert ran.code == 2
@@ -124,7 +131,7 @@ def test_a_filesystem_without_its_place_is_refused(
     assert not creating.asked(f"{CLUSTERS}/Create")
 
 
-def test_an_unknown_preset_names_where_to_look(signed_in: Neo, creating: FakeCloud, key_file: Path) -> None:
+def test_an_unknown_preset_names_where_to_look(signed_in: Neo, creating: FakeServer, key_file: Path) -> None:
     ran = signed_in("slurm", "cluster", "create", "bank", "--preset", "9vcpu", "--ssh-key", str(key_file))
     assert ran.code == 2
     assert "No platform here has a preset '9vcpu'" in ran.err
@@ -132,7 +139,7 @@ def test_an_unknown_preset_names_where_to_look(signed_in: Neo, creating: FakeClo
 
 
 def test_a_private_key_is_refused_before_anything_is_sent(
-    signed_in: Neo, creating: FakeCloud, tmp_path: Path
+    signed_in: Neo, creating: FakeServer, tmp_path: Path
 ) -> None:
     private = tmp_path / "id"
     private.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
@@ -142,13 +149,15 @@ def test_a_private_key_is_refused_before_anything_is_sent(
     assert not creating.asked(f"{CLUSTERS}/Create")
 
 
-def test_a_missing_key_file_says_how_to_make_one(signed_in: Neo, creating: FakeCloud, tmp_path: Path) -> None:
+def test_a_missing_key_file_says_how_to_make_one(
+    signed_in: Neo, creating: FakeServer, tmp_path: Path
+) -> None:
     ran = signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(tmp_path / "no.pub"))
     assert ran.code == 2
     assert "ssh-keygen -t ed25519" in ran.err
 
 
-def test_wrong_fields_are_listed_one_a_line(signed_in: Neo, creating: FakeCloud, key_file: Path) -> None:
+def test_wrong_fields_are_listed_one_a_line(signed_in: Neo, creating: FakeServer, key_file: Path) -> None:
     def refuse(request: Any) -> Any:
         raise contract.bad_request(
             [
@@ -165,7 +174,7 @@ def test_wrong_fields_are_listed_one_a_line(signed_in: Neo, creating: FakeCloud,
     assert "Traceback" not in ran.err
 
 
-def test_a_taken_name_has_its_own_exit_code(signed_in: Neo, creating: FakeCloud, key_file: Path) -> None:
+def test_a_taken_name_has_its_own_exit_code(signed_in: Neo, creating: FakeServer, key_file: Path) -> None:
     def refuse(request: Any) -> Any:
         raise contract.already_exists("cluster", "bank")
 
@@ -173,14 +182,14 @@ def test_a_taken_name_has_its_own_exit_code(signed_in: Neo, creating: FakeCloud,
     assert signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file)).code == 7
 
 
-def test_reuse_takes_the_cluster_that_is_there(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_reuse_takes_the_cluster_that_is_there(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("bank"))
     ran = signed_in("slurm", "cluster", "create", "bank", "--reuse")
     assert ran.code == 0
     assert "already exists and is READY" in ran.out
 
 
-def test_reuse_waits_for_a_cluster_that_is_still_being_made(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_reuse_waits_for_a_cluster_that_is_still_being_made(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("bank", state="CREATING"))
     looks = iter([cluster("bank", state="CREATING"), cluster("bank")])
     cloud.serve(f"{CLUSTERS}/Get", lambda request: next(looks))
@@ -188,7 +197,7 @@ def test_reuse_waits_for_a_cluster_that_is_still_being_made(signed_in: Neo, clou
     assert next(looks, None) is None
 
 
-def test_reuse_of_a_broken_cluster_is_an_error(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_reuse_of_a_broken_cluster_is_an_error(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("bank", state="ERROR"))
     ran = signed_in("slurm", "cluster", "create", "bank", "--reuse")
     assert ran.code == 1
@@ -196,7 +205,7 @@ def test_reuse_of_a_broken_cluster_is_an_error(signed_in: Neo, cloud: FakeCloud)
 
 
 def test_a_failed_operation_is_an_error_with_its_reason(
-    signed_in: Neo, creating: FakeCloud, key_file: Path
+    signed_in: Neo, creating: FakeServer, key_file: Path
 ) -> None:
     failed = operation("slurmcluster-e00bank", code=8, message="The disk is full. Free some space.")
     creating.serve("nebius.common.v1.OperationService/Get", failed)
@@ -205,7 +214,7 @@ def test_a_failed_operation_is_an_error_with_its_reason(
     assert ran.err.endswith("neo: The disk is full. Free some space.\n")
 
 
-def test_list_as_a_table_is_plain_text_without_a_terminal(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_list_as_a_table_is_plain_text_without_a_terminal(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("bank"), cluster("lab", state="CREATING", workers=1))
     ran = signed_in("slurm", "cluster", "list")
     assert ran.code == 0
@@ -219,7 +228,7 @@ def test_list_as_a_table_is_plain_text_without_a_terminal(signed_in: Neo, cloud:
 
 @pytest.mark.parametrize(("output", "parse"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_list_for_programs_is_the_contracts_own_form(
-    signed_in: Neo, cloud: FakeCloud, output: str, parse: Any
+    signed_in: Neo, cloud: FakeServer, output: str, parse: Any
 ) -> None:
     serve_clusters(cloud, cluster("bank"))
     [item] = parse(signed_in("slurm", "cluster", "list", "--output", output).out)
@@ -227,7 +236,7 @@ def test_list_for_programs_is_the_contracts_own_form(
     assert item["status"]["state"] == "READY"
 
 
-def test_no_cluster_is_an_empty_list_and_a_hint_beside_it(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_no_cluster_is_an_empty_list_and_a_hint_beside_it(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud)
     ran = signed_in("slurm", "cluster", "list")
     assert ran.out == ""
@@ -235,14 +244,14 @@ def test_no_cluster_is_an_empty_list_and_a_hint_beside_it(signed_in: Neo, cloud:
     assert json.loads(signed_in("slurm", "cluster", "list", "-o", "json").out) == []
 
 
-def test_an_unknown_cluster_lists_the_known_ones(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_an_unknown_cluster_lists_the_known_ones(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("lab"), cluster("bank"))
     ran = signed_in("slurm", "cluster", "get", "bnak")
     assert ran.code == 3
     assert ran.err == "neo: There is no Slurm cluster 'bnak'. There are: bank, lab.\n"
 
 
-def test_get_shows_nodes_and_what_it_waits_for(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_get_shows_nodes_and_what_it_waits_for(signed_in: Neo, cloud: FakeServer) -> None:
     node = {
         "name": "worker-0",
         "node_set": "worker",
@@ -258,19 +267,21 @@ def test_get_shows_nodes_and_what_it_waits_for(signed_in: Neo, cloud: FakeCloud)
     assert "10.89.0.5" in ran.out
 
 
-def test_a_cluster_is_found_by_its_id_too(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_a_cluster_is_found_by_its_id_too(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("bank"))
     assert signed_in("slurm", "cluster", "get", "slurmcluster-e00bank").code == 0
 
 
 class TestScale:
     @pytest.fixture
-    def scaling(self, cloud: FakeCloud) -> FakeCloud:
+    def scaling(self, cloud: FakeServer) -> FakeServer:
         serve_clusters(cloud, cluster("bank"))
         cloud.serve(f"{CLUSTERS}/Update", operation("slurmcluster-e00bank"))
         return cloud
 
-    def test_it_sends_the_new_count_with_the_version_it_saw(self, signed_in: Neo, scaling: FakeCloud) -> None:
+    def test_it_sends_the_new_count_with_the_version_it_saw(
+        self, signed_in: Neo, scaling: FakeServer
+    ) -> None:
         ran = signed_in("slurm", "cluster", "scale", "bank", "--node-set", "worker=3")
         assert ran.code == 0, ran.err
         [request] = scaling.asked(f"{CLUSTERS}/Update")
@@ -278,7 +289,9 @@ class TestScale:
         assert request.metadata.resource_version == 3
         assert "3 x worker" in ran.out
 
-    def test_down_to_zero_names_the_count_in_the_reset_mask(self, signed_in: Neo, scaling: FakeCloud) -> None:
+    def test_down_to_zero_names_the_count_in_the_reset_mask(
+        self, signed_in: Neo, scaling: FakeServer
+    ) -> None:
         """0 is the field's default: without the mask the cloud would keep the old count."""
         signed_in("slurm", "cluster", "scale", "bank", "--workers", "0")
         assert scaling.headers(f"{CLUSTERS}/Update")["x-resetmask"] == "spec.node_sets.*.count"
@@ -295,14 +308,16 @@ class TestScale:
             ("worker=-1", "'worker=-1' is not SET=COUNT"),
         ],
     )
-    def test_a_wrong_count_is_misuse(self, signed_in: Neo, scaling: FakeCloud, given: str, said: str) -> None:
+    def test_a_wrong_count_is_misuse(
+        self, signed_in: Neo, scaling: FakeServer, given: str, said: str
+    ) -> None:
         ran = signed_in("slurm", "cluster", "scale", "bank", "--node-set", given)
         assert ran.code == 2
         assert said in ran.err
 
 
 def test_delete_without_a_terminal_to_ask_changes_nothing(
-    signed_in: Neo, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     serve_clusters(cloud, cluster("bank"))
     (tmp_path / "empty").touch()
@@ -312,7 +327,7 @@ def test_delete_without_a_terminal_to_ask_changes_nothing(
     assert not cloud.asked(f"{CLUSTERS}/Delete")
 
 
-def test_delete_ends_well_when_the_cluster_is_gone(signed_in: Neo, cloud: FakeCloud) -> None:
+def test_delete_ends_well_when_the_cluster_is_gone(signed_in: Neo, cloud: FakeServer) -> None:
     serve_clusters(cloud, cluster("bank"))
     cloud.serve(f"{CLUSTERS}/Delete", lambda request: serve_clusters(cloud) or operation(request.id))
     ran = signed_in("slurm", "cluster", "delete", "bank", "--yes")
@@ -321,7 +336,7 @@ def test_delete_ends_well_when_the_cluster_is_gone(signed_in: Neo, cloud: FakeCl
 
 
 class TestCheck:
-    def serve(self, cloud: FakeCloud, *verdicts: str) -> None:
+    def serve(self, cloud: FakeServer, *verdicts: str) -> None:
         serve_clusters(cloud, cluster("bank"))
         results = [
             {
@@ -337,7 +352,7 @@ class TestCheck:
         answer = contract.from_dict(contract.method(f"{CLUSTERS}/Check").output, {"results": results})
         cloud.serve(f"{CLUSTERS}/Check", answer)
 
-    def test_all_pass(self, signed_in: Neo, cloud: FakeCloud) -> None:
+    def test_all_pass(self, signed_in: Neo, cloud: FakeServer) -> None:
         self.serve(cloud, "pass", "not_run")
         ran = signed_in("slurm", "cluster", "check", "bank")
         assert ran.code == 0
@@ -345,7 +360,7 @@ class TestCheck:
         assert not cloud.asked(f"{CLUSTERS}/Check")[0].report_only
 
     def test_a_failure_is_an_exit_code_and_names_the_drained_node(
-        self, signed_in: Neo, cloud: FakeCloud
+        self, signed_in: Neo, cloud: FakeServer
     ) -> None:
         self.serve(cloud, "pass", "fail")
         ran = signed_in("slurm", "cluster", "check", "bank", "--report-only")
@@ -357,7 +372,7 @@ class TestCheck:
 class TestLogin:
     LOGIN = {"host": "127.0.0.1", "port": "2222", "host_keys": ["ssh-ed25519 AAAAhost"]}
 
-    def test_ssh_config_pins_the_host_key(self, signed_in: Neo, cloud: FakeCloud, tmp_path: Path) -> None:
+    def test_ssh_config_pins_the_host_key(self, signed_in: Neo, cloud: FakeServer, tmp_path: Path) -> None:
         serve_clusters(cloud, cluster("bank", login=self.LOGIN))
         ran = signed_in("slurm", "cluster", "ssh-config", "bank", "--identity", str(tmp_path / "key"))
         lines = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
@@ -367,7 +382,7 @@ class TestLogin:
         assert Path(lines["UserKnownHostsFile"]).read_text() == "[127.0.0.1]:2222 ssh-ed25519 AAAAhost\n"
 
     def test_the_identity_is_the_one_that_is_let_in(
-        self, signed_in: Neo, cloud: FakeCloud, tmp_path: Path
+        self, signed_in: Neo, cloud: FakeServer, tmp_path: Path
     ) -> None:
         serve_clusters(cloud, cluster("bank", login=self.LOGIN))
         folder = tmp_path / "me" / ".ssh"
@@ -378,7 +393,7 @@ class TestLogin:
         assert f"IdentityFile {folder / 'right'}" in signed_in("slurm", "cluster", "ssh-config", "bank").out
 
     def test_ssh_runs_the_users_own_ssh_with_the_right_port_and_command(
-        self, signed_in: Neo, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
+        self, signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         serve_clusters(cloud, cluster("bank", login=self.LOGIN))
         executed: list[list[str]] = []
@@ -388,7 +403,7 @@ class TestLogin:
         assert arguments[-4:] == ["--", "127.0.0.1", "sinfo", "--Node"]  # no host can pass for an option
         assert "Port=2222" in arguments
 
-    def test_a_cluster_without_login_node_says_how_far_it_is(self, signed_in: Neo, cloud: FakeCloud) -> None:
+    def test_a_cluster_without_login_node_says_how_far_it_is(self, signed_in: Neo, cloud: FakeServer) -> None:
         serve_clusters(cloud, cluster("bank", state="CREATING"))
         ran = signed_in("slurm", "cluster", "ssh", "bank")
         assert ran.code == 1

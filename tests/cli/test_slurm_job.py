@@ -9,7 +9,7 @@ import pytest
 
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_cloud import FakeCloud, cluster, serve_clusters
+from tests.cli.fake_control_plane import FakeServer, cluster, serve_clusters
 
 JOBS = "neocloud.slurm.v1.JobService"
 
@@ -37,7 +37,7 @@ def read_log(text: bytes, ends_after: int) -> Callable[[Any], Any]:
 
 
 @pytest.fixture
-def bank(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> FakeCloud:
+def bank(cloud: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.setattr("neocloud.cli.commands.slurm.job.POLL_SECONDS", 0.001)
     serve_clusters(cloud, cluster("bank"))
     cloud.serve(f"{JOBS}/Submit", contract.method(f"{JOBS}/Submit").output(job_id=7))
@@ -51,7 +51,7 @@ def script(tmp_path: Path) -> Path:
     return file
 
 
-def test_submit_sends_the_script_with_its_arguments(signed_in: Neo, bank: FakeCloud, script: Path) -> None:
+def test_submit_sends_the_script_with_its_arguments(signed_in: Neo, bank: FakeServer, script: Path) -> None:
     ran = signed_in(
         "slurm",
         "job",
@@ -79,13 +79,13 @@ def test_submit_sends_the_script_with_its_arguments(signed_in: Neo, bank: FakeCl
     )
 
 
-def test_submit_as_json_gives_the_number_to_programs(signed_in: Neo, bank: FakeCloud, script: Path) -> None:
+def test_submit_as_json_gives_the_number_to_programs(signed_in: Neo, bank: FakeServer, script: Path) -> None:
     assert json.loads(signed_in("slurm", "job", "submit", "bank", str(script), "-o", "json").out) == {
         "job_id": 7
     }
 
 
-def test_wait_tells_every_state_and_ends_with_the_job(signed_in: Neo, bank: FakeCloud, script: Path) -> None:
+def test_wait_tells_every_state_and_ends_with_the_job(signed_in: Neo, bank: FakeServer, script: Path) -> None:
     states = iter([job("PENDING", reason="Resources"), job("RUNNING", nodes=["worker-0"]), job("COMPLETED")])
     bank.serve(f"{JOBS}/Get", lambda request: next(states))
     ran = signed_in("slurm", "job", "submit", "bank", str(script), "--wait")
@@ -97,20 +97,20 @@ def test_wait_tells_every_state_and_ends_with_the_job(signed_in: Neo, bank: Fake
     ]
 
 
-def test_a_job_that_fails_fails_the_waiting_command(signed_in: Neo, bank: FakeCloud, script: Path) -> None:
+def test_a_job_that_fails_fails_the_waiting_command(signed_in: Neo, bank: FakeServer, script: Path) -> None:
     bank.serve(f"{JOBS}/Get", job("FAILED", exit_code="2"))
     ran = signed_in("slurm", "job", "submit", "bank", str(script), "--wait")
     assert ran.code == 1
     assert "Job 7 ended as FAILED. See its output: neo slurm job logs bank 7." in ran.err
 
 
-def test_a_script_that_is_not_there_is_misuse(signed_in: Neo, bank: FakeCloud, tmp_path: Path) -> None:
+def test_a_script_that_is_not_there_is_misuse(signed_in: Neo, bank: FakeServer, tmp_path: Path) -> None:
     ran = signed_in("slurm", "job", "submit", "bank", str(tmp_path / "no.sbatch"))
     assert ran.code == 2
     assert "cannot be read: No such file or directory" in ran.err
 
 
-def test_list_shows_state_time_and_nodes(signed_in: Neo, bank: FakeCloud) -> None:
+def test_list_shows_state_time_and_nodes(signed_in: Neo, bank: FakeServer) -> None:
     done = job(
         "COMPLETED", started_at="2026-11-01T10:00:00Z", finished_at="2026-11-01T10:02:05Z", nodes=["worker-1"]
     )
@@ -123,14 +123,14 @@ def test_list_shows_state_time_and_nodes(signed_in: Neo, bank: FakeCloud) -> Non
     assert "Priority" in lines[2]
 
 
-def test_logs_prints_what_is_there_and_stops(signed_in: Neo, bank: FakeCloud) -> None:
+def test_logs_prints_what_is_there_and_stops(signed_in: Neo, bank: FakeServer) -> None:
     bank.serve(f"{JOBS}/ReadLog", read_log(b"hello\xffworld", ends_after=100))
     ran = signed_in("slurm", "job", "logs", "bank", "7")
     assert ran.code == 0
     assert ran.out == "hello\ufffdworld"
 
 
-def test_logs_follow_goes_on_until_the_job_has_ended(signed_in: Neo, bank: FakeCloud) -> None:
+def test_logs_follow_goes_on_until_the_job_has_ended(signed_in: Neo, bank: FakeServer) -> None:
     """While nothing is there to print, the job's state is told beside it."""
     bank.serve(f"{JOBS}/ReadLog", read_log(b"step 1\nstep 2\n", ends_after=8))
     bank.serve(f"{JOBS}/Get", job("RUNNING"))
@@ -139,14 +139,14 @@ def test_logs_follow_goes_on_until_the_job_has_ended(signed_in: Neo, bank: FakeC
     assert "Job 7: RUNNING" in ran.err
 
 
-def test_cancel(signed_in: Neo, bank: FakeCloud) -> None:
+def test_cancel(signed_in: Neo, bank: FakeServer) -> None:
     bank.serve(f"{JOBS}/Cancel", contract.method(f"{JOBS}/Cancel").output())
     ran = signed_in("slurm", "job", "cancel", "bank", "7")
     assert ran.code == 0
     assert bank.asked(f"{JOBS}/Cancel")[0].job_id == 7
 
 
-def test_an_unknown_job_is_not_found(signed_in: Neo, bank: FakeCloud) -> None:
+def test_an_unknown_job_is_not_found(signed_in: Neo, bank: FakeServer) -> None:
     def refuse(request: Any) -> Any:
         raise contract.not_found("job", "9")
 

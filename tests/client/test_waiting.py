@@ -10,7 +10,7 @@ import pytest
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.client.tokens import StaticToken
-from tests.cli.fake_cloud import FakeCloud, operation, running_cloud
+from tests.cli.fake_control_plane import FakeServer, operation, running_server
 
 GET = "nebius.common.v1.OperationService/Get"
 
@@ -29,8 +29,8 @@ class FakeTime:
 
 
 @pytest.fixture
-def cloud() -> Iterator[FakeCloud]:
-    with running_cloud() as started:
+def cloud() -> Iterator[FakeServer]:
+    with running_server() as started:
         yield started
 
 
@@ -40,19 +40,19 @@ def time() -> FakeTime:
 
 
 @pytest.fixture
-def client(cloud: FakeCloud, time: FakeTime) -> Iterator[Client]:
+def client(cloud: FakeServer, time: FakeTime) -> Iterator[Client]:
     channel = grpc.insecure_channel(cloud.endpoint)
     with Client(channel, cloud.endpoint, StaticToken("t"), time.sleep, time.clock) as opened:
         yield opened
 
 
-def test_a_finished_operation_is_not_asked_for_again(client: Client, cloud: FakeCloud) -> None:
+def test_a_finished_operation_is_not_asked_for_again(client: Client, cloud: FakeServer) -> None:
     client.wait(operation("x"))
     assert not cloud.requests
 
 
 def test_it_asks_until_the_operation_is_done_and_tells_each_look(
-    client: Client, cloud: FakeCloud, time: FakeTime
+    client: Client, cloud: FakeServer, time: FakeTime
 ) -> None:
     answers = iter([operation("x", done=False), operation("x", done=False), operation("x")])
     cloud.serve(GET, lambda request: next(answers))
@@ -68,7 +68,7 @@ def test_a_failed_operation_raises_its_own_words(client: Client) -> None:
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
-def test_waiting_ends_at_its_deadline(client: Client, cloud: FakeCloud, time: FakeTime) -> None:
+def test_waiting_ends_at_its_deadline(client: Client, cloud: FakeServer, time: FakeTime) -> None:
     cloud.serve(GET, operation("x", done=False))
     with pytest.raises(ClientError, match="continues in the cloud") as caught:
         client.wait(operation("x", done=False), timeout_seconds=10)
@@ -77,7 +77,7 @@ def test_waiting_ends_at_its_deadline(client: Client, cloud: FakeCloud, time: Fa
 
 
 def test_a_mapping_with_an_unknown_field_is_refused_before_it_is_sent(
-    client: Client, cloud: FakeCloud
+    client: Client, cloud: FakeServer
 ) -> None:
     with pytest.raises(ClientError, match="idd"):
         client.call(GET, {"idd": "x"})

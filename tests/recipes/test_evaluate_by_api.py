@@ -18,7 +18,7 @@ import text_scores
 from chat_tokens import ChatEncoder, load_tokenizer
 from generation import generate, perplexity
 from lora_model import load_base
-from neocloud.cli.evaluation import scores
+from neocloud.cli.evaluation import metrics
 from neocloud.cli.evaluation.conversations import choose_questions, read_conversations
 from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
@@ -125,17 +125,17 @@ def test_the_same_questions_are_drawn(data: Path, tiny_model: Path, seed: int) -
 
 def test_scores_and_comparison_are_the_recipe_s() -> None:
     generated, references = ["freeze the card now", "Yes "], ["freeze your card", "yes"]
-    assert scores.bleu(generated, references) == text_scores.bleu(generated, references)
-    assert scores.rouge(generated, references) == text_scores.rouge(generated, references)
-    assert scores.exact_match(generated, references) == text_scores.exact_match(generated, references) == 0.5
+    assert metrics.bleu(generated, references) == text_scores.bleu(generated, references)
+    assert metrics.rouge(generated, references) == text_scores.rouge(generated, references)
+    assert metrics.exact_match(generated, references) == text_scores.exact_match(generated, references) == 0.5
     pairs = {
         "perplexity": (7.033111572265625, 4.704128742218018),
         "speed": (22.99, 3.8),
         "length": (671.0, 125.1),
     }
-    assert scores.comparison(**pairs) == text_scores.comparison(**pairs)
-    assert scores.comparison(**pairs)["perplexity"] == pytest.approx(33.11454405517637, abs=1e-12)
-    assert scores.comparison(**pairs)["message_length"] == pytest.approx(-81.35618479880775, abs=1e-12)
+    assert metrics.comparison(**pairs) == text_scores.comparison(**pairs)
+    assert metrics.comparison(**pairs)["perplexity"] == pytest.approx(33.11454405517637, abs=1e-12)
+    assert metrics.comparison(**pairs)["message_length"] == pytest.approx(-81.35618479880775, abs=1e-12)
 
 
 def test_refused_requests_are_counted_and_said(
@@ -182,7 +182,7 @@ def test_ctrl_c_keeps_what_was_measured(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ServedModel, "answer", answer)
-    monkeypatch.setattr("neocloud.cli.evaluation.asking.Model.tokens_per_second", interrupted)
+    monkeypatch.setattr("neocloud.cli.evaluation.client.Model.tokens_per_second", interrupted)
     assert evaluate(fresh, data) == 130
     printed = capsys.readouterr()
     found = json.loads(printed.out)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import torch
 
-from neocloud.cli.evaluation.asking import Model
+from neocloud.cli.evaluation.client import Model
 from neocloud.cli.evaluation.tasks import PROGRAM_VARIABLE, Tasks, task_results
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway

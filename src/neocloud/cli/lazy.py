@@ -1,7 +1,7 @@
 """Command groups whose members are imported when they are used, so that `neo --help` starts quickly.
 
 A table names each command with its help text; the module behind it is loaded only to run the command or to
-show its own help. No other code in the program imports by name.
+show its own help. Only this module and the derived commands import by name.
 """
 
 import importlib
@@ -21,11 +21,15 @@ class Entry:
 
     help: str
     panel: str
+    source: str = ""
+    """Where its Typer app is, as `module` or `module:attribute`; by default a module of its name, `app`."""
+    is_derived: bool = False
+    """Whether it is a product whose commands are derived from the contract."""
 
 
 class LazyGroup(TyperGroup):
     package: ClassVar[str] = ""
-    """Package with a module for each command, whose Typer app is named `app`."""
+    """Package of the modules in which commands are."""
     entries: ClassVar[Mapping[str, Entry]] = {}
 
     def __init__(self, **attributes: Any) -> None:
@@ -35,11 +39,17 @@ class LazyGroup(TyperGroup):
 
     def load(self, name: str) -> None:
         """Replace the placeholder of a command with the real one."""
-        module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
-        command = typer.main.get_command(module.app)
+        command = typer.main.get_command(self._app_of(name))
         command.name = name
         join_prose(command)
         self.commands[name] = command
+
+    def _app_of(self, name: str) -> typer.Typer:
+        entry = self.entries[name]
+        if entry.is_derived:
+            return importlib.import_module("neocloud.cli.resources.commands").product_app(name)
+        module, _, attribute = (entry.source or name.replace("-", "_")).partition(":")
+        return getattr(importlib.import_module(f"{self.package}.{module}"), attribute or "app")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in self.entries:

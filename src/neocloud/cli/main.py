@@ -49,32 +49,44 @@ class NeoGroup(LazyGroup):
     entries: ClassVar[Mapping[str, Entry]] = {
         "up": Entry("Start the cloud on this machine.", MACHINE),
         "status": Entry("Show the state of the cloud and its machine.", MACHINE),
-        "down": Entry("Stop the cloud and everything that runs in it; keep its state.", MACHINE),
-        "destroy": Entry("Remove the cloud and every trace of it.", MACHINE),
+        "down": Entry(
+            "Stop the cloud and everything that runs in it; keep its state.", MACHINE, "teardown:down_app"
+        ),
+        "destroy": Entry("Remove the cloud and every trace of it.", MACHINE, "teardown:destroy_app"),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
         "image": Entry("Build container images and machine disks.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
-        "compute": Entry("Virtual machines, their disks and images, and shared file systems.", PRODUCTS),
-        "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS),
-        "deploy": Entry("Serve a model under a name that OpenAI clients call.", PRODUCTS),
-        "deployment": Entry("Models being served: their state, logs and size.", PRODUCTS),
-        "model": Entry("Models and adapters that can be served.", PRODUCTS),
-        "inference": Entry("Models, the deployments that serve them, and token budgets.", PRODUCTS),
+        "compute": Entry(
+            "Virtual machines, their disks and images, and shared file systems.", PRODUCTS, is_derived=True
+        ),
+        "vpc": Entry("Networks, subnets, addresses, routes and security groups.", PRODUCTS, is_derived=True),
+        "deploy": Entry("Serve a model under a name that OpenAI clients call.", PRODUCTS, "inference.deploy"),
+        "deployment": Entry(
+            "Models being served: their state, logs and size.", PRODUCTS, "inference.deployment"
+        ),
+        "model": Entry("Models and adapters that can be served.", PRODUCTS, "inference.model"),
+        "inference": Entry(
+            "Models, the deployments that serve them, and token budgets.", PRODUCTS, is_derived=True
+        ),
         "chat": Entry("Chat with models in the browser.", PRODUCTS),
-        "tune": Entry("Fine-tune a model: upload the data, train, compare, serve.", PRODUCTS),
-        "tuning": Entry("Fine-tuning jobs.", PRODUCTS),
+        "tune": Entry("Fine-tune a model: upload the data, train, compare, serve.", PRODUCTS, "tuning.tune"),
+        "tuning": Entry("Fine-tuning jobs.", PRODUCTS, is_derived=True),
         "evaluate": Entry("Compare two served models.", PRODUCTS),
         "billing": Entry("Usage and cost.", PRODUCTS),
-        "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS),
+        "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
         "audit": Entry("Audit events: changes and refused calls.", ACCESS),
-        "iam": Entry("Projects, service accounts, groups and their permissions.", ACCESS),
-        "login": Entry("Sign in as a person, or with a service account's credentials file.", ACCESS),
-        "logout": Entry("Sign out and remove the profile.", ACCESS),
-        "whoami": Entry("Show the account, tenant and project that commands use.", ACCESS),
+        "iam": Entry("Projects, service accounts, groups and their permissions.", ACCESS, is_derived=True),
+        "login": Entry(
+            "Sign in as a person, or with a service account's credentials file.", ACCESS, "account:login_app"
+        ),
+        "logout": Entry("Sign out and remove the profile.", ACCESS, "account:logout_app"),
+        "whoami": Entry(
+            "Show the account, tenant and project that commands use.", ACCESS, "account:whoami_app"
+        ),
         "user": Entry("Users: people who may sign in.", ACCESS),
-        "session": Entry("Sign-in sessions.", ACCESS),
+        "session": Entry("Sign-in sessions.", ACCESS, "account:session_app"),
         "client-config": Entry(
             "Configure other clients for this cloud: SDK, SkyPilot, dstack, Terraform.", ACCESS
         ),

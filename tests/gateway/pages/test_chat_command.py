@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from neocloud.cli.main import run
-from neocloud.cli.one_answer import Measured, format_cost
+from neocloud.cli.single_question import Measured, format_cost
 from tests.gateway.pages.conftest import Open, Site
 
 

@@ -10,8 +10,8 @@ import typer
 
 from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
-from neocloud.cli.one_answer import answer
 from neocloud.cli.output import say
+from neocloud.cli.single_question import answer
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway

@@ -6,11 +6,16 @@ from typing import Annotated
 
 import typer
 
-from neocloud.cli.clients import dstack as dstack_client
-from neocloud.cli.clients import sdk as sdk_client
-from neocloud.cli.clients import sky as sky_client
-from neocloud.cli.clients import terraform as terraform_client
-from neocloud.cli.clients.plan import Plan, PlannedFile, Target
+from neocloud.cli.clients import (
+    Plan,
+    PlannedFile,
+    Target,
+    dstack_plan,
+    sdk_plan,
+    sky_plan,
+    sky_plan_for_this_cloud_only,
+    terraform_plan,
+)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import trust_store
 from neocloud.cli.machine.home import Home, RunningServer
@@ -40,7 +45,7 @@ def sdk(context: typer.Context, directory: DirectoryOption = None, force: ForceO
 
       neo client-config sdk
     """
-    _write_plan(context, sdk_client.plan, directory, force)
+    _write_plan(context, sdk_plan, directory, force)
 
 
 @app.command()
@@ -63,7 +68,7 @@ def sky(
       neo client-config sky && sky check nebius
       neo client-config sky --only-this-cloud
     """
-    plan = sky_client.plan_for_this_cloud_only if only_this_cloud else sky_client.plan
+    plan = sky_plan_for_this_cloud_only if only_this_cloud else sky_plan
     _write_plan(context, plan, directory, force)
 
 
@@ -75,7 +80,7 @@ def dstack(context: typer.Context, directory: DirectoryOption = None, force: For
 
       neo client-config dstack
     """
-    _write_plan(context, dstack_client.plan, directory, force)
+    _write_plan(context, dstack_plan, directory, force)
 
 
 @app.command()
@@ -92,7 +97,7 @@ def terraform(
 
       neo client-config terraform --directory ./infrastructure
     """
-    _write_plan(context, terraform_client.plan, None, force, work=directory)
+    _write_plan(context, terraform_plan, None, force, work=directory)
 
 
 @app.command()

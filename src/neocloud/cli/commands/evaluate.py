@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.evaluation.asking import Model
+from neocloud.cli.evaluation.client import Model
 from neocloud.cli.evaluation.conversations import choose_questions, last_questions, read_conversations
-from neocloud.cli.evaluation.measuring import Measured, Metric, Plan, measure
+from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, measure
 from neocloud.cli.evaluation.report import report, report_view
 from neocloud.cli.evaluation.tasks import Tasks, run_tasks
 from neocloud.cli.gateway import gateway_of
@@ -22,46 +22,62 @@ USUAL = (Metric.PERPLEXITY, Metric.GENERATION, Metric.SPEED)
 app = command_group()
 
 
+BaseOption = Annotated[str, typer.Option(help="Model to compare with.")]
+CandidateOption = Annotated[str, typer.Option(help="Model to evaluate, e.g. the fine-tuned one.")]
+DataOption = Annotated[
+    Path | None, typer.Option(help="Test conversations as JSONL, used in the training of neither model.")
+]
+LimitOption = Annotated[
+    int, typer.Option(min=0, help="Number of conversations to use, drawn at random; 0: all.")
+]
+MetricsOption = Annotated[list[Metric] | None, typer.Option(help="Metric to measure; repeatable.")]
+SamplesOption = Annotated[int, typer.Option(min=1, help="Number of answers to generate.")]
+ShowSamplesOption = Annotated[
+    int, typer.Option("--show", min=0, help="Number of these answers in the report.")
+]
+MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Maximum length of an answer.")]
+BatchOption = Annotated[int, typer.Option(min=1, max=256, help="Number of concurrent requests.")]
+ContextLengthOption = Annotated[
+    int, typer.Option(min=2, help="Number of tokens of each conversation to evaluate.")
+]
+SeedOption = Annotated[int, typer.Option(help="Seed for drawing samples.")]
+TasksOption = Annotated[
+    str, typer.Option(help="lm-eval tasks to run instead, e.g. bank_replies.", metavar="NAMES")
+]
+TaskFolderOption = Annotated[
+    Path | None, typer.Option(help="Folder with the YAML and JSONL files of --tasks.")
+]
+TokenizerOption = Annotated[
+    str, typer.Option(help="Tokenizer of the models, for tasks scored by likelihood.", metavar="FOLDER")
+]
+GatewayOption = Annotated[
+    str,
+    typer.Option(help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
+]
+CandidateGatewayOption = Annotated[
+    str, typer.Option(help="URL of another API for the candidate alone.", metavar="URL")
+]
+
+
 @app.command()
 def evaluate(
     context: typer.Context,
-    base: Annotated[str, typer.Option(help="Model to compare with.")],
-    candidate: Annotated[str, typer.Option(help="Model to evaluate, e.g. the fine-tuned one.")],
-    data: Annotated[
-        Path | None, typer.Option(help="Test conversations as JSONL, used in the training of neither model.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=0, help="Number of conversations to use, drawn at random; 0: all.")
-    ] = 0,
-    metrics: Annotated[list[Metric] | None, typer.Option(help="Metric to measure; repeatable.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Number of answers to generate.")] = 32,
-    show_samples: Annotated[
-        int, typer.Option("--show", min=0, help="Number of these answers in the report.")
-    ] = 5,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of an answer.")] = 128,
-    batch: Annotated[int, typer.Option(min=1, max=256, help="Number of concurrent requests.")] = 16,
-    context_length: Annotated[
-        int, typer.Option(min=2, help="Number of tokens of each conversation to evaluate.")
-    ] = 1024,
-    seed: Annotated[int, typer.Option(help="Seed for drawing samples.")] = 42,
-    tasks: Annotated[
-        str, typer.Option(help="lm-eval tasks to run instead, e.g. bank_replies.", metavar="NAMES")
-    ] = "",
-    task_folder: Annotated[
-        Path | None, typer.Option(help="Folder with the YAML and JSONL files of --tasks.")
-    ] = None,
-    tokenizer: Annotated[
-        str, typer.Option(help="Tokenizer of the models, for tasks scored by likelihood.", metavar="FOLDER")
-    ] = "",
-    gateway: Annotated[
-        str,
-        typer.Option(
-            help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"
-        ),
-    ] = "",
-    candidate_gateway: Annotated[
-        str, typer.Option(help="URL of another API for the candidate alone.", metavar="URL")
-    ] = "",
+    base: BaseOption,
+    candidate: CandidateOption,
+    data: DataOption = None,
+    limit: LimitOption = 0,
+    metrics: MetricsOption = None,
+    samples: SamplesOption = 32,
+    show_samples: ShowSamplesOption = 5,
+    max_new_tokens: MaxNewTokensOption = 128,
+    batch: BatchOption = 16,
+    context_length: ContextLengthOption = 1024,
+    seed: SeedOption = 42,
+    tasks: TasksOption = "",
+    task_folder: TaskFolderOption = None,
+    tokenizer: TokenizerOption = "",
+    gateway: GatewayOption = "",
+    candidate_gateway: CandidateGatewayOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Compare two served models by perplexity, answers and speed, as a table or as JSON for jq.

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.evaluation.asking import Model
+from neocloud.cli.evaluation.client import Model
 from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, View, print_view, show, table
 from neocloud.cli.progress import stage
-from neocloud.cli.speed import measured_speeds
 from neocloud.cli.target import client_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -23,44 +22,52 @@ _CENT = Decimal("0.01")
 app = command_group()
 
 
+ChangedOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a parameter of the plan; see --parameters.", metavar="NAME=VALUE"),
+]
+TokensPerSecondOption = Annotated[
+    list[str] | None, typer.Option(help="Generation speed of a model, e.g. 41.5.", metavar="NUMBER")
+]
+ScenarioOption = Annotated[
+    list[str] | None, typer.Option(help="Generation speed with a name.", metavar="NAME=NUMBER")
+]
+MeasureOption = Annotated[
+    str,
+    typer.Option(
+        help="Measure this model through the gateway, with one stream and with 16.", metavar="MODEL"
+    ),
+]
+HostedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Hosted model to compare with: dollars per million input and output tokens.",
+        metavar="NAME=IN/OUT",
+    ),
+]
+GatewayOption = Annotated[
+    str,
+    typer.Option(help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
+]
+ParametersOption = Annotated[
+    bool, typer.Option("--parameters", help="List the parameters of --set and exit.")
+]
+GuideOption = Annotated[
+    bool, typer.Option("--guide", help="Show the questions to answer before choosing, and exit.")
+]
+
+
 @app.command()
 def tco(
     context: typer.Context,
-    changed: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set a parameter of the plan; see --parameters.", metavar="NAME=VALUE"),
-    ] = None,
-    tokens_per_second: Annotated[
-        list[str] | None, typer.Option(help="Generation speed of a model, e.g. 41.5.", metavar="NUMBER")
-    ] = None,
-    scenario: Annotated[
-        list[str] | None, typer.Option(help="Generation speed with a name.", metavar="NAME=NUMBER")
-    ] = None,
-    measure: Annotated[
-        str,
-        typer.Option(
-            help="Measure this model through the gateway, with one stream and with 16.", metavar="MODEL"
-        ),
-    ] = "",
-    hosted: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Hosted model to compare with: dollars per million input and output tokens.",
-            metavar="NAME=IN/OUT",
-        ),
-    ] = None,
-    gateway: Annotated[
-        str,
-        typer.Option(
-            help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"
-        ),
-    ] = "",
-    parameters: Annotated[
-        bool, typer.Option("--parameters", help="List the parameters of --set and exit.")
-    ] = False,
-    guide: Annotated[
-        bool, typer.Option("--guide", help="Show the questions to answer before choosing, and exit.")
-    ] = False,
+    changed: ChangedOption = None,
+    tokens_per_second: TokensPerSecondOption = None,
+    scenario: ScenarioOption = None,
+    measure: MeasureOption = "",
+    hosted: HostedOption = None,
+    gateway: GatewayOption = "",
+    parameters: ParametersOption = False,
+    guide: GuideOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the total cost of owning a cluster and of a conversation on it: cost per month, cost per
@@ -190,3 +197,30 @@ def _pair(text: str, option: str) -> tuple[str, str]:
             "INVALID_ARGUMENT", f"{option} {text!r} is not NAME=VALUE", f"Write {option} NAME=VALUE"
         )
     return name, value
+
+
+STREAMS: Sequence[int] = (1, 16)
+QUESTIONS = (
+    "How do I open an account?",
+    "What does a transfer abroad cost?",
+    "I lost my card.",
+    "Who are you?",
+)
+
+
+def measured_speeds(model: Model) -> Sequence[tuple[int, float]]:
+    """Return the number of streams and their total tokens per second.
+
+    A first answer is not counted, because model servers compile on it.
+    """
+    model.answer(_question(0), 8)
+    found = []
+    for streams in STREAMS:
+        questions = [_question(number) for number in range(streams)]
+        found.append((streams, model.tokens_per_second(questions)))
+    return found
+
+
+def _question(number: int) -> list[dict[str, str]]:
+    text = QUESTIONS[number % len(QUESTIONS)]
+    return [{"role": "user", "content": f"{text} ({number + 1})"}]

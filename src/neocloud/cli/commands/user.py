@@ -6,7 +6,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
-from neocloud.cli.signing_in import ask_new_password, ask_password
+from neocloud.cli.sign_in import ask_new_password, ask_password
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client

@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from neocloud.cli.evaluation.measuring import Measured, Metric, Plan
-from neocloud.cli.evaluation.scores import bleu, comparison, exact_match, rouge
+from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, bleu, comparison, exact_match, rouge
 from neocloud.cli.output import View, table
 
 SIGNS = {

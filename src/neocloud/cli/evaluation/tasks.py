@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocloud.cli.evaluation.asking import Model
+from neocloud.cli.evaluation.client import Model
 from neocloud.cli.output import Format, show, table
 from neocloud.cli.progress import stage
 from neocloud.client.errors import ClientError

@@ -4,6 +4,7 @@ Each command is a function made from a noun, a verb and the flags of its request
 signature, so this module builds the signature.
 """
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,37 +16,53 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
-from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Parent, kebab
-from neocloud.cli.resources.nouns import PRODUCTS
+from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Overrides, Parent, Product, kebab
+from neocloud.cli.resources.products import PRODUCTS
 
 IDENTITY = ("metadata",)
 HIDDEN_IN_LISTS = {"page_size", "page_token"}
 Body = Callable[..., None]
 
 
-def product_app(product: str, about: str, *examples: str) -> typer.Typer:
-    """Return the command group of one product. The examples are whole command lines."""
-    lines = "\n".join(f"  {example}" for example in examples)
-    app = command_group(f"{about}\n\nExamples:\n\n{lines}\n")
-    add_nouns(app, product)
+def product_app(name: str) -> typer.Typer:
+    """Return the command group of one product."""
+    product = PRODUCTS[name]
+    lines = "\n".join(f"  {example}" for example in product.examples)
+    app = command_group(f"{product.about}\n\nExamples:\n\n{lines}\n")
+    add_nouns(app, name)
     return app
 
 
 def add_nouns(app: typer.Typer, product: str) -> None:
     """Add a group of commands for each noun of the product."""
-    for noun in PRODUCTS[product]:
+    overrides = _overrides(PRODUCTS[product])
+    for noun in PRODUCTS[product].nouns:
         group = command_group(f"{noun.about}\n\n{_group_example(product, noun)}")
+        own = overrides.get(noun.name, {})
         for verb in noun.verbs:
-            if verb != "GetByName" or "Get" not in noun.verbs:
+            name = _command_name(verb)
+            if name not in own and (verb != "GetByName" or "Get" not in noun.verbs):
                 _add(group, product, noun, verb)
+        for name, command in own.items():
+            group.command(name)(command)
         app.add_typer(group, name=noun.name)
+
+
+def _overrides(product: Product) -> Overrides:
+    if not product.overrides:
+        return {}
+    return importlib.import_module(f"neocloud.cli.commands.{product.overrides}").OVERRIDES
+
+
+def _command_name(verb: str) -> str:
+    return "get" if verb == "GetByName" else kebab(verb)
 
 
 def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:
     known = {"Update": _update, "Get": _get, "GetByName": _get, "Delete": _delete, "Issue": _issue}
     build = known.get(verb, _create if verb.startswith("Create") else _other)
     parameters, body, about, example = build(noun, verb)
-    name = "get" if verb == "GetByName" else kebab(verb)
+    name = _command_name(verb)
 
     def command(**given: Any) -> None:
         body(noun, verb, given)

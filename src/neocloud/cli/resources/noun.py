@@ -4,12 +4,20 @@ Everything else (flags, columns) is read from the contract.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+STANDARD = ("Create", "Get", "GetByName", "List", "Update", "Delete")
+NEVER_OFFERED = ("ListOperationsByParent",)
+
+Overrides = Mapping[str, Mapping[str, Callable[..., None]]]
+"""Hand-written commands by noun and name; they replace derived commands of the same name."""
 
 
 class Parent(StrEnum):
@@ -25,20 +33,30 @@ class Parent(StrEnum):
 @dataclass(frozen=True)
 class Noun:
     service: str
-    parent: Parent
-    verbs: tuple[str, ...]
     about: str
     example: str = ""
     """Typical arguments of create, or else of the first verb."""
+    parent: Parent = Parent.PROJECT
+    without: tuple[str, ...] = ()
+    """Methods of the service that are no commands."""
     shortcuts: tuple[tuple[str, str], ...] = ()
     """Shorter flag names: pairs of a field's path and its other name."""
-    called: str = ""
+    short_name: str = ""
     """A name shorter than the service's, where the product makes it clear."""
+
+    @cached_property
+    def verbs(self) -> tuple[str, ...]:
+        """Methods of the service, the standard ones first."""
+        names = [method.name for method in load_service(self.service).methods]
+        offered = [name for name in names if name not in (*self.without, *NEVER_OFFERED)]
+        return tuple(
+            sorted(offered, key=lambda name: STANDARD.index(name) if name in STANDARD else len(STANDARD))
+        )
 
     @property
     def name(self) -> str:
         """ "nebius.iam.v1.ServiceAccountService" is `service-account`."""
-        return self.called or kebab(self.service.rpartition(".")[2].removesuffix("Service"))
+        return self.short_name or kebab(self.service.rpartition(".")[2].removesuffix("Service"))
 
     @property
     def words(self) -> str:
@@ -52,6 +70,17 @@ class Noun:
 
     def rpc(self, verb: str) -> contract.Rpc:
         return load_method(f"{self.service}/{verb}")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A command group: its help text, whole example command lines, and its nouns."""
+
+    about: str
+    examples: tuple[str, ...]
+    nouns: tuple[Noun, ...]
+    overrides: str = ""
+    """Module below `neocloud.cli.commands` with OVERRIDES."""
 
 
 OTHER_VERBS: Mapping[str, str] = {
@@ -97,6 +126,14 @@ OTHER_VERBS: Mapping[str, str] = {
 def load_method(path: str) -> contract.Rpc:
     try:
         return contract.method(path)
+    except contract.ContractUnavailable as error:
+        raise ClientError("FAILED_PRECONDITION", str(error)) from error
+
+
+def load_service(name: str) -> Any:
+    """Return the descriptor of a service."""
+    try:
+        return contract.pool().FindServiceByName(name)
     except contract.ContractUnavailable as error:
         raise ClientError("FAILED_PRECONDITION", str(error)) from error
 

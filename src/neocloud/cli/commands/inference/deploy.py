@@ -7,20 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.inference.lookup import (
-    CLUSTERS,
-    DEPLOYMENT_STATE,
-    DEPLOYMENTS,
-    MODELS,
-    Place,
-    ProjectOption,
-    find,
-    open_place,
-)
-from neocloud.cli.commands.inference.shapes import possible_shapes
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    MODELS,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    state_of,
+)
+from neocloud.cli.resources.shapes import possible_shapes
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
@@ -40,48 +39,62 @@ class Task(StrEnum):
     EMBED = "embed"
 
 
+ModelArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
+NameOption = Annotated[
+    str, typer.Option(help="Name of the deployment. Default: derived from the model's name.")
+]
+FastOption = Annotated[
+    bool,
+    typer.Option("--fast", help='Use the flavour for few concurrent requests; its names end in "-fast".'),
+]
+ReplicasOption = Annotated[
+    str, typer.Option(metavar="MIN..MAX", help="Number of replicas; 0..N sleeps without requests.")
+]
+PlatformOption = Annotated[
+    str, typer.Option(help="Platform of a replica. Default: one that this machine has.")
+]
+PresetOption = Annotated[
+    str, typer.Option(help="CPUs, memory and GPUs of a replica. Default: the smallest that fits.")
+]
+OnSlurmOption = Annotated[
+    str, typer.Option(metavar="CLUSTER", help="Run replicas as jobs of this Slurm cluster.")
+]
+CpusOption = Annotated[int, typer.Option(help="CPUs of a replica on a cluster.")]
+MemoryOption = Annotated[int, typer.Option(metavar="GIB", help="Memory of a replica on a cluster.")]
+GpusOption = Annotated[int, typer.Option(help="GPUs of a replica on a cluster.")]
+MaxAdaptersOption = Annotated[
+    int, typer.Option(help="Maximum LoRA adapters in a replica's memory at a time; 0: serve none.")
+]
+ContextLengthOption = Annotated[
+    int, typer.Option(help="Maximum tokens of a request; 0: as many as fit in memory.")
+]
+MaxConcurrencyOption = Annotated[
+    int, typer.Option(help="Maximum concurrent requests; 0: set by the flavour.")
+]
+TaskOption = Annotated[Task, typer.Option(help="Generate text, or embed text as vectors.")]
+ByHourOption = Annotated[bool, typer.Option("--by-hour", help="Charge replica hours instead of tokens.")]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the first replica answers.")]
+
+
 @app.command()
 def deploy(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Name or id of the model.")],
-    name: Annotated[
-        str, typer.Option(help="Name of the deployment. Default: derived from the model's name.")
-    ] = "",
-    fast: Annotated[
-        bool,
-        typer.Option("--fast", help='Use the flavour for few concurrent requests; its names end in "-fast".'),
-    ] = False,
-    replicas: Annotated[
-        str, typer.Option(metavar="MIN..MAX", help="Number of replicas; 0..N sleeps without requests.")
-    ] = "1..1",
-    platform: Annotated[
-        str, typer.Option(help="Platform of a replica. Default: one that this machine has.")
-    ] = "",
-    preset: Annotated[
-        str, typer.Option(help="CPUs, memory and GPUs of a replica. Default: the smallest that fits.")
-    ] = "",
-    on_slurm: Annotated[
-        str, typer.Option(metavar="CLUSTER", help="Run replicas as jobs of this Slurm cluster.")
-    ] = "",
-    cpus: Annotated[int, typer.Option(help="CPUs of a replica on a cluster.")] = 0,
-    memory: Annotated[int, typer.Option(metavar="GIB", help="Memory of a replica on a cluster.")] = 0,
-    gpus: Annotated[int, typer.Option(help="GPUs of a replica on a cluster.")] = 0,
-    max_adapters: Annotated[
-        int, typer.Option(help="Maximum LoRA adapters in a replica's memory at a time; 0: serve none.")
-    ] = 0,
-    context_length: Annotated[
-        int, typer.Option(help="Maximum tokens of a request; 0: as many as fit in memory.")
-    ] = 0,
-    max_concurrency: Annotated[
-        int, typer.Option(help="Maximum concurrent requests; 0: set by the flavour.")
-    ] = 0,
-    task: Annotated[Task, typer.Option(help="Generate text, or embed text as vectors.")] = Task.GENERATE,
-    by_hour: Annotated[
-        bool, typer.Option("--by-hour", help="Charge replica hours instead of tokens.")
-    ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the first replica answers.")
-    ] = True,
+    model: ModelArgument,
+    name: NameOption = "",
+    fast: FastOption = False,
+    replicas: ReplicasOption = "1..1",
+    platform: PlatformOption = "",
+    preset: PresetOption = "",
+    on_slurm: OnSlurmOption = "",
+    cpus: CpusOption = 0,
+    memory: MemoryOption = 0,
+    gpus: GpusOption = 0,
+    max_adapters: MaxAdaptersOption = 0,
+    context_length: ContextLengthOption = 0,
+    max_concurrency: MaxConcurrencyOption = 0,
+    task: TaskOption = Task.GENERATE,
+    by_hour: ByHourOption = False,
+    wait: WaitOption = True,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -99,8 +112,8 @@ def deploy(
       neo deploy bge-small --task embed
       neo deploy bank --on-slurm research --gpus 1
     """
-    place = open_place(context, project)
-    found = find(place, MODELS, model)
+    cloud = connect_to_project(context, project)
+    found = cloud.find(MODELS, model)
     least, most = bounds(replicas, "--replicas")
     spec: dict[str, Any] = {
         "model_id": found.metadata.id,
@@ -113,60 +126,60 @@ def deploy(
         "max_concurrency": max_concurrency,
     }
     if on_slurm:
-        spec["slurm_cluster_id"] = find(place, CLUSTERS, on_slurm).metadata.id
+        spec["slurm_cluster_id"] = cloud.find(CLUSTERS, on_slurm).metadata.id
         spec["slurm_resources"] = {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus}
-    shapes = [("", "")] if on_slurm else possible_shapes(place, found, platform, preset)
+    shapes = [("", "")] if on_slurm else possible_shapes(cloud, found, platform, preset)
     chosen = name or _name_of(found.metadata.name, is_fast=fast)
-    operation = _create(place, chosen, spec, shapes)
-    deployment = _follow(place, chosen, operation, wait=wait)
-    _print_result(place, deployment, output)
+    operation = _create(cloud, chosen, spec, shapes)
+    deployment = _follow(cloud, chosen, operation, wait=wait)
+    _print_result(cloud, deployment, output)
 
 
-def _create(place: Place, name: str, spec: dict[str, Any], shapes: Sequence[tuple[str, str]]) -> Any:
+def _create(cloud: ProjectClient, name: str, spec: dict[str, Any], shapes: Sequence[tuple[str, str]]) -> Any:
     """Create it with the first shape that this machine has; refusals of the others are ignored."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         whole = {**spec, "platform": platform, "preset": preset}
-        request = {"metadata": {"parent_id": place.project, "name": name}, "spec": whole}
+        request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": whole}
         try:
-            return place.client.call(f"{DEPLOYMENTS}/Create", request)
+            return cloud.client.call(f"{DEPLOYMENTS}/Create", request)
         except ClientError as error:
             if number == len(shapes) or error.code not in _NOT_HERE:
                 raise
     raise AssertionError("There is at least one shape.")
 
 
-def _follow(place: Place, name: str, operation: Any, *, wait: bool) -> Any:
+def _follow(cloud: ProjectClient, name: str, operation: Any, *, wait: bool) -> Any:
     if wait:
         try:
             with stage(f"Deployment {name}: wait for the first replica"):
-                place.client.wait(operation, timeout_seconds=START_TIMEOUT_SECONDS)
+                cloud.client.wait(operation, timeout_seconds=START_TIMEOUT_SECONDS)
         except ClientError as error:
             hint = f"See the log: neo deployment logs {name}. Delete it: neo deployment delete {name}"
             raise ClientError(error.code, str(error).rstrip("."), hint) from error
         except KeyboardInterrupt:
             say(f"The operation continues in the cloud. `neo deployment show {name}` shows its state.")
             raise
-    return place.client.call(f"{DEPLOYMENTS}/Get", {"id": operation.resource_id})
+    return cloud.client.call(f"{DEPLOYMENTS}/Get", {"id": operation.resource_id})
 
 
-def _print_result(place: Place, deployment: Any, output: Format) -> None:
+def _print_result(cloud: ProjectClient, deployment: Any, output: Format) -> None:
     if output is not Format.TABLE:
         show(output, contract.to_dict(deployment), fields_table(()))
         return
     name = deployment.metadata.name
     status = deployment.status
-    echo(f"Deployment {name} is {DEPLOYMENT_STATE.Name(status.state)}.")
+    echo(f"Deployment {name} is {state_of(deployment)}.")
     if status.memory:
         echo(f"Memory: {status.memory}.")
-    echo(how_to_call(place, deployment))
+    echo(how_to_call(cloud, deployment))
 
 
-def how_to_call(place: Place, deployment: Any) -> str:
+def how_to_call(cloud: ProjectClient, deployment: Any) -> str:
     """Return the address for OpenAI clients and a command to try."""
     names = deployment.status.served_names
     model = names[0] if names else deployment.metadata.name
     try:
-        base_url = f"{gateway_address(place.profile)}/v1"
+        base_url = f"{gateway_address(cloud.profile)}/v1"
     except ClientError as error:
         return f"The gateway is not known here: {error}"
     path, prompt = "chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'

@@ -5,17 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.commands.inference.deploy import bounds, how_to_call
-from neocloud.cli.commands.inference.lookup import (
-    DEPLOYMENT_STATE,
-    DEPLOYMENTS,
-    MODELS,
-    ProjectOption,
-    find,
-    list_all,
-    open_place,
-)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, connect_to_project, state_of
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
@@ -48,13 +40,13 @@ def list_deployments(
 
       neo deployment list
     """
-    place = open_place(context, project)
-    items = list_all(place, DEPLOYMENTS)
-    models = {model.metadata.id: model.metadata.name for model in list_all(place, MODELS)}
+    cloud = connect_to_project(context, project)
+    items = cloud.list_all(DEPLOYMENTS)
+    models = {model.metadata.id: model.metadata.name for model in cloud.list_all(MODELS)}
     rows = [
         (
             item.metadata.name,
-            DEPLOYMENT_STATE.Name(item.status.state),
+            state_of(item),
             models.get(item.spec.model_id, item.spec.model_id),
             FLAVOUR.Name(item.spec.flavour).lower(),
             f"{_ready(item)}/{item.status.wanted_replicas}",
@@ -85,13 +77,13 @@ def show_deployment(
 
       neo deployment show bank
     """
-    place = open_place(context, project)
-    item = find(place, DEPLOYMENTS, name)
+    cloud = connect_to_project(context, project)
+    item = cloud.find(DEPLOYMENTS, name)
     status = item.status
     pairs = [
         ("Name", item.metadata.name),
         ("ID", item.metadata.id),
-        ("State", DEPLOYMENT_STATE.Name(status.state)),
+        ("State", state_of(item)),
         ("Message", status.message),
         ("Memory", status.memory),
         ("Context", f"{status.context_length:,}"),
@@ -102,7 +94,7 @@ def show_deployment(
     ]
     show(output, contract.to_dict(item), fields_table(pairs))
     if output is Format.TABLE:
-        echo(how_to_call(place, item))
+        echo(how_to_call(cloud, item))
 
 
 @app.command()
@@ -121,10 +113,10 @@ def logs(
 
       neo deployment logs bank --lines 50
     """
-    place = open_place(context, project)
-    item = find(place, DEPLOYMENTS, name)
+    cloud = connect_to_project(context, project)
+    item = cloud.find(DEPLOYMENTS, name)
     request = {"id": item.metadata.id, "replica": replica, "lines": lines}
-    text = place.client.call(f"{DEPLOYMENTS}/ReadLog", request).text
+    text = cloud.client.call(f"{DEPLOYMENTS}/ReadLog", request).text
     if text:
         echo(text)
     else:
@@ -156,14 +148,14 @@ def scale(
       neo deployment scale bank 2
       neo deployment scale bank 0..4 --idle 600
     """
-    place = open_place(context, project)
-    item = find(place, DEPLOYMENTS, name)
+    cloud = connect_to_project(context, project)
+    item = cloud.find(DEPLOYMENTS, name)
     least, most = bounds(replicas, "MIN..MAX")
     scaling = {"min_replicas": least, "max_replicas": most}
     scaling |= {} if idle is None else {"idle_seconds": idle}
     request = {"metadata": {"id": item.metadata.id}, "spec": {"scaling": scaling}}
     mask = [f"spec.scaling.{field}" for field in scaling]
-    place.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
+    cloud.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
     span = str(least) if least == most else f"{least} to {most}"
     known_as = item.metadata.name
     say(f"Deployment {known_as} now scales to {span} replicas. `neo deployment show {known_as}` shows them.")
@@ -177,9 +169,9 @@ def wake(context: typer.Context, name: NameArgument, project: ProjectOption = ""
 
       neo deployment wake bank
     """
-    place = open_place(context, project)
-    item = find(place, DEPLOYMENTS, name)
-    place.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
+    cloud = connect_to_project(context, project)
+    item = cloud.find(DEPLOYMENTS, name)
+    cloud.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
     known_as = item.metadata.name
     say(f"Deployment {known_as} is waking. `neo deployment show {known_as}` shows its state.")
 
@@ -192,10 +184,10 @@ def delete(context: typer.Context, name: NameArgument, project: ProjectOption = 
 
       neo deployment delete bank
     """
-    place = open_place(context, project)
-    item = find(place, DEPLOYMENTS, name)
-    operation = place.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
-    place.client.wait(operation, timeout_seconds=DELETE_TIMEOUT_SECONDS)
+    cloud = connect_to_project(context, project)
+    item = cloud.find(DEPLOYMENTS, name)
+    operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
+    cloud.client.wait(operation, timeout_seconds=DELETE_TIMEOUT_SECONDS)
     say(f"Deployment {item.metadata.name} is deleted.")
 
 

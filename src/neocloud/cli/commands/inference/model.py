@@ -5,19 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.inference.figures import parameters, size
-from neocloud.cli.commands.inference.folders import copy_in
-from neocloud.cli.commands.inference.lookup import (
-    MODEL_STATE,
-    MODELS,
-    Place,
-    ProjectOption,
-    find,
-    list_all,
-    open_place,
-)
+from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.resources.lookup import (
+    MODELS,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    state_of,
+)
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -39,32 +36,41 @@ Examples:
 NameArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
 
 
+AddNameArgument = Annotated[str, typer.Argument(help="Name that clients will call it by.")]
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FOLDER_OR_HUB_ID", help="A folder on this machine, or an id such as Qwen/Qwen3-0.6B."
+    ),
+]
+BaseOption = Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")]
+LicenseOption = Annotated[str, typer.Option(help='License of the model, e.g. "Apache-2.0".')]
+DescriptionOption = Annotated[str, typer.Option(help="Description of the model.")]
+RevisionOption = Annotated[str, typer.Option(help="Commit, tag or branch of a hub id.")]
+ToolCallParserOption = Annotated[
+    str, typer.Option(help="vLLM's parser for this model's tool calls, e.g. hermes, llama3_json.")
+]
+ReasoningParserOption = Annotated[
+    str, typer.Option(help="vLLM's parser for this model's reasoning, e.g. qwen3.")
+]
+InPlaceOption = Annotated[
+    bool,
+    typer.Option("--in-place", help="Do not copy a folder that the operator has allowed (--model-folder)."),
+]
+
+
 @app.command()
 def add(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name that clients will call it by.")],
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER_OR_HUB_ID", help="A folder on this machine, or an id such as Qwen/Qwen3-0.6B."
-        ),
-    ],
-    base: Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")] = "",
-    license: Annotated[str, typer.Option(help='License of the model, e.g. "Apache-2.0".')] = "",
-    description: Annotated[str, typer.Option(help="Description of the model.")] = "",
-    revision: Annotated[str, typer.Option(help="Commit, tag or branch of a hub id.")] = "",
-    tool_call_parser: Annotated[
-        str, typer.Option(help="vLLM's parser for this model's tool calls, e.g. hermes, llama3_json.")
-    ] = "",
-    reasoning_parser: Annotated[
-        str, typer.Option(help="vLLM's parser for this model's reasoning, e.g. qwen3.")
-    ] = "",
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place", help="Do not copy a folder that the operator has allowed (--model-folder)."
-        ),
-    ] = False,
+    name: AddNameArgument,
+    source: SourceArgument,
+    base: BaseOption = "",
+    license: LicenseOption = "",
+    description: DescriptionOption = "",
+    revision: RevisionOption = "",
+    tool_call_parser: ToolCallParserOption = "",
+    reasoning_parser: ReasoningParserOption = "",
+    in_place: InPlaceOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -81,7 +87,7 @@ def add(
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
       neo model add big /srv/models/big --in-place
     """
-    place = open_place(context, project)
+    cloud = connect_to_project(context, project)
     spec: dict[str, Any] = {
         "license": license,
         "description": description,
@@ -89,16 +95,16 @@ def add(
         "reasoning_parser": reasoning_parser,
     }
     if base:
-        spec["base_model_id"] = find(place, MODELS, base).metadata.id
+        spec["base_model_id"] = cloud.find(MODELS, base).metadata.id
     folder = Path(source).expanduser()
     if folder.is_dir():
-        whole = folder.resolve() if in_place else copy_in(place, name, folder.resolve())
+        whole = folder.resolve() if in_place else copy_in(cloud, name, folder.resolve())
         spec["source"] = {"folder": str(whole)}
     elif source.startswith(("/", ".", "~")):
         raise ClientError("NOT_FOUND", f"{folder} is not a folder on this machine", "Check the path")
     else:
         spec["source"] = {"hub": {"id": source, "revision": revision}}
-    model = _create(place, name, spec)
+    model = _create(cloud, name, spec)
     text = f"Model {name} is READY: {_summary(model)}."
     next_step = f"Serve it: neo deploy {base or name}" + (" --max-adapters 4" if base else "")
     _show(model, output, f"{text}\n{next_step}")
@@ -114,13 +120,13 @@ def list_models(
 
       neo model list
     """
-    place = open_place(context, project)
-    models = list_all(place, MODELS)
+    cloud = connect_to_project(context, project)
+    models = cloud.list_all(MODELS)
     names = {model.metadata.id: model.metadata.name for model in models}
     rows = [
         (
             model.metadata.name,
-            MODEL_STATE.Name(model.status.state),
+            state_of(model),
             names.get(model.spec.base_model_id, model.spec.base_model_id),
             parameters(model.status.parameters),
             size(model.status.size_bytes),
@@ -153,7 +159,7 @@ def show_model(
 
       neo model show bank
     """
-    _show(find(open_place(context, project), MODELS, name), output, "")
+    _show(connect_to_project(context, project).find(MODELS, name), output, "")
 
 
 @app.command()
@@ -168,18 +174,18 @@ def delete(
 
       neo model delete support
     """
-    place = open_place(context, project)
-    model = find(place, MODELS, name)
-    operation = place.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
-    place.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
+    cloud = connect_to_project(context, project)
+    model = cloud.find(MODELS, name)
+    operation = cloud.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
+    cloud.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
     say(f"Model {model.metadata.name} is deleted.")
 
 
-def _create(place: Place, name: str, spec: dict[str, Any]) -> Any:
-    request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
-    operation = place.client.call(f"{MODELS}/Create", request)
+def _create(cloud: ProjectClient, name: str, spec: dict[str, Any]) -> Any:
+    request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
+    operation = cloud.client.call(f"{MODELS}/Create", request)
     try:
-        place.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
+        cloud.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
     except ClientError as error:
         raise ClientError(
             error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it; then add it again"
@@ -187,7 +193,7 @@ def _create(place: Place, name: str, spec: dict[str, Any]) -> Any:
     except KeyboardInterrupt:
         say(f"The operation continues in the cloud. `neo model show {name}` shows its state.")
         raise
-    return place.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
+    return cloud.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
 
 
 def _summary(model: Any) -> str:
@@ -207,7 +213,7 @@ def _show(model: Any, output: Format, text: str) -> None:
     pairs = (
         ("Name", model.metadata.name),
         ("ID", model.metadata.id),
-        ("State", MODEL_STATE.Name(status.state)),
+        ("State", state_of(model)),
         ("Message", status.message),
         ("Architecture", status.architecture),
         ("Parameters", f"{status.parameters:,}"),
@@ -224,3 +230,22 @@ def _show(model: Any, output: Format, text: str) -> None:
         ("SHA-256", status.digest),
     )
     show(output, contract.to_dict(model), fields_table(pairs))
+
+
+_UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
+
+
+def parameters(count: int) -> str:
+    """ "8.2B" for 8,190,735,360."""
+    for unit, size in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f}".removesuffix(".0") + unit
+    return str(count) if count else ""
+
+
+def size(number: int) -> str:
+    """ "15.3 GiB"."""
+    for unit, each in (("GiB", 1024**3), ("MiB", 1024**2)):
+        if number >= each:
+            return f"{number / each:.1f} {unit}"
+    return f"{number / 1024:.0f} KiB" if number else ""

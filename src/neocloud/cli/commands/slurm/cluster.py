@@ -1,25 +1,22 @@
-"""`neo slurm cluster`: show and delete clusters; the modules beside it create and change them."""
+"""`neo slurm cluster`: show, check and delete clusters; `changes` creates and scales them."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.slurm import checks, login
-from neocloud.cli.commands.slurm.create import create
-from neocloud.cli.commands.slurm.lookup import (
-    SERVICE,
-    NameArgument,
-    ProjectOption,
-    find_cluster,
-    list_clusters,
-    open_place,
-    state_of,
-)
-from neocloud.cli.commands.slurm.scale import scale
-from neocloud.cli.commands.slurm.watch import watch_operation
+from neocloud.cli.commands.slurm import login
+from neocloud.cli.commands.slurm.changes import create, scale, watch_operation
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table
-from neocloud.cli.progress import duration
+from neocloud.cli.progress import duration, stage
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    ClusterArgument,
+    ProjectOption,
+    connect_to_project,
+    state_of,
+)
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
@@ -35,7 +32,6 @@ Examples:
 )
 app.command("create")(create)
 app.command("scale")(scale)
-app.command("check")(checks.check)
 app.command("ssh")(login.ssh)
 app.command("ssh-config")(login.ssh_config)
 
@@ -50,7 +46,7 @@ def list_all(
 
       neo slurm cluster list
     """
-    clusters = list_clusters(open_place(context, project))
+    clusters = connect_to_project(context, project).list_all(CLUSTERS)
     rows = (
         (
             item.metadata.name,
@@ -72,7 +68,7 @@ def list_all(
 @app.command()
 def get(
     context: typer.Context,
-    name: NameArgument,
+    name: ClusterArgument,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -82,7 +78,7 @@ def get(
 
       neo slurm cluster get bank
     """
-    cluster = find_cluster(open_place(context, project), name)
+    cluster = connect_to_project(context, project).find(CLUSTERS, name)
     if output is not Format.TABLE:
         show(output, contract.to_dict(cluster), fields_table(()))
         return
@@ -118,7 +114,7 @@ def get(
 @app.command()
 def delete(
     context: typer.Context,
-    name: NameArgument,
+    name: ClusterArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
     project: ProjectOption = "",
 ) -> None:
@@ -128,12 +124,12 @@ def delete(
 
       neo slurm cluster delete bank --yes
     """
-    place = open_place(context, project)
-    cluster = find_cluster(place, name)
+    cloud = connect_to_project(context, project)
+    cluster = cloud.find(CLUSTERS, name)
     if not yes and not typer.confirm(f"Delete cluster {name} and all files in it?", err=True):
         raise typer.Abort
-    operation = place.client.call(f"{SERVICE}/Delete", {"id": cluster.metadata.id})
-    view = watch_operation(place, operation, f"Delete cluster {name}")
+    operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster.metadata.id})
+    view = watch_operation(cloud, operation, f"Delete cluster {name}")
     echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")
 
 
@@ -149,3 +145,52 @@ def _node_states(slurm_state: str) -> str:
 def _login_address(cluster: Any) -> str:
     login_endpoint = cluster.status.login
     return f"{login_endpoint.host}:{login_endpoint.port}" if login_endpoint.port else ""
+
+
+CHECK_TIMEOUT_SECONDS = 900.0
+VERDICTS = ("pass", "fail", "not_run")
+
+
+@app.command()
+def check(
+    context: typer.Context,
+    name: ClusterArgument,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Report only; do not drain nodes that fail.")
+    ] = False,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Measure every node: CPU, memory, GPUs, all-reduce bandwidth, shared root, clock.
+
+    A node that fails is drained in Slurm with the reason, so that no job starts on it. A check that cannot
+    run here (GPUs on a machine without) is reported as not_run. The exit code is 1 if any check failed.
+
+    Examples:
+
+      neo slurm cluster check bank
+      neo slurm cluster check bank --report-only --output json
+    """
+    cloud = connect_to_project(context, project)
+    cluster = cloud.find(CLUSTERS, name)
+    request = {"id": cluster.metadata.id, "report_only": report_only}
+    with stage(f"Check the nodes of {name}"):
+        answer = cloud.client.call(f"{CLUSTERS}/Check", request, timeout_seconds=CHECK_TIMEOUT_SECONDS)
+    rows = (
+        (
+            item.node or "all",
+            item.check,
+            item.verdict,
+            item.measured,
+            item.threshold,
+            " ".join(part for part in (item.message, "(drained)" if item.drained else "") if part),
+        )
+        for item in answer.results
+    )
+    view = table(["NODE", "CHECK", "VERDICT", "MEASURED", "THRESHOLD", "NOTE"], rows)
+    show(output, [contract.to_dict(item) for item in answer.results], view, empty="No checks were run.")
+    counts = Counter(item.verdict for item in answer.results)
+    if output is Format.TABLE:
+        echo("\n" + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))
+    if counts["fail"]:
+        raise typer.Exit(1)

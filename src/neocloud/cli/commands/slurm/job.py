@@ -8,15 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.slurm.lookup import NameArgument, Place, ProjectOption, find_cluster, open_place
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    ClusterArgument,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+)
 from neocloud.cli.terminal import echo, write_bytes
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
-SERVICE = "neocloud.slurm.v1.JobService"
+JOBS = "neocloud.slurm.v1.JobService"
 ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
 POLL_SECONDS = 0.5
 
@@ -36,7 +42,7 @@ Examples:
 @app.command()
 def submit(
     context: typer.Context,
-    cluster: NameArgument,
+    cluster: ClusterArgument,
     script: Annotated[Path, typer.Argument(help="Batch script with #SBATCH lines; `-` reads it from stdin.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)
@@ -60,9 +66,9 @@ def submit(
       neo slurm job submit bank train.sbatch --wait -- --epochs 3
       neo slurm job submit bank evaluate.sbatch --dependency afterok:12
     """
-    place = open_place(context, project)
+    cloud = connect_to_project(context, project)
     request = {
-        "cluster_id": find_cluster(place, cluster).metadata.id,
+        "cluster_id": cloud.find(CLUSTERS, cluster).metadata.id,
         "script": _read_script(script),
         "name": name or ("" if str(script) == "-" else script.stem),
         "working_directory": chdir,
@@ -70,10 +76,10 @@ def submit(
         "arguments": arguments or [],
         "dependency": dependency,
     }
-    job_id = place.client.call(f"{SERVICE}/Submit", request).job_id
+    job_id = cloud.client.call(f"{JOBS}/Submit", request).job_id
     if output is Format.TABLE:
         echo(f"Submitted job {job_id}")
-    job = _wait(place, request["cluster_id"], job_id) if wait else None
+    job = _wait(cloud, request["cluster_id"], job_id) if wait else None
     if output is not Format.TABLE:
         show(output, {"job_id": job_id} if job is None else contract.to_dict(job), fields_table(()))
     if job is not None and job.state != "COMPLETED":
@@ -87,7 +93,7 @@ def submit(
 @app.command("list")
 def list_jobs(
     context: typer.Context,
-    cluster: NameArgument,
+    cluster: ClusterArgument,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -97,9 +103,9 @@ def list_jobs(
 
       neo slurm job list bank
     """
-    place = open_place(context, project)
-    cluster_id = find_cluster(place, cluster).metadata.id
-    jobs = list(place.client.list_all(f"{SERVICE}/List", {"cluster_id": cluster_id}))
+    cloud = connect_to_project(context, project)
+    cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+    jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id}))
     rows = (
         (job.id, job.name, job.user, job.state, _elapsed(job), ",".join(job.nodes) or job.reason, _exit(job))
         for job in jobs
@@ -119,7 +125,7 @@ def list_jobs(
 @app.command()
 def get(
     context: typer.Context,
-    cluster: NameArgument,
+    cluster: ClusterArgument,
     job_id: JobArgument,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -130,8 +136,8 @@ def get(
 
       neo slurm job get bank 7
     """
-    place = open_place(context, project)
-    job = _get(place, find_cluster(place, cluster).metadata.id, job_id)
+    cloud = connect_to_project(context, project)
+    job = _get(cloud, cloud.find(CLUSTERS, cluster).metadata.id, job_id)
     rows = [
         ("Id", job.id),
         ("Name", job.name),
@@ -153,7 +159,7 @@ def get(
 @app.command()
 def logs(
     context: typer.Context,
-    cluster: NameArgument,
+    cluster: ClusterArgument,
     job_id: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     project: ProjectOption = "",
@@ -165,13 +171,13 @@ def logs(
       neo slurm job logs bank 7
       neo slurm job logs bank 7 --follow
     """
-    place = open_place(context, project)
-    cluster_id = find_cluster(place, cluster).metadata.id
-    state = _StateLine(place, cluster_id, job_id)
+    cloud = connect_to_project(context, project)
+    cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+    state = _StateLine(cloud, cluster_id, job_id)
     offset = 0
     while True:
         request = {"cluster_id": cluster_id, "job_id": job_id, "offset": offset}
-        piece = place.client.call(f"{SERVICE}/ReadLog", request)
+        piece = cloud.client.call(f"{JOBS}/ReadLog", request)
         write_bytes(piece.data)
         offset = piece.next_offset
         if piece.is_complete or not (follow or piece.data):
@@ -183,7 +189,7 @@ def logs(
 
 @app.command()
 def cancel(
-    context: typer.Context, cluster: NameArgument, job_id: JobArgument, project: ProjectOption = ""
+    context: typer.Context, cluster: ClusterArgument, job_id: JobArgument, project: ProjectOption = ""
 ) -> None:
     """Cancel a waiting or running job.
 
@@ -191,9 +197,9 @@ def cancel(
 
       neo slurm job cancel bank 7
     """
-    place = open_place(context, project)
-    request = {"cluster_id": find_cluster(place, cluster).metadata.id, "job_id": job_id}
-    place.client.call(f"{SERVICE}/Cancel", request)
+    cloud = connect_to_project(context, project)
+    request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, "job_id": job_id}
+    cloud.client.call(f"{JOBS}/Cancel", request)
     echo(f"Job {job_id} is cancelled.")
 
 
@@ -201,13 +207,13 @@ class _StateLine:
     """Prints a job's state to stderr whenever it changes."""
 
     def __init__(
-        self, place: Place, cluster_id: str, job_id: int, clock: Callable[[], float] = time.monotonic
+        self, cloud: ProjectClient, cluster_id: str, job_id: int, clock: Callable[[], float] = time.monotonic
     ):
-        self.place, self.cluster_id, self.job_id, self.clock = place, cluster_id, job_id, clock
+        self.cloud, self.cluster_id, self.job_id, self.clock = cloud, cluster_id, job_id, clock
         self.started, self.said = clock(), ""
 
     def show(self) -> Any:
-        job = _get(self.place, self.cluster_id, self.job_id)
+        job = _get(self.cloud, self.cluster_id, self.job_id)
         text = f"{job.state} ({job.reason})" if job.state == "PENDING" and job.reason else job.state
         if text != self.said:
             nodes = f" on {','.join(job.nodes)}" if job.nodes else ""
@@ -216,8 +222,8 @@ class _StateLine:
         return job
 
 
-def _wait(place: Place, cluster_id: str, job_id: int) -> Any:
-    line = _StateLine(place, cluster_id, job_id)
+def _wait(cloud: ProjectClient, cluster_id: str, job_id: int) -> Any:
+    line = _StateLine(cloud, cluster_id, job_id)
     while True:
         job = line.show()
         if job.state not in ACTIVE:
@@ -225,8 +231,8 @@ def _wait(place: Place, cluster_id: str, job_id: int) -> Any:
         time.sleep(POLL_SECONDS)
 
 
-def _get(place: Place, cluster_id: str, job_id: int) -> Any:
-    return place.client.call(f"{SERVICE}/Get", {"cluster_id": cluster_id, "job_id": job_id})
+def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> Any:
+    return cloud.client.call(f"{JOBS}/Get", {"cluster_id": cluster_id, "job_id": job_id})
 
 
 def _read_script(script: Path) -> str:

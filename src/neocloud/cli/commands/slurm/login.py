@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.slurm.keys import matching_identity
-from neocloud.cli.commands.slurm.lookup import (
-    NameArgument,
-    Place,
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    ClusterArgument,
+    ProjectClient,
     ProjectOption,
-    find_cluster,
-    open_place,
+    connect_to_project,
     state_of,
 )
+from neocloud.cli.ssh import matching_identity
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
@@ -33,7 +33,7 @@ IdentityOption = Annotated[
 
 def ssh(
     context: typer.Context,
-    name: NameArgument,
+    name: ClusterArgument,
     command: Annotated[
         list[str] | None,
         typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
@@ -54,15 +54,15 @@ def ssh(
         raise ClientError(
             "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
         )
-    place = open_place(context, project)
-    settings = _settings(place, find_cluster(place, name), identity)
+    cloud = connect_to_project(context, project)
+    settings = _settings(cloud, cloud.find(CLUSTERS, name), identity)
     options = [part for key, value in settings.items() for part in ("-o", f"{key}={_quoted(value)}")]
     os.execv(program, ["ssh", *options, "--", settings["HostName"], *(command or ())])
 
 
 def ssh_config(
     context: typer.Context,
-    name: NameArgument,
+    name: ClusterArgument,
     identity: IdentityOption = None,
     project: ProjectOption = "",
 ) -> None:
@@ -74,14 +74,14 @@ def ssh_config(
       scp -F bank.ssh train.py bank:
       neo slurm cluster ssh-config bank >> ~/.ssh/config      # then: ssh bank
     """
-    place = open_place(context, project)
-    cluster = find_cluster(place, name)
+    cloud = connect_to_project(context, project)
+    cluster = cloud.find(CLUSTERS, name)
     echo(f"Host {cluster.metadata.name}")
-    for key, value in _settings(place, cluster, identity).items():
+    for key, value in _settings(cloud, cluster, identity).items():
         echo(f"  {key} {_quoted(value)}")
 
 
-def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, str]:
+def _settings(cloud: ProjectClient, cluster: Any, identity: Path | None) -> dict[str, str]:
     endpoint = cluster.status.login
     if not endpoint.port:
         raise ClientError(
@@ -93,7 +93,7 @@ def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, st
         "HostName": endpoint.host,
         "Port": str(endpoint.port),
         "User": "root",
-        "UserKnownHostsFile": str(_pin_host_keys(place, cluster)),
+        "UserKnownHostsFile": str(_pin_host_keys(cloud, cluster)),
         "StrictHostKeyChecking": "yes",
     }
     chosen = identity or matching_identity(cluster.spec.login.ssh_public_keys, Path.home() / ".ssh")
@@ -102,9 +102,9 @@ def _settings(place: Place, cluster: Any, identity: Path | None) -> dict[str, st
     return settings
 
 
-def _pin_host_keys(place: Place, cluster: Any) -> Path:
+def _pin_host_keys(cloud: ProjectClient, cluster: Any) -> Path:
     """Write the cluster's host keys for ssh: in the state folder, or else beside the profiles."""
-    home = Path(place.profile.home) if place.profile.home else None
+    home = Path(cloud.profile.home) if cloud.profile.home else None
     parent = home if home is not None and os.access(home, os.W_OK) else config_file().parent
     folder = parent / "known_hosts"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

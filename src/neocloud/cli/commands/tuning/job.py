@@ -5,10 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.inference.lookup import ProjectOption, open_place
-from neocloud.cli.commands.tuning.following import POLL_SECONDS, Events
-from neocloud.cli.commands.tuning.lookup import JOBS, RESTING, find_job, get_job, state_of
+from neocloud.cli.commands.tuning.job_watch import (
+    JOBS,
+    POLL_SECONDS,
+    RESTING,
+    Events,
+    find_job,
+    get_job,
+)
 from neocloud.cli.output import Format, OutputOption, View, fields_table, show
+from neocloud.cli.resources.lookup import ProjectOption, connect_to_project, state_of
+from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
@@ -18,15 +25,6 @@ JobArgument = Annotated[
         metavar="JOB", help="Id or name of the job, or its resulting model. Default: the newest job."
     ),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the derived ones."""
-    group = next(info.typer_instance for info in app.registered_groups if info.name == "job")
-    assert group is not None
-    group.command("show")(show_job)
-    group.command("events")(events)
-    group.command("logs")(logs)
 
 
 def show_job(
@@ -41,7 +39,7 @@ def show_job(
 
       neo tuning job show
     """
-    found = find_job(open_place(context, project), job)
+    found = find_job(connect_to_project(context, project), job)
     show(output, contract.to_dict(found), fields_table(_rows(found)))
 
 
@@ -59,11 +57,11 @@ def events(
 
       neo tuning job events --follow
     """
-    place = open_place(context, project)
-    found = find_job(place, job)
-    unread = Events(place, found.metadata.id)
+    cloud = connect_to_project(context, project)
+    found = find_job(cloud, job)
+    unread = Events(cloud, found.metadata.id)
     while True:
-        found = get_job(place, found.metadata.id)
+        found = get_job(cloud, found.metadata.id)
         for event in unread.new():
             echo(f"{contract.to_datetime(event.created_at):%H:%M:%S}  {event.level:<5}  {event.message}")
         if not follow or state_of(found) in RESTING:
@@ -83,9 +81,9 @@ def logs(
 
       neo tuning job logs --lines 50
     """
-    place = open_place(context, project)
-    found = find_job(place, job)
-    answer = place.client.call(f"{JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
+    cloud = connect_to_project(context, project)
+    found = find_job(cloud, job)
+    answer = cloud.client.call(f"{JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
     echo(answer.text, nl=False)
 
 
@@ -119,3 +117,7 @@ def _rows(job: Any) -> list[tuple[str, Any]]:
     if status.HasField("evaluation"):
         rows += [(row[0], row[1]) for row in evaluation_view(job).rows]
     return rows
+
+
+OVERRIDES: Overrides = {"job": {"show": show_job, "events": events, "logs": logs}}
+"""Commands that are added to the derived ones."""

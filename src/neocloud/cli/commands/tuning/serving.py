@@ -6,9 +6,9 @@ from typing import Any
 import typer
 
 from neocloud.cli.commands.inference.deploy import deploy
-from neocloud.cli.commands.inference.lookup import DEPLOYMENTS, Place, list_all
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
+from neocloud.cli.resources.lookup import DEPLOYMENTS, ProjectClient
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
@@ -19,17 +19,17 @@ POLL_SECONDS = 1.0
 ANSWER_TOKENS = 80
 
 
-def serve(context: typer.Context, place: Place, base: Any, job: Any) -> None:
+def serve(context: typer.Context, cloud: ProjectClient, base: Any, job: Any) -> None:
     """Deploy what is missing and wait until both names can be called."""
-    _ensure_deployment(context, place, base, job)
+    _ensure_deployment(context, cloud, base, job)
     names = {base.metadata.name, job.status.fine_tuned_model}
     with stage(f"Wait until {' and '.join(sorted(names))} can be called"):
         deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
-        while not names <= _served(place):
+        while not names <= _served(cloud):
             if time.monotonic() > deadline:
                 raise ClientError(
                     "DEADLINE_EXCEEDED",
-                    f"{', '.join(sorted(names - _served(place)))} is not served yet",
+                    f"{', '.join(sorted(names - _served(cloud)))} is not served yet",
                     "See the reason: neo deployment list; neo deployment logs NAME",
                 )
             time.sleep(POLL_SECONDS)
@@ -49,8 +49,8 @@ def answers(gateway: Gateway, models: list[str], question: str) -> None:
         echo(f"{model}: {answer.strip()}")
 
 
-def _ensure_deployment(context: typer.Context, place: Place, base: Any, job: Any) -> None:
-    here = [each for each in list_all(place, DEPLOYMENTS) if each.spec.model_id == base.metadata.id]
+def _ensure_deployment(context: typer.Context, cloud: ProjectClient, base: Any, job: Any) -> None:
+    here = [each for each in cloud.list_all(DEPLOYMENTS) if each.spec.model_id == base.metadata.id]
     if job.spec.merge:
         deploy(context, job.status.fine_tuned_model, platform=job.spec.platform)
     if not here:
@@ -73,10 +73,10 @@ def _ensure_deployment(context: typer.Context, place: Place, base: Any, job: Any
         say(f"{base.metadata.name} is already served by {here[0].metadata.name}.")
 
 
-def _served(place: Place) -> set[str]:
+def _served(cloud: ProjectClient) -> set[str]:
     return {
         name
-        for deployment in list_all(place, DEPLOYMENTS)
+        for deployment in cloud.list_all(DEPLOYMENTS)
         for name in deployment.status.served_names
         if any(replica.state == replica.READY for replica in deployment.status.replicas)
     }

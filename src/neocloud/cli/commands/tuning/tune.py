@@ -6,19 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.inference.lookup import CLUSTERS, MODELS, Place, ProjectOption, find, open_place
-from neocloud.cli.commands.inference.shapes import choose_shape
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
-from neocloud.cli.commands.tuning.following import follow, require_success
 from neocloud.cli.commands.tuning.job import evaluation_view
-from neocloud.cli.commands.tuning.lookup import JOBS, get_job
+from neocloud.cli.commands.tuning.job_watch import JOBS, follow, get_job, require_success
 from neocloud.cli.commands.tuning.serving import answers, serve
 from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, warn
 from neocloud.cli.progress import stage
+from neocloud.cli.resources.lookup import CLUSTERS, MODELS, ProjectClient, ProjectOption, connect_to_project
+from neocloud.cli.resources.shapes import first_possible_shape
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
+from neocloud.client.gateway import Gateway
 from neocloud.core import contract
 
 CPU_PLATFORM = "cpu-local"
@@ -26,47 +26,63 @@ CPU_PLATFORM = "cpu-local"
 app = command_group()
 
 
+DataArgument = Annotated[Path, typer.Argument(help="Conversations: JSONL, JSON, CSV or Parquet.")]
+BaseOption = Annotated[str, typer.Option(metavar="MODEL", help="Model to start from.")]
+ValidationOption = Annotated[
+    Path | None, typer.Option(help="Conversations to evaluate on. Default: a tenth of the data.")
+]
+SuffixOption = Annotated[str, typer.Option(help="Suffix of the new model's name.")]
+EpochsOption = Annotated[int, typer.Option(min=0, help="Passes over the data; 0: chosen by its size.")]
+BatchSizeOption = Annotated[int, typer.Option(min=0, help="Rows per step; 0: chosen by the data's size.")]
+LearningRateOption = Annotated[
+    float, typer.Option(min=0, help="Learning rate; 0: chosen by the model's size.")
+]
+RankOption = Annotated[int, typer.Option(min=0, help="Rank of the LoRA matrices; 0: 16.")]
+ContextLengthOption = Annotated[
+    int, typer.Option(min=0, help="Maximum tokens of a row; 0: chosen by the data.")
+]
+SeedOption = Annotated[
+    int, typer.Option(min=0, help="Seed for the order of the data and the initial weights.")
+]
+MergeOption = Annotated[
+    bool, typer.Option("--merge", help="Create a full model instead of an adapter on the base.")
+]
+PlatformOption = Annotated[
+    str, typer.Option(help="Platform to train on. Default: one that this machine has.")
+]
+PresetOption = Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest that fits.")]
+OnSlurmOption = Annotated[str, typer.Option(metavar="CLUSTER", help="Train as a job of this Slurm cluster.")]
+NodesOption = Annotated[int, typer.Option(min=1, help="Number of the cluster's nodes to train on together.")]
+ServeItOption = Annotated[
+    bool, typer.Option("--serve", help="Serve base and new model, and send both a question.")
+]
+QuestionOption = Annotated[
+    str, typer.Option(help="Question for --serve. Default: the first one in the data.")
+]
+FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
+
+
 @app.command()
 def tune(
     context: typer.Context,
-    data: Annotated[Path, typer.Argument(help="Conversations: JSONL, JSON, CSV or Parquet.")],
-    base: Annotated[str, typer.Option(metavar="MODEL", help="Model to start from.")],
-    validation: Annotated[
-        Path | None, typer.Option(help="Conversations to evaluate on. Default: a tenth of the data.")
-    ] = None,
-    suffix: Annotated[str, typer.Option(help="Suffix of the new model's name.")] = "",
-    epochs: Annotated[int, typer.Option(min=0, help="Passes over the data; 0: chosen by its size.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=0, help="Rows per step; 0: chosen by the data's size.")] = 0,
-    learning_rate: Annotated[
-        float, typer.Option(min=0, help="Learning rate; 0: chosen by the model's size.")
-    ] = 0.0,
-    rank: Annotated[int, typer.Option(min=0, help="Rank of the LoRA matrices; 0: 16.")] = 0,
-    context_length: Annotated[
-        int, typer.Option(min=0, help="Maximum tokens of a row; 0: chosen by the data.")
-    ] = 0,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed for the order of the data and the initial weights.")
-    ] = 42,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Create a full model instead of an adapter on the base.")
-    ] = False,
-    platform: Annotated[
-        str, typer.Option(help="Platform to train on. Default: one that this machine has.")
-    ] = "",
-    preset: Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest that fits.")] = "",
-    on_slurm: Annotated[
-        str, typer.Option(metavar="CLUSTER", help="Train as a job of this Slurm cluster.")
-    ] = "",
-    nodes: Annotated[
-        int, typer.Option(min=1, help="Number of the cluster's nodes to train on together.")
-    ] = 1,
-    serve_it: Annotated[
-        bool, typer.Option("--serve", help="Serve base and new model, and send both a question.")
-    ] = False,
-    question: Annotated[
-        str, typer.Option(help="Question for --serve. Default: the first one in the data.")
-    ] = "",
-    following: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")] = True,
+    data: DataArgument,
+    base: BaseOption,
+    validation: ValidationOption = None,
+    suffix: SuffixOption = "",
+    epochs: EpochsOption = 0,
+    batch_size: BatchSizeOption = 0,
+    learning_rate: LearningRateOption = 0.0,
+    rank: RankOption = 0,
+    context_length: ContextLengthOption = 0,
+    seed: SeedOption = 42,
+    merge: MergeOption = False,
+    platform: PlatformOption = "",
+    preset: PresetOption = "",
+    on_slurm: OnSlurmOption = "",
+    nodes: NodesOption = 1,
+    serve_it: ServeItOption = False,
+    question: QuestionOption = "",
+    following: FollowingOption = True,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -81,12 +97,10 @@ def tune(
       neo tune chats.jsonl --base tiny --merge --no-follow
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
     """
-    place = open_place(context, project)
-    model = find(place, MODELS, base)
-    settings = {
-        "n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "lora_r": rank,
-        "context_length": context_length,
-    }  # fmt: skip
+    cloud = connect_to_project(context, project)
+    model = cloud.find(MODELS, base)
+    settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    settings |= {"lora_r": rank, "context_length": context_length}
     spec: dict[str, Any] = {
         "model_id": model.metadata.id,
         "suffix": suffix,
@@ -94,53 +108,60 @@ def tune(
         "merge": merge,
         "hyperparameters": {name: value for name, value in settings.items() if value},
     }
-    with gateway_of(context, project=place.project) as gateway:
+    with gateway_of(context, project=cloud.project) as gateway:
         spec["training_file"] = _uploaded(gateway, data)
         if validation is not None:
             spec["validation_file"] = _uploaded(gateway, validation)
         if on_slurm:
-            spec["slurm_cluster_id"], spec["nodes"] = find(place, CLUSTERS, on_slurm).metadata.id, nodes
-        shapes = [(platform, preset)] if on_slurm else list(_shapes(place, model, platform, preset))
-        job = _started(place, spec, shapes)
+            spec["slurm_cluster_id"], spec["nodes"] = cloud.find(CLUSTERS, on_slurm).metadata.id, nodes
+        shapes = [(platform, preset)] if on_slurm else list(_shapes(cloud, model, platform, preset))
+        job = _started(cloud, spec, shapes)
         if following or serve_it:
-            job = follow(place, job.metadata.id)
+            job = follow(cloud, job.metadata.id)
             require_success(job)
         _print_result(job, output)
         if serve_it:
-            whole = place.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id})
-            serve(context, place, whole, job)
-            names = [whole.metadata.name, job.status.fine_tuned_model]
-            answers(gateway, names, question or first_question(data) or "Hello, who are you?")
-            echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
+            _serve_and_compare(context, cloud, gateway, model, job, question or first_question(data))
 
 
-def _uploaded(gateway: Any, data: Path) -> str:
+def _serve_and_compare(
+    context: typer.Context, cloud: ProjectClient, gateway: Gateway, model: Any, job: Any, question: str
+) -> None:
+    """Serve base and new model and print the answers of both."""
+    base = cloud.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id})
+    serve(context, cloud, base, job)
+    names = [base.metadata.name, job.status.fine_tuned_model]
+    answers(gateway, names, question or "Hello, who are you?")
+    echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
+
+
+def _uploaded(gateway: Gateway, data: Path) -> str:
     with as_jsonl(data) as path, stage(f"Upload {data.name}"):
         return upload(gateway, path)
 
 
-def _shapes(place: Place, model: Any, platform: str, preset: str) -> Iterator[tuple[str, str]]:
+def _shapes(cloud: ProjectClient, model: Any, platform: str, preset: str) -> Iterator[tuple[str, str]]:
     """Yield the shapes to try: the given one, or else a GPU, then the CPU."""
-    yield choose_shape(place, model, platform, preset)
+    yield first_possible_shape(cloud, model, platform, preset)
     if not platform and not preset:
-        yield choose_shape(place, model, CPU_PLATFORM, "")
+        yield first_possible_shape(cloud, model, CPU_PLATFORM, "")
 
 
-def _started(place: Place, spec: dict[str, Any], shapes: list[tuple[str, str]]) -> Any:
+def _started(cloud: ProjectClient, spec: dict[str, Any], shapes: list[tuple[str, str]]) -> Any:
     """Start the job on the first shape that this machine has."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         request = {
-            "metadata": {"parent_id": place.project},
+            "metadata": {"parent_id": cloud.project},
             "spec": {**spec, "platform": platform, "preset": preset},
         }
         try:
-            operation = place.client.call(f"{JOBS}/Create", request)
+            operation = cloud.client.call(f"{JOBS}/Create", request)
         except ClientError as error:
             if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes):
                 raise
             continue
         say(f"Job {operation.resource_id}")
-        return get_job(place, operation.resource_id)
+        return get_job(cloud, operation.resource_id)
     raise AssertionError("There is at least one shape.")
 
 

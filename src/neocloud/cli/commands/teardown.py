@@ -1,4 +1,4 @@
-"""`neo destroy`: remove all containers, networks, images, mounts and files of a cloud."""
+"""`neo down` and `neo destroy`: stop a cloud, or remove all its containers, networks, images and files."""
 
 import shutil
 from pathlib import Path
@@ -18,10 +18,10 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 from neocloud.core.untrusted_files import remove_tree
 
-app = command_group()
+destroy_app = command_group()
 
 
-@app.command()
+@destroy_app.command()
 def destroy(
     context: typer.Context,
     home: Annotated[
@@ -101,3 +101,36 @@ def _forget_profile(folder: Path) -> None:
         shutil.rmtree(platformdirs.user_cache_path("neocloud", appauthor=False), ignore_errors=True)
         if config_file().parent.is_dir() and not any(config_file().parent.iterdir()):
             config_file().parent.rmdir()
+
+
+down_app = command_group()
+
+
+@down_app.command()
+def down(
+    context: typer.Context,
+    home: Annotated[
+        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
+    ] = None,
+) -> None:
+    """Stop the cloud and everything that runs in it; keep its state.
+
+    Clusters, file systems and billing history are still there after the next `neo up`. Running jobs are
+    interrupted; Slurm requeues them.
+
+    Examples:
+
+      neo down
+      neo down --home ~/cloud
+    """
+    place = Home(home_of(context, home))
+    if not place.is_ours():
+        say(f"There is no cloud in {place.path}; nothing to stop.")
+        return
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
+        with stage("Stop the server"):
+            was_running = stop_server(place)
+        with stage("Stop workloads"):
+            run_server_verb(place, place.options(), "--stop-workloads")
+    echo("Neocloud is stopped." if was_running else "Neocloud was already stopped.")
+    echo(f"Its state is kept in {place.path}. Start it again with `neo up`; remove it with `neo destroy`.")

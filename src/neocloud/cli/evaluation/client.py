@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from neocloud.cli.evaluation.conversations import Conversation
-from neocloud.cli.evaluation.likelihood import Token, prompt_tokens
+from neocloud.cli.evaluation.perplexity import Token, prompt_tokens
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 

@@ -7,23 +7,23 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from neocloud.cli.commands.inference.lookup import Place
 from neocloud.cli.output import console, say
+from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.client.errors import ClientError
 
 _CHUNK = 8 * 1024**2
 _LEFT_OUT = frozenset({".git", ".cache", "__pycache__"})
 
 
-def copy_in(place: Place, name: str, folder: Path) -> Path:
+def copy_in(cloud: ProjectClient, name: str, folder: Path) -> Path:
     """Copy the folder into the project, whole or not at all; the copy is deleted with its model."""
-    if not place.profile.home:
+    if not cloud.profile.home:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"{folder} cannot be copied to a cloud on another machine",
             "Copy it there, into a folder that its operator has allowed, and name it with --in-place",
         )
-    target = Path(place.profile.home) / "models" / place.project / _file_name(name)
+    target = Path(cloud.profile.home) / "models" / cloud.project / _file_name(name)
     if target.exists():
         raise ClientError(
             "ALREADY_EXISTS",
@@ -60,9 +60,9 @@ def _copy(source: Path, target: Path) -> None:
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
         task = progress.add_task("copy", total=total)
         for path in files:
-            place = target / path.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("rb") as reader, place.open("wb") as writer:
+            copied = target / path.relative_to(source)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("rb") as reader, copied.open("wb") as writer:
                 while chunk := reader.read(_CHUNK):
                     writer.write(chunk)
                     progress.advance(task, len(chunk))

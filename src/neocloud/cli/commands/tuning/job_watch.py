@@ -1,4 +1,4 @@
-"""Watch a fine-tuning job until it stops: step, loss, speed, time left."""
+"""Find a fine-tuning job and watch it until it stops: step, loss, speed, time left."""
 
 import json
 import time
@@ -9,10 +9,9 @@ from typing import Any
 
 import typer
 
-from neocloud.cli.commands.inference.lookup import Place
-from neocloud.cli.commands.tuning.lookup import JOBS, RESTING, get_job, state_of
 from neocloud.cli.output import say
 from neocloud.cli.progress import duration, stage
+from neocloud.cli.resources.lookup import ProjectClient, state_of
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -24,24 +23,24 @@ INTERRUPTED = 130
 class Events:
     """The events of a job that have not been read yet."""
 
-    place: Place
+    cloud: ProjectClient
     job_id: str
     last: str = ""
 
     def new(self) -> Iterator[Any]:
         """Read the events after the last one; a page token is its time and id."""
         request = {"id": self.job_id, "page_size": 1000, "page_token": self.last}
-        for event in self.place.client.call(f"{JOBS}/ListEvents", request).items:
+        for event in self.cloud.client.call(f"{JOBS}/ListEvents", request).items:
             moment = contract.to_datetime(event.created_at).timestamp()
             self.last = f"{moment:.6f}/{event.id}"
             yield event
 
 
-def follow(place: Place, job_id: str) -> Any:
+def follow(cloud: ProjectClient, job_id: str) -> Any:
     """Wait until the job stops and return it. Ctrl-C leaves it running."""
     try:
         with stage("Fine-tuning") as detail:
-            return _watch(place, job_id, detail)
+            return _watch(cloud, job_id, detail)
     except KeyboardInterrupt:
         say(
             f"The job keeps running. Show it: neo tuning job show {job_id}; follow it:"
@@ -50,10 +49,10 @@ def follow(place: Place, job_id: str) -> Any:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _watch(place: Place, job_id: str, detail: Any) -> Any:
-    events, speed, shown = Events(place, job_id), 0.0, ""
+def _watch(cloud: ProjectClient, job_id: str, detail: Any) -> Any:
+    events, speed, shown = Events(cloud, job_id), 0.0, ""
     while True:
-        job = get_job(place, job_id)
+        job = get_job(cloud, job_id)
         for event in events.new():
             if event.type == "metrics":
                 speed = json.loads(event.data).get("tokens_per_second", speed)
@@ -90,4 +89,27 @@ def require_success(job: Any) -> None:
         if error.message
         else f"The job {job.metadata.id} is {state}",
         f"See its log: neo tuning job logs {job.metadata.id}; retry: neo tuning job resume {job.metadata.id}",
+    )
+
+
+JOBS = "neocloud.tuning.v1.FineTuningJobService"
+FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+RESTING = FINAL | {"PAUSED"}
+
+
+def get_job(cloud: ProjectClient, job_id: str) -> Any:
+    return cloud.client.call(f"{JOBS}/Get", {"id": job_id})
+
+
+def find_job(cloud: ProjectClient, named: str) -> Any:
+    """Return the job; without a name, the newest one."""
+    if contract.is_id(named):
+        return get_job(cloud, named)
+    jobs = cloud.list_all(JOBS)
+    found = [job for job in jobs if not named or named in (job.metadata.name, job.status.fine_tuned_model)]
+    if found:
+        return found[-1]
+    why = f"There is no fine-tuning job {named!r}" if named else "There is no fine-tuning job"
+    raise ClientError(
+        "NOT_FOUND", why, "`neo tuning job list` lists them; `neo tune DATA --base MODEL` starts one"
     )

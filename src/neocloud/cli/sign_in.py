@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
-class Place:
+class SignInTarget:
     """Where to sign in."""
 
     endpoint: str
@@ -34,7 +34,7 @@ class Place:
             return invoker(channel, self.endpoint)(path, message)
 
 
-def place_of(context: typer.Context, endpoint: str, ca_file: str) -> Place:
+def sign_in_target(context: typer.Context, endpoint: str, ca_file: str) -> SignInTarget:
     """Return the named endpoint or the current profile's. A password is sent only over loopback or TLS."""
     if not endpoint:
         profile = profile_of(context)
@@ -45,23 +45,23 @@ def place_of(context: typer.Context, endpoint: str, ca_file: str) -> Place:
             f"Your password would be sent to {endpoint} unencrypted",
             "Give the cloud's certificate with --ca-file, or connect through `ssh -L`",
         )
-    return Place(endpoint, ca_file)
+    return SignInTarget(endpoint, ca_file)
 
 
-def by_password(place: Place, email: str, code: str, tenant: str, from_stdin: bool) -> Session:
+def by_password(target: SignInTarget, email: str, code: str, tenant: str, from_stdin: bool) -> Session:
     fields = {
         "email": email,
         "password": ask_password("Password", from_stdin),
         "totp_code": code,
         "tenant_id": tenant,
-        "client": client_words(),
-        "device_token": device_token(place.endpoint, email),
+        "client": client_label(),
+        "device_token": device_token(target.endpoint, email),
     }
 
     def call(path: str, message: Any) -> Any:
-        answer = place.call(path, message)
+        answer = target.call(path, message)
         if answer.device_token:
-            keep_device_token(place.endpoint, email, answer.device_token)
+            keep_device_token(target.endpoint, email, answer.device_token)
         return answer
 
     try:
@@ -73,11 +73,11 @@ def by_password(place: Place, email: str, code: str, tenant: str, from_stdin: bo
     return sign_in(call, "WithPassword", fields, utc_now())
 
 
-def in_browser(place: Place, federation_id: str, port: int) -> Session:
+def in_browser(target: SignInTarget, federation_id: str, port: int) -> Session:
     with BrowserReply(port) as reply:
         path = f"{SIGN_IN}/StartOidc"
         request = {"federation_id": federation_id, "redirect_uri": reply.redirect_uri}
-        begun = place.call(path, contract.method(path).input(**request))
+        begun = target.call(path, contract.method(path).input(**request))
         say(f"Sign in with the browser. If none opens, go to:\n\n  {begun.authorization_url}\n")
         webbrowser.open(begun.authorization_url)
         code, issuer = reply.wait(begun.state, BROWSER_SECONDS)
@@ -86,28 +86,28 @@ def in_browser(place: Place, federation_id: str, port: int) -> Session:
         "state": begun.state,
         "code": code,
         "iss": issuer,
-        "client": client_words(),
+        "client": client_label(),
     }
-    return sign_in(place.call, "FinishOidc", fields, utc_now())
+    return sign_in(target.call, "FinishOidc", fields, utc_now())
 
 
-def by_invitation(place: Place, code: str, from_stdin: bool) -> Session:
+def by_invitation(target: SignInTarget, code: str, from_stdin: bool) -> Session:
     password = ask_new_password(from_stdin)
-    fields = {"code": code, "password": password, "client": client_words()}
-    return sign_in(place.call, "AcceptInvitation", fields, utc_now())
+    fields = {"code": code, "password": password, "client": client_label()}
+    return sign_in(target.call, "AcceptInvitation", fields, utc_now())
 
 
-def make_profile(place: Place, session: Session, name: str, project: str) -> Profile:
+def make_profile(target: SignInTarget, session: Session, name: str, project: str) -> Profile:
     file = session_file(name)
     write_session(file, session)
     profile = Profile(
         name,
-        place.endpoint,
+        target.endpoint,
         credentials_file="",
         tenant_id=session.tenant_id,
         project_id=project,
         session_file=str(file),
-        ca_file=place.ca_file,
+        ca_file=target.ca_file,
     )
     if project:
         return profile
@@ -115,7 +115,7 @@ def make_profile(place: Place, session: Session, name: str, project: str) -> Pro
         return Profile(**{**profile.__dict__, "project_id": default_project(client, session.tenant_id)})
 
 
-def account_words(profile: Any) -> str:
+def format_account(profile: Any) -> str:
     """Return the account of a GetProfileResponse: "alice@bank.example (tenantuseraccount-e00...)"."""
     if profile.WhichOneof("profile") == "user_profile":
         user = profile.user_profile
@@ -136,7 +136,7 @@ def ask_new_password(from_stdin: bool) -> str:
     return typer.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
 
 
-def client_words() -> str:
+def client_label() -> str:
     """Return the name of this client in the list of sessions."""
     return f"neo on {platform.node()}"[:200]
 

@@ -1,6 +1,6 @@
 """A process that behaves like the server towards `neo up`, `down`, `destroy` and `status`, without an engine.
 
-    python -m tests.cli.stand_in_server --home H ...
+    python -m tests.cli.stub_server --home H ...
 
 A file `fail-start` in the state folder makes it refuse to start.
 """
@@ -13,7 +13,14 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.cli.fake_cloud import CLUSTERS, PROJECT, TENANT, cluster, running_cloud, serve_clusters
+from tests.cli.fake_control_plane import (
+    CLUSTERS,
+    PROJECT,
+    TENANT,
+    cluster,
+    running_server,
+    serve_clusters,
+)
 
 STATUS = {
     "version": "0.1.0",
@@ -60,7 +67,7 @@ def main() -> int:
 
 
 def serve(home: Path) -> None:
-    with running_cloud() as cloud:
+    with running_server() as cloud:
         serve_clusters(cloud, cluster("bank"))
         assert f"{CLUSTERS}/List" in cloud.methods
         pages = ThreadingHTTPServer(("127.0.0.1", 0), Pages)

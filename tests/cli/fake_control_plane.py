@@ -1,7 +1,7 @@
-"""A cloud in memory that speaks the contract over real gRPC on loopback: enough to test a client against.
+"""A control plane in memory that speaks the contract over real gRPC on loopback, for tests of clients.
 
-Each test says which methods it serves; everything else answers UNIMPLEMENTED, as the real server does.
-Requests are kept, so a test can look at what was asked.
+Each test declares the methods it serves; all others answer UNIMPLEMENTED, as on the real server.
+Requests are recorded, so that a test can check them.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ PROJECT, TENANT = "project-e00risk", "tenant-e00bank"
 
 
 @dataclass
-class FakeCloud:
+class FakeServer:
     endpoint: str = ""
     methods: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     requests: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class FakeCloud:
 
 
 class _Handler(grpc.GenericRpcHandler):
-    def __init__(self, cloud: FakeCloud) -> None:
+    def __init__(self, cloud: FakeServer) -> None:
         self.cloud = cloud
 
     def service(self, handler_call_details: Any) -> Any:
@@ -79,8 +79,8 @@ class _Handler(grpc.GenericRpcHandler):
 
 
 @contextmanager
-def running_cloud() -> Iterator[FakeCloud]:
-    cloud = FakeCloud()
+def running_server() -> Iterator[FakeServer]:
+    cloud = FakeServer()
     cloud.serve(EXCHANGE, cloud.exchange)
     server = grpc.server(ThreadPoolExecutor(4), handlers=[_Handler(cloud)])
     port = server.add_insecure_port("127.0.0.1:0")
@@ -124,7 +124,7 @@ def cluster(name: str = "bank", *, state: str = "READY", workers: int = 2, **sta
     )
 
 
-def serve_clusters(cloud: FakeCloud, *clusters: Any) -> None:
+def serve_clusters(cloud: FakeServer, *clusters: Any) -> None:
     """Get, GetByName and List of these clusters."""
     by_id = {item.metadata.id: item for item in clusters}
     by_name = {item.metadata.name: item for item in clusters}

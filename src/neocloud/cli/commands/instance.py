@@ -8,21 +8,18 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from neocloud.cli.commands.compute.lookup import (
-    MACHINES,
-    SERVICE,
-    Place,
-    find_instance,
-    first_subnet,
-    open_place,
-    public_host,
-    state_of,
-)
-from neocloud.cli.commands.slurm.keys import default_public_keys, read_public_keys
-from neocloud.cli.commands.slurm.lookup import ProjectOption
-from neocloud.cli.commands.slurm.shapes import choose_shape
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
+from neocloud.cli.resources.lookup import (
+    INSTANCES,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    state_of,
+)
+from neocloud.cli.resources.noun import Overrides
+from neocloud.cli.resources.shapes import smallest_shape
+from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
@@ -30,48 +27,46 @@ from neocloud.core import contract
 
 WAIT_SECONDS = 900.0
 FOLLOW_SECONDS = 1.0
+MACHINES = "neocloud.compute.v1.MachineService"
 DEFAULT_USER = "ubuntu"
 DEFAULT_FAMILY = "ubuntu24.04-driverless"
 NameArgument = Annotated[str, typer.Argument(help="Name or id of the instance.")]
 UserOption = Annotated[str, typer.Option(help="User account in the guest.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the derived ones and replace those that need other options."""
-    group = next(info.typer_instance for info in app.registered_groups if info.name == "instance")
-    assert group is not None
-    own = {"create": create, "start": start, "stop": stop}
-    group.registered_commands[:] = [each for each in group.registered_commands if each.name not in own]
-    for name, command in own.items():
-        group.command(name)(command)
-    group.command("restart")(restart)
-    group.command("ssh")(ssh)
-    group.command("serial-log")(serial_log)
+CreateNameArgument = Annotated[str, typer.Argument(help="Name of the instance.")]
+PlatformOption = Annotated[str, typer.Option(help="Platform. Default: one without GPUs.")]
+PresetOption = Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest.")]
+ImageFamilyOption = Annotated[str, typer.Option(help="Family of the boot disk's image.")]
+DiskSizeOption = Annotated[int, typer.Option(help="GiB of the boot disk.")]
+SubnetOption = Annotated[str, typer.Option(help="Subnet id. Default: the project's default subnet.")]
+SshKeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
+]
+PublicIpOption = Annotated[bool, typer.Option("--public-ip", help="Assign a public address.")]
+PreemptibleOption = Annotated[
+    bool, typer.Option("--preemptible", help="Create a cheaper machine that may be stopped at any time.")
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", help="Read the spec from a YAML or JSON file; it overrides the options."),
+]
 
 
 def create(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the instance.")],
-    platform: Annotated[str, typer.Option(help="Platform. Default: one without GPUs.")] = "",
-    preset: Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest.")] = "",
-    image_family: Annotated[str, typer.Option(help="Family of the boot disk's image.")] = DEFAULT_FAMILY,
-    disk_size: Annotated[int, typer.Option(help="GiB of the boot disk.")] = 10,
-    subnet: Annotated[str, typer.Option(help="Subnet id. Default: the project's default subnet.")] = "",
-    ssh_key: Annotated[
-        list[Path] | None,
-        typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
-    ] = None,
+    name: CreateNameArgument,
+    platform: PlatformOption = "",
+    preset: PresetOption = "",
+    image_family: ImageFamilyOption = DEFAULT_FAMILY,
+    disk_size: DiskSizeOption = 10,
+    subnet: SubnetOption = "",
+    ssh_key: SshKeyOption = None,
     user: UserOption = DEFAULT_USER,
-    public_ip: Annotated[bool, typer.Option("--public-ip", help="Assign a public address.")] = False,
-    preemptible: Annotated[
-        bool, typer.Option("--preemptible", help="Create a cheaper machine that may be stopped at any time.")
-    ] = False,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", "-f", help="Read the spec from a YAML or JSON file; it overrides the options."
-        ),
-    ] = None,
+    public_ip: PublicIpOption = False,
+    preemptible: PreemptibleOption = False,
+    file: FileOption = None,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -82,45 +77,27 @@ def create(
       neo compute instance create web --preset 2vcpu-4gb --public-ip
       neo compute instance create web --file machine.yaml
     """
-    place = open_place(context, project)
-    platform, preset = choose_shape(place, platform, preset)
+    cloud = connect_to_project(context, project)
+    platform, preset = smallest_shape(cloud, platform, preset)
     keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
-    interface: dict[str, Any] = {
-        "name": "eth0",
-        "subnet_id": subnet or first_subnet(place),
-        "ip_address": {},
-    }
+    spec = _spec(cloud, name, platform, preset, image_family, disk_size, subnet, user_data(user, keys))
     if public_ip:
-        interface["public_ip_address"] = {}
-    disk = {
-        "type": "NETWORK_SSD",
-        "size_gibibytes": disk_size,
-        "source_image_family": {"image_family": image_family},
-    }
-    spec: dict[str, Any] = {
-        "resources": {"platform": platform, "preset": preset},
-        "boot_disk": {
-            "attach_mode": "READ_WRITE",
-            "managed_disk": {"name": f"{name}-boot", "spec": disk},
-        },
-        "network_interfaces": [interface],
-        "cloud_init_user_data": user_data(user, keys),
-    }
+        spec["network_interfaces"][0]["public_ip_address"] = {}
     if preemptible:
         spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
     spec |= _spec_of(file) if file is not None else {}
-    request = {"metadata": {"parent_id": place.project, "name": name}, "spec": spec}
-    operation = place.client.call(f"{SERVICE}/Create", request)
+    request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
+    operation = cloud.client.call(f"{INSTANCES}/Create", request)
     shape = spec.get("resources") or {}
-    _wait(place, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
-    instance = place.client.call(f"{SERVICE}/Get", {"id": operation.resource_id})
+    _wait(cloud, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
+    instance = cloud.client.call(f"{INSTANCES}/Get", {"id": operation.resource_id})
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     if output is not Format.TABLE:
         show(output, contract.to_dict(instance), fields_table(()))
         return
     echo(f"Instance {name} is {state_of(instance)}. The guest may need a moment before it accepts ssh.")
-    echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{public_host(instance)}")
+    echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{_host_of(instance)}")
 
 
 def start(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
@@ -130,8 +107,8 @@ def start(context: typer.Context, name: NameArgument, project: ProjectOption = "
 
       neo compute instance start web
     """
-    place = open_place(context, project)
-    _change(place, find_instance(place, name).metadata.id, "Start", name)
+    cloud = connect_to_project(context, project)
+    _change(cloud, cloud.find(INSTANCES, name).metadata.id, "Start", name)
     echo(f"Instance {name} is running.")
 
 
@@ -142,8 +119,8 @@ def stop(context: typer.Context, name: NameArgument, project: ProjectOption = ""
 
       neo compute instance stop web
     """
-    place = open_place(context, project)
-    _change(place, find_instance(place, name).metadata.id, "Stop", name)
+    cloud = connect_to_project(context, project)
+    _change(cloud, cloud.find(INSTANCES, name).metadata.id, "Stop", name)
     echo(f"Instance {name} is stopped.")
 
 
@@ -154,10 +131,10 @@ def restart(context: typer.Context, name: NameArgument, project: ProjectOption =
 
       neo compute instance restart web
     """
-    place = open_place(context, project)
-    instance_id = find_instance(place, name).metadata.id
-    _change(place, instance_id, "Stop", name)
-    _change(place, instance_id, "Start", name)
+    cloud = connect_to_project(context, project)
+    instance_id = cloud.find(INSTANCES, name).metadata.id
+    _change(cloud, instance_id, "Stop", name)
+    _change(cloud, instance_id, "Start", name)
     echo(f"Instance {name} is running.")
 
 
@@ -186,8 +163,8 @@ def ssh(
         raise ClientError(
             "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
         )
-    instance = find_instance(open_place(context, project), name)
-    host = public_host(instance)
+    instance = connect_to_project(context, project).find(INSTANCES, name)
+    host = _host_of(instance)
     if state_of(instance) != "RUNNING" or not host:
         raise ClientError(
             "FAILED_PRECONDITION",
@@ -213,17 +190,17 @@ def serial_log(
 
       neo compute instance serial-log web --tail 50
     """
-    place = open_place(context, project)
-    request: dict[str, Any] = {"instance_id": find_instance(place, name).metadata.id, "tail": tail}
+    cloud = connect_to_project(context, project)
+    request: dict[str, Any] = {"instance_id": cloud.find(INSTANCES, name).metadata.id, "tail": tail}
     while True:
-        answer = place.client.call(f"{MACHINES}/ReadSerialLog", request)
+        answer = cloud.client.call(f"{MACHINES}/ReadSerialLog", request)
         for line in answer.lines:
             echo(line)
         if not follow and (tail or not answer.lines):
             return
         request |= {"tail": 0, "first_line": answer.next_line}
         if follow and not answer.lines:
-            place.client.sleep(FOLLOW_SECONDS)
+            cloud.client.sleep(FOLLOW_SECONDS)
 
 
 def user_data(user: str, keys: list[str]) -> str:
@@ -237,6 +214,34 @@ def user_data(user: str, keys: list[str]) -> str:
     return "#cloud-config\n" + yaml.safe_dump({"users": [account]}, sort_keys=False)
 
 
+def _spec(
+    cloud: ProjectClient,
+    name: str,
+    platform: str,
+    preset: str,
+    image_family: str,
+    disk_size: int,
+    subnet: str,
+    cloud_init: str,
+) -> dict[str, Any]:
+    disk = {
+        "type": "NETWORK_SSD",
+        "size_gibibytes": disk_size,
+        "source_image_family": {"image_family": image_family},
+    }
+    return {
+        "resources": {"platform": platform, "preset": preset},
+        "boot_disk": {
+            "attach_mode": "READ_WRITE",
+            "managed_disk": {"name": f"{name}-boot", "spec": disk},
+        },
+        "network_interfaces": [
+            {"name": "eth0", "subnet_id": subnet or _default_subnet(cloud), "ip_address": {}}
+        ],
+        "cloud_init_user_data": cloud_init,
+    }
+
+
 def _spec_of(file: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text())
@@ -248,15 +253,15 @@ def _spec_of(file: Path) -> dict[str, Any]:
     return spec
 
 
-def _change(place: Place, instance_id: str, verb: str, name: str) -> None:
-    operation = place.client.call(f"{SERVICE}/{verb}", {"id": instance_id})
-    _wait(place, operation, f"{verb} instance {name}")
+def _change(cloud: ProjectClient, instance_id: str, verb: str, name: str) -> None:
+    operation = cloud.client.call(f"{INSTANCES}/{verb}", {"id": instance_id})
+    _wait(cloud, operation, f"{verb} instance {name}")
 
 
-def _wait(place: Place, operation: Any, title: str) -> None:
+def _wait(cloud: ProjectClient, operation: Any, title: str) -> None:
     try:
         with stage(title) as show_detail:
-            place.client.wait(
+            cloud.client.wait(
                 operation,
                 on_progress=lambda latest: show_detail(latest.progress_tracker.description),
                 timeout_seconds=WAIT_SECONDS,
@@ -271,3 +276,35 @@ def _known_hosts(instance: Any) -> Path:
     folder = config_file().parent / "known_hosts"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / instance.metadata.id
+
+
+def _default_subnet(cloud: ProjectClient) -> str:
+    """Return the default subnet, or else the oldest."""
+    subnets = cloud.list_all("nebius.vpc.v1.SubnetService")
+    if not subnets:
+        raise ClientError(
+            "FAILED_PRECONDITION", "This project has no subnet", "Create one with `neo vpc subnet create`"
+        )
+    default = [subnet for subnet in subnets if subnet.metadata.name.startswith("default")]
+    return (default or subnets)[0].metadata.id
+
+
+def _host_of(instance: Any) -> str:
+    """Return the public address, or else the private one; "" before it is known."""
+    for interface in instance.status.network_interfaces:
+        address = interface.public_ip_address.address or interface.ip_address.address
+        return address.partition("/")[0]
+    return ""
+
+
+OVERRIDES: Overrides = {
+    "instance": {
+        "create": create,
+        "start": start,
+        "stop": stop,
+        "restart": restart,
+        "ssh": ssh,
+        "serial-log": serial_log,
+    }
+}
+"""Commands that replace the derived ones or are added to them."""

@@ -1,0 +1,267 @@
+"""`neo login`, `logout`, `whoami` and `session`: sign in and out, show the account and its sessions."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neocloud.cli import sign_in
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table, warn
+from neocloud.cli.sign_in import format_account
+from neocloud.cli.target import client_of, profile_of
+from neocloud.cli.terminal import echo
+from neocloud.client.connection import connect, connect_as, invoker, open_channel
+from neocloud.client.credentials import read_credentials
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
+from neocloud.client.sessions import forget_session, read_session, sign_out
+from neocloud.core import contract
+
+login_app = command_group()
+
+
+EmailArgument = Annotated[str, typer.Argument(help="E-mail address, to sign in with a password.")]
+CredentialsOption = Annotated[Path | None, typer.Option(help="Credentials file of a service account (JSON).")]
+OidcOption = Annotated[str, typer.Option(help="Id of an OIDC federation, to sign in with the browser.")]
+InvitationOption = Annotated[str, typer.Option(help="Invitation code; prompts for a new password.")]
+CodeOption = Annotated[str, typer.Option(help="Current code of your authenticator app.")]
+PasswordStdinOption = Annotated[bool, typer.Option(help="Read the password from standard input.")]
+EndpointOption = Annotated[
+    str,
+    typer.Option(help="host:port of the gRPC API. Default: from the credentials file or the profile."),
+]
+CaFileOption = Annotated[str, typer.Option(help="File of certificates to trust, if the API uses TLS.")]
+CallbackPortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port for the browser's reply; 0: any free port.")
+]
+NameOption = Annotated[
+    str, typer.Option(help="Name of the new profile. Default: `default`, or your account's name.")
+]
+TenantOption = Annotated[str, typer.Option(help="Tenant id. Default: the account's tenant.")]
+ProjectOption = Annotated[str, typer.Option(help="Id of the project to work in. Default: a default project.")]
+
+
+@login_app.command()
+def login(
+    context: typer.Context,
+    email: EmailArgument = "",
+    credentials: CredentialsOption = None,
+    oidc: OidcOption = "",
+    invitation: InvitationOption = "",
+    code: CodeOption = "",
+    password_stdin: PasswordStdinOption = False,
+    endpoint: EndpointOption = "",
+    ca_file: CaFileOption = "",
+    callback_port: CallbackPortOption = 0,
+    name: NameOption = "",
+    tenant: TenantOption = "",
+    project: ProjectOption = "",
+) -> None:
+    """Sign in as a person, or with a service account's credentials file.
+
+    The profile is written only after signing in has succeeded. For a cloud on this machine `neo up` creates
+    a profile. A session lasts as long as it is used every two weeks, up to 90 days; `neo logout` ends it.
+
+    Examples:
+
+      neo login alice@bank.example
+      neo login --oidc oidcfederation-e00abc            # with the browser
+      neo login --invitation CODE --endpoint cloud.example:7370 --ca-file ca.pem
+      neo login --credentials /var/lib/neocloud/credentials.json
+    """
+    if sum(map(bool, (email, credentials, oidc, invitation))) != 1:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            "The way to sign in is not clear",
+            "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
+        )
+    if credentials is not None:
+        profile = _with_credentials(credentials, endpoint, name or "default", tenant, project)
+    else:
+        target = sign_in.sign_in_target(context, endpoint, ca_file)
+        if oidc:
+            session = sign_in.in_browser(target, oidc, callback_port)
+        elif invitation:
+            session = sign_in.by_invitation(target, invitation, password_stdin)
+        else:
+            session = sign_in.by_password(target, email, code, tenant, password_stdin)
+        profile = sign_in.make_profile(target, session, name or email.partition("@")[0] or "me", project)
+    with connect(profile) as client:
+        answer = client.call("nebius.iam.v1.ProfileService/Get")
+    write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
+    echo(f"Signed in. {profile.name} is now the current profile.")
+    if os.environ.get("NEOCLOUD_HOME"):
+        warn(f"NEOCLOUD_HOME is set and takes precedence. Unset it, or use `neo --profile {profile.name}`.")
+    print_view(
+        fields_table(
+            [
+                ("  Account", sign_in.format_account(answer)),
+                ("  API", profile.endpoint),
+                ("  Project", profile.project_id),
+            ]
+        )
+    )
+
+
+def _with_credentials(credentials: Path, endpoint: str, name: str, tenant: str, project: str) -> Profile:
+    found = read_credentials(credentials)
+    endpoint = endpoint or found.endpoint
+    if not endpoint:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{credentials} does not name the cloud's endpoint",
+            "Add --endpoint host:port",
+        )
+    with connect_as(found, endpoint) as client:
+        account = client.call("nebius.iam.v1.ProfileService/Get").service_account_profile.info
+        place = account.metadata.parent_id
+        if not place.startswith("project-"):  # The operator's account belongs to its tenant.
+            place = project or found.project_id or sign_in.default_project(client, place)
+    return Profile(
+        name=name,
+        endpoint=endpoint,
+        credentials_file=str(credentials.absolute()),
+        tenant_id=tenant or found.tenant_id,
+        project_id=project or found.project_id or place,
+    )
+
+
+logout_app = command_group()
+
+
+@logout_app.command()
+def logout(context: typer.Context) -> None:
+    """Sign out and remove the profile.
+
+    Example:
+
+      neo logout
+    """
+    profile = profile_of(context)
+    if not profile.session_file:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Profile {profile.name!r} belongs to a service account, which has no session",
+            f"Remove it with `neo config remove {profile.name}`",
+        )
+    file = Path(profile.session_file)
+    try:
+        session = read_session(file)
+        with open_channel(profile.endpoint, profile.ca_file) as channel:
+            sign_out(invoker(channel, profile.endpoint), session)
+    except ClientError as error:
+        warn(f"The cloud could not be reached, so the session stays valid until it is revoked. {error}")
+    forget_session(file)
+    write_profiles(read_profiles(config_file()).without(profile.name), config_file())
+    echo(f"Signed out. Profile {profile.name} is removed.")
+
+
+whoami_app = command_group()
+
+
+@whoami_app.command()
+def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show the account, tenant and project that commands use.
+
+    Examples:
+
+      neo whoami
+      neo --profile alice whoami -o json
+    """
+    profile = profile_of(context)
+    with client_of(context) as client:
+        answer = client.call("nebius.iam.v1.ProfileService/Get")
+    rows = [
+        ("Account", format_account(answer)),
+        ("Tenant", profile.tenant_id),
+        ("Project", profile.project_id),
+        ("Profile", profile.name),
+        ("API", profile.endpoint),
+    ]
+    show(output, contract.to_dict(answer), fields_table(rows))
+
+
+SESSIONS = "neocloud.iam.v1.SessionService"
+session_app = command_group("Sign-in sessions.\n\nExample:\n\n  neo session list")
+
+
+@session_app.command("list")
+def list_sessions(
+    context: typer.Context,
+    user: Annotated[str, typer.Option(help="Id of another user account (admins only).")] = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List your sessions, or another user's.
+
+    Examples:
+
+      neo session list
+      neo session list --user tenantuseraccount-e00abc
+    """
+    with client_of(context) as client:
+        items = [contract.to_dict(item) for item in client.list_all(f"{SESSIONS}/List", {"parent_id": user})]
+    rows = (
+        (
+            item["metadata"]["id"],
+            item["spec"].get("method", ""),
+            item["spec"].get("client", ""),
+            item["status"]["last_refreshed_at"],
+            item["status"]["expires_at"],
+        )
+        for item in items
+    )
+    view = table(["ID", "SIGNED IN BY", "CLIENT", "LAST USED", "ENDS"], rows)
+    show(output, items, view, empty="There are no sessions.")
+
+
+@session_app.command()
+def revoke(
+    context: typer.Context,
+    session_id: Annotated[str, typer.Argument(help="Id of the session.")] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Revoke all of yours, including this one.")
+    ] = False,
+    user: Annotated[str, typer.Option(help="Revoke all of this user account (admins only).")] = "",
+    service_account: Annotated[
+        str, typer.Option(help="Revoke all tokens of this service account (admins only).")
+    ] = "",
+) -> None:
+    """End sessions; their tokens stop working within a second.
+
+    Examples:
+
+      neo session revoke session-e00abc
+      neo session revoke --all
+      neo session revoke --user tenantuseraccount-e00abc
+    """
+    named = {
+        "all_my_active": everything,
+        "tenant_user_account_id": user,
+        "service_account_id": service_account,
+    }
+    chosen = {field: value for field, value in named.items() if value}
+    if len(chosen) + bool(session_id) != 1:
+        raise typer.BadParameter("Give a session id, or one of --all, --user, --service-account.")
+    with client_of(context) as client:
+        if session_id:
+            client.call(f"{SESSIONS}/Revoke", {"id": session_id})
+        else:
+            client.call("nebius.iam.v1.SessionManagementService/Revoke", chosen)
+    echo("Revoked.")
+
+
+@session_app.command()
+def token(context: typer.Context) -> None:
+    """Print an access token for other programs.
+
+    It is valid for an hour at most. Anyone who has it can act as you.
+
+    Examples:
+
+      neo session token
+      export NEBIUS_IAM_TOKEN=$(neo session token)
+    """
+    with client_of(context) as client:
+        echo(client.tokens.token())

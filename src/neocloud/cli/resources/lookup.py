@@ -1,0 +1,89 @@
+"""Find resources by name or id for the hand-written commands, and the project they are in."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.target import profile_of, project_of
+from neocloud.client.connection import Client, connect
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.core import contract
+
+CLUSTERS = "neocloud.slurm.v1.ClusterService"
+INSTANCES = "nebius.compute.v1.InstanceService"
+MODELS = "neocloud.inference.v1.ModelService"
+DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
+
+ProjectOption = Annotated[str, typer.Option("--project", help="Project id. Default: the profile's.")]
+ClusterArgument = Annotated[str, typer.Argument(help="Name or id of the cluster.")]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    label: str
+    id_prefix: str
+    hint: str
+    """The next step if there is none."""
+    not_found_codes: frozenset[str] = frozenset({"NOT_FOUND"})
+    """Error codes that mean that there is no such resource."""
+
+
+_HIDDEN = frozenset({"NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT"})
+_KINDS = {
+    CLUSTERS: _Kind(
+        "Slurm cluster", "slurmcluster", "Create one with `neo slurm cluster create NAME --workers 2`"
+    ),
+    INSTANCES: _Kind("instance", "computeinstance", "Create one with `neo compute instance create NAME`"),
+    MODELS: _Kind("model", "inferencemodel", "Add one with `neo model add NAME FOLDER`", _HIDDEN),
+    DEPLOYMENTS: _Kind("deployment", "inferencedeployment", "Serve a model with `neo deploy MODEL`", _HIDDEN),
+}
+
+
+@dataclass(frozen=True)
+class ProjectClient:
+    """A connection to a cloud, and the project that a command works in."""
+
+    client: Client
+    profile: Profile
+    project: str
+
+    def list_all(self, service: str) -> list[Any]:
+        return list(self.client.list_all(f"{service}/List", {"parent_id": self.project}))
+
+    def find(self, service: str, name: str) -> Any:
+        """Return the resource of this name or id. Raises ClientError that lists the known ones."""
+        found = self.find_optional(service, name)
+        if found is not None:
+            return found
+        known = sorted(item.metadata.name for item in self.list_all(service))
+        kind = _KINDS[service]
+        hint = f"There are: {', '.join(known)}" if known else kind.hint
+        raise ClientError("NOT_FOUND", f"There is no {kind.label} {name!r}", hint)
+
+    def find_optional(self, service: str, name: str) -> Any | None:
+        """Return the resource of this name or id, or None."""
+        kind = _KINDS[service]
+        try:
+            if contract.is_id(name) and contract.id_prefix(name) == kind.id_prefix:
+                return self.client.call(f"{service}/Get", {"id": name})
+            return self.client.call(f"{service}/GetByName", {"parent_id": self.project, "name": name})
+        except ClientError as error:
+            if error.code not in kind.not_found_codes:
+                raise
+            return None
+
+
+def connect_to_project(context: typer.Context, project: str) -> ProjectClient:
+    """Connect; the connection is closed when the command ends."""
+    profile = profile_of(context)
+    client = connect(profile)
+    context.call_on_close(client.close)
+    return ProjectClient(client, profile, project_of(profile, project))
+
+
+def state_of(resource: Any) -> str:
+    """Return the name of a resource's state."""
+    state = resource.status.DESCRIPTOR.fields_by_name["state"]
+    return state.enum_type.values_by_number[resource.status.state].name

@@ -1,0 +1,317 @@
+"""Products and nouns of the command line: the texts that the contract does not contain, by service.
+
+Verbs, flags and columns are derived from the contract. A test compares this table with the methods that the
+server serves, so a served service without an entry fails it.
+"""
+
+from collections.abc import Mapping
+
+from neocloud.cli.resources.noun import Noun, Parent, Product
+
+PRODUCTS: Mapping[str, Product] = {
+    "iam": Product(
+        "Projects, service accounts, groups and their permissions.",
+        (
+            "neo iam role list",
+            "neo iam service-account create --name pipeline",
+            "neo iam group-membership create --parent-id group-e00abc --member-id serviceaccount-e00abc",
+            "neo iam access-permit create --parent-id group-e00abc --resource-id project-e00abc"
+            " --role editor",
+        ),
+        (
+            Noun(
+                "nebius.iam.v1.ProfileService", "The signed-in account.", parent=Parent.NOTHING
+            ),  # A caller has one tenant.
+            Noun(
+                "nebius.iam.v2.TenantService",
+                "Tenants: a company or a team.",
+                parent=Parent.NOTHING,
+                without=("GetByName", "Update"),
+            ),
+            Noun(
+                "nebius.iam.v2.ProjectService",
+                "Projects: groups of resources in a tenant.",
+                "--name risk",
+                parent=Parent.TENANT,
+            ),
+            Noun(
+                "nebius.iam.v1.ServiceAccountService",
+                "Service accounts: accounts for programs.",
+                "--name pipeline --description 'Nightly training'",
+            ),
+            Noun(
+                "nebius.iam.v1.AuthPublicKeyService",
+                "Keys with which service accounts sign in.",
+                '--account-service-account-id serviceaccount-e00abc --data "$(cat key.pub.pem)"',
+            ),  # Resources have ids; the other id of a key is for S3 clients.
+            Noun(
+                "nebius.iam.v2.AccessKeyService",
+                "S3 access keys of service accounts.",
+                "--account-service-account-id serviceaccount-e00abc --secret-delivery-mode EXPLICIT",
+                without=("GetByAwsId", "DeleteByAwsId", "ActivateByAwsId", "DeactivateByAwsId"),
+            ),  # Everybody on the machine can read a token on a command line; delete the key by its id.
+            Noun(
+                "nebius.iam.v1.StaticKeyService",
+                "Long-lived tokens for clients that cannot renew tokens.",
+                "--name pulls --account-service-account-id serviceaccount-e00abc --service"
+                " CONTAINER_REGISTRY",
+                without=("Find", "Revoke"),
+            ),
+            Noun(
+                "nebius.iam.v1.TenantUserAccountService",
+                "User accounts; see also neo user.",
+                parent=Parent.TENANT,
+            ),
+            Noun(
+                "nebius.iam.v1.TenantUserAccountWithAttributesService",
+                "User accounts with names and e-mail addresses.",
+                parent=Parent.TENANT,
+            ),  # The cloud sends no mail.
+            Noun(
+                "nebius.iam.v1.InvitationService",
+                "Invitations; `neo user invite` also issues the code.",
+                "--email bob@bank.example",
+                parent=Parent.TENANT,
+                without=("Resend",),
+            ),
+            Noun(
+                "nebius.iam.v1.SessionManagementService",
+                "All sessions of an account; see also neo session.",
+                "--tenant-user-account-id tenantuseraccount-e00abc",
+                parent=Parent.NOTHING,
+            ),
+            Noun(
+                "nebius.iam.v1.FederatedCredentialsService",
+                "External workloads that may act as a service account.",
+                "--name ci --oidc-provider-issuer-url https://issuer.example --federated-subject-id"
+                " repo:bank/app --subject-id serviceaccount-e00abc",
+            ),
+            Noun(
+                "neocloud.iam.v1.OidcFederationService",
+                "OpenID providers through which people sign in.",
+                "--name corp --issuer-url https://login.example --client-id neocloud",
+                parent=Parent.TENANT,
+            ),
+            Noun(
+                "nebius.iam.v1.GroupService", "Groups of accounts.", "--name analysts", parent=Parent.TENANT
+            ),
+            Noun(
+                "nebius.iam.v1.GroupMembershipService",
+                "Members of groups.",
+                "--parent-id group-e00abc --member-id serviceaccount-e00abc",
+                parent=Parent.GIVEN,
+            ),
+            Noun(
+                "nebius.iam.v1.AccessPermitService",
+                "Permissions of a group on a resource.",
+                "--parent-id group-e00abc --resource-id project-e00abc --role editor",
+                parent=Parent.GIVEN,
+            ),
+            Noun(
+                "neocloud.iam.v1.RoleService", "Roles that an access permit can grant.", parent=Parent.NOTHING
+            ),
+        ),
+    ),
+    "vpc": Product(
+        "Networks, subnets, addresses, routes and security groups.",
+        (
+            "neo vpc subnet list",
+            "neo vpc network create --name lab",
+            "neo vpc allocation list",
+            "neo vpc security-rule list --parent-id vpcsecuritygroup-e00abc",
+        ),
+        (
+            Noun(
+                "nebius.vpc.v1.NetworkService",
+                "Networks: resources in one network reach each other and nothing else.",
+                "--name lab",
+                shortcuts=(
+                    ("spec.ipv4_private_pools.pools", "--private-pool-id"),
+                    ("spec.ipv4_public_pools.pools", "--public-pool-id"),
+                ),
+            ),
+            Noun(
+                "nebius.vpc.v1.SubnetService",
+                "Subnets: ranges of a network for machines.",
+                "--name workers --network-id vpcnetwork-e00abc --cidr 10.128.200.0/24",
+                shortcuts=(("spec.ipv4_private_pools.pools", "--cidr"),),
+            ),
+            Noun(
+                "nebius.vpc.v1.PoolService",
+                "Pools: address ranges for networks.",
+                "--name office --version IPV4 --visibility PRIVATE --cidr 172.20.0.0/16",
+                shortcuts=(("spec.cidrs", "--cidr"),),
+            ),
+            Noun(
+                "nebius.vpc.v1.AllocationService",
+                "Allocations: reserved addresses.",
+                "--name login --ipv4-public-subnet-id vpcsubnet-e00abc",
+            ),
+            Noun(
+                "nebius.vpc.v1.RouteTableService",
+                "Route tables of subnets.",
+                "--name inspected --network-id vpcnetwork-e00abc",
+            ),
+            Noun(
+                "nebius.vpc.v1.RouteService",
+                "Routes of a route table.",
+                "--parent-id vpcroutetable-e00abc --name out --destination-cidr 0.0.0.0/0"
+                " --next-hop-default-egress-gateway",
+                parent=Parent.GIVEN,
+            ),
+            Noun(
+                "nebius.vpc.v1.SecurityGroupService",
+                "Security groups: firewall rules for machines.",
+                "--name web --network-id vpcnetwork-e00abc",
+            ),
+            Noun(
+                "nebius.vpc.v1.SecurityRuleService",
+                "Rules of a security group.",
+                "--parent-id vpcsecuritygroup-e00abc --name https --access ALLOW --protocol TCP"
+                " --ingress-source-cidrs 0.0.0.0/0 --ingress-destination-ports 443",
+                parent=Parent.GIVEN,
+            ),
+        ),
+    ),
+    "compute": Product(
+        "Virtual machines, their disks and images, and shared file systems.",
+        (
+            "neo compute instance create web --public-ip",
+            "neo compute instance ssh web",
+            "neo compute disk create --name data --size-gibibytes 20 --type NETWORK_SSD",
+            "neo compute platform list",
+        ),
+        (
+            Noun(
+                "nebius.compute.v1.PlatformService", "Platforms and presets: the available machine shapes."
+            ),  # Not served.
+            Noun(
+                "nebius.compute.v1.InstanceService",
+                "Virtual machines.",
+                "web --file machine.yaml",
+                without=("ListInstancesByNVLInstanceGroup",),
+            ),
+            Noun(
+                "neocloud.compute.v1.MachineService",
+                "The running machine of an instance.",
+                "--instance-id computeinstance-e00abc",
+                parent=Parent.NOTHING,
+            ),
+            Noun(
+                "nebius.compute.v1.DiskService",
+                "Disks; one machine at a time can write to each.",
+                "--name data --size-gibibytes 100 --type NETWORK_SSD",
+            ),
+            Noun(
+                "nebius.compute.v1.DiskSnapshotService",
+                "Snapshots of disks.",
+                "--name before-upgrade --source-disk-id computedisk-e00abc",
+            ),
+            Noun(
+                "nebius.compute.v1.ImageService",
+                "Images that disks are created from.",
+                "--name golden --image-family golden --source-disk-id computedisk-e00abc",
+            ),
+            Noun(
+                "nebius.compute.v1.GpuClusterService",
+                "Groups of machines that share an InfiniBand fabric.",
+                "--name pretraining --infiniband-fabric fabric-2",
+            ),
+            Noun(
+                "nebius.compute.v1.MaintenanceService",
+                "Planned maintenance of machines.",
+                "--instance-id computeinstance-e00abc",
+            ),
+            Noun(
+                "nebius.compute.v1.FilesystemService",
+                "Shared file systems.",
+                "--name data --size-gibibytes 10 --type NETWORK_SSD",
+            ),
+        ),
+        overrides="instance",
+    ),
+    "inference": Product(
+        "Models, the deployments that serve them, and token budgets.",
+        (
+            "neo inference model list",
+            "neo inference deployment update inferencedeployment-e00abc --max-adapters 4",
+            "neo inference budget create --name monthly --monthly-limit 250.00",
+        ),
+        (
+            Noun(
+                "neocloud.inference.v1.ModelService",
+                "Models and adapters that can be served; see also neo model.",
+                "--name bank --source-folder /srv/models/bank",
+                shortcuts=(("spec.source.folder", "--source-folder"),),
+            ),
+            Noun(
+                "neocloud.inference.v1.DeploymentService",
+                "Models being served; see also neo deploy and neo deployment.",
+                "--name bank --model-id inferencemodel-e00abc --platform cpu-local --preset 2vcpu-4gb",
+            ),
+            Noun(
+                "neocloud.inference.v1.BudgetService",
+                "Monthly token budgets of projects.",
+                "--name monthly --monthly-limit 250.00",
+            ),
+        ),
+    ),
+    "tuning": Product(
+        "Fine-tuning jobs. `neo tune` does everything from a data file to a served model.",
+        (
+            "neo tuning job list",
+            "neo tuning job show JOB",
+            "neo tuning job events JOB --follow",
+            "neo tuning job pause JOB",
+        ),
+        (
+            Noun(
+                "neocloud.tuning.v1.FineTuningJobService",
+                "Fine-tuning jobs; see also neo tune.",
+                "--model-id inferencemodel-e00abc --training-file file-1a2b --platform cpu-local"
+                " --preset 2vcpu-8gb",
+                short_name="job",
+            ),
+        ),
+        overrides="tuning.job",
+    ),
+    "ai": Product(
+        "Container images run as endpoints and jobs. Endpoints run until they are stopped, jobs"
+        " until they end.",
+        (
+            "neo ai endpoint list",
+            "neo ai endpoint create --file endpoint.yaml",
+            "neo ai job list",
+        ),
+        (
+            Noun(
+                "nebius.ai.v1.EndpointService",
+                "Container images that run until they are stopped.",
+                "--name web --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
+                " --disk-type NETWORK_SSD --container-command 'python3 -m http.server 8000'",
+            ),
+            Noun(
+                "nebius.ai.v1.JobService",
+                "Container images that run until they end.",
+                "--name nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset"
+                " 2vcpu-4gb --disk-type NETWORK_SSD --container-command 'python3 train.py'"
+                " --restart-attempts 2",
+            ),
+        ),
+    ),
+    "billing": Product(
+        "Usage and cost.",
+        (),
+        (
+            Noun(
+                "nebius.billing.v1.PricingPolicyService",
+                "Price limits of preemptible machines.",
+                "--name cheap --platform gpu-h100-sxm --max-price 1.50",
+                shortcuts=(
+                    ("spec.compute_instance_spec.v1.platform", "--platform"),
+                    ("spec.pricing.max_price_v1.max_price", "--max-price"),
+                ),
+            ),
+        ),
+    ),
+}

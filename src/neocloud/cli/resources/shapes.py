@@ -1,0 +1,78 @@
+"""Default platform and preset of workers, machines and replicas.
+
+The cloud decides what fits and what this machine has; given names are passed on unchanged.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from neocloud.cli.resources.lookup import ProjectClient
+from neocloud.client.errors import ClientError
+
+LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
+GIB = 1024**3
+ALLOWANCE_GIB = 3
+"""Memory of the model server itself and of the keys and values of short requests."""
+ANY_GPU, ANY_CPU = "gpu-local", "cpu-local"
+
+
+def possible_shapes(
+    cloud: ProjectClient, model: Any, platform: str, preset: str
+) -> Sequence[tuple[str, str]]:
+    """Return the shapes to try, in order. Given names are passed on unchanged."""
+    if platform and preset:
+        return [(platform, preset)]
+    found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
+    platforms = [platform] if platform else [ANY_GPU, ANY_CPU]
+    shapes = [_smallest(found, each, preset, model) for each in platforms]
+    known = [shape for shape in shapes if shape is not None]
+    if not known:
+        names = ", ".join(item.metadata.name for item in found)
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"No such preset holds {model.metadata.name}, which needs"
+            f" {model.status.size_bytes / GIB + ALLOWANCE_GIB:.0f} GiB or more",
+            f"`neo compute platform list` shows the presets of {names}",
+        )
+    return known
+
+
+def _smallest(found: Sequence[Any], platform: str, preset: str, model: Any) -> tuple[str, str] | None:
+    needed = model.status.size_bytes / GIB + ALLOWANCE_GIB
+    fitting = [
+        (shape.resources.gpu_count, shape.resources.memory_gibibytes, -shape.resources.vcpu_count, shape.name)
+        for item in found
+        if item.metadata.name == platform
+        for shape in item.spec.presets
+        if preset in ("", shape.name) and shape.resources.memory_gibibytes >= needed
+    ]
+    return (platform, min(fitting)[3]) if fitting else None
+
+
+def first_possible_shape(cloud: ProjectClient, model: Any, platform: str, preset: str) -> tuple[str, str]:
+    """Return the first possible shape."""
+    return possible_shapes(cloud, model, platform, preset)[0]
+
+
+def smallest_shape(cloud: ProjectClient, platform: str, preset: str) -> tuple[str, str]:
+    """Return platform and preset; a missing one defaults to the smallest preset, without GPUs if possible.
+
+    Given names are passed on unchanged: the cloud validates them.
+    """
+    if platform and preset:
+        return platform, preset
+    found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
+    candidates = [
+        (shape.resources.gpu_count, shape.resources.vcpu_count, shape.resources.memory_gibibytes, item, shape)
+        for item in found
+        for shape in item.spec.presets
+        if (not platform or item.metadata.name == platform) and (not preset or shape.name == preset)
+    ]
+    if not candidates:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"No platform here has a preset {preset!r}" if preset else f"There is no platform {platform!r}",
+            f"`neo compute platform list` lists them: {', '.join(item.metadata.name for item in found)}",
+        )
+    smallest = min(candidates, key=lambda candidate: candidate[:3])
+    return smallest[3].metadata.name, smallest[4].name
