@@ -1,0 +1,280 @@
+"""`neo logs`: print the server's log, filtered by resource, level and time."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.home import Home
+from neocloud.cli.output import say
+from neocloud.cli.resources.lookup import CLUSTERS
+from neocloud.cli.resources.noun import Parent
+from neocloud.cli.resources.products import PRODUCTS
+from neocloud.cli.target import home_of, profile_of_home
+from neocloud.cli.terminal import write
+from neocloud.client.connection import Client, connect
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+POLL_SECONDS = 0.3
+INTERRUPTED = 130
+_HEADER = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+    r" (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<logger>[\w.]+):? (?P<message>.*)"
+)
+_SPAN = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+app = command_group()
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+_ORDER = [level.value.upper() for level in Level]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of the log: a line in text or JSON form, with the lines of its traceback."""
+
+    text: str
+    fields: Mapping[str, object]
+    """`time level logger message`, and in JSON form the bound fields, such as `resource`."""
+    is_json: bool
+
+    @property
+    def time(self) -> datetime | None:
+        try:
+            moment = datetime.fromisoformat(str(self.fields.get("time", "")).replace(",", "."))
+        except ValueError:
+            return None
+        return moment if moment.tzinfo else moment.astimezone()
+
+    def mentions(self, words: re.Pattern[str]) -> bool:
+        return words.search(self.text) is not None
+
+    def as_text(self) -> str:
+        if not self.is_json:
+            return self.text
+        field = {key: str(value) for key, value in self.fields.items() if value not in (None, "")}
+        bound = "".join(f" [{field[key]}]" for key in ("resource", "attempt", "request_id") if key in field)
+        head = f"{field.get('time', '')} {field.get('level', '')} {field.get('logger', '')}:{bound}"
+        trace = field.get("exception") or field.get("exc_info") or ""
+        return f"{head} {field.get('message', '')}" + (f"\n{trace}" if trace else "")
+
+    def as_json(self) -> str:
+        return self.text if self.is_json else json.dumps(dict(self.fields), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Filter:
+    words: re.Pattern[str] | None = None
+    since: datetime | None = None
+    level: Level = Level.DEBUG
+
+    def accepts(self, record: Record) -> bool:
+        level = str(record.fields.get("level", "")).upper()
+        if level in _ORDER and _ORDER.index(level) < _ORDER.index(self.level.value.upper()):
+            return False
+        if self.since is not None and (record.time is None or record.time < self.since):
+            return False
+        return self.words is None or record.mentions(self.words)
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    resource: Annotated[
+        str, typer.Argument(help="Id or name of a resource, to print only the lines about it.")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
+    since: Annotated[str, typer.Option(help="Start: 30s, 15m, 12h, 7d, or a time in UTC.")] = "",
+    level: Annotated[Level, typer.Option(help="Lowest level to print.")] = Level.DEBUG,
+    output: Annotated[
+        LogFormat, typer.Option("--output", "-o", help="Format of the lines; json: an object per line.")
+    ] = LogFormat.TEXT,
+    home: Annotated[
+        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
+    ] = None,
+) -> None:
+    """Print the log of the cloud's server on this machine.
+
+    With a resource, prints the lines that contain its id or name. The previous log file, if any, is printed
+    first.
+
+    Examples:
+
+      neo logs --since 15m --level warning
+      neo logs computeinstance-e00abc --follow
+      neo logs web --output json
+    """
+    cloud_home = Home(home_of(context, home))
+    file = cloud_home.log_file
+    started_at = start_of(since, datetime.now(UTC)) if since else None
+    if not file.exists() and not older_file(file).exists():
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no log in {cloud_home.path}",
+            f"Start a cloud there with `neo up --home {cloud_home.path}`, or name another with --home",
+        )
+    words = _words_of(cloud_home, resource) if resource else None
+    chosen = Filter(words, started_at, level)
+    try:
+        printed = _print(records(lines(file, follow=follow)), chosen, output)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if not printed:
+        say("The log has no such lines.")
+
+
+def _print(found: Iterable[Record], chosen: Filter, output: LogFormat) -> int:
+    """Print the accepted records and return their number."""
+    printed = 0
+    for record in found:
+        if chosen.accepts(record):
+            write((record.as_json() if output is LogFormat.JSON else record.as_text()) + "\n")
+            printed += 1
+    return printed
+
+
+def start_of(text: str, now: datetime) -> datetime:
+    """Return the time named by a span such as 15m, or by a date or time in UTC."""
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{text!r} is not a time", "Write 15m, 12h, 7d or 2026-11-01T08:00:00"
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def older_file(file: Path) -> Path:
+    """Return the file that the previous log was rotated to."""
+    return file.with_name(f"{file.name}.1")
+
+
+def lines(file: Path, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str | None]:
+    """Iterate over the lines of the rotated file and the file itself; None when there are no more for now.
+
+    While following, a file that was rotated or truncated is read again from its start.
+    """
+    if older_file(file).exists():
+        with older_file(file).open(encoding="utf-8", errors="replace") as older:
+            yield from older
+    while not file.exists():
+        if not follow:
+            return
+        sleep(POLL_SECONDS)
+    current = _open(file)
+    partial = ""
+    try:
+        while True:
+            piece = current.readline()
+            if piece.endswith("\n"):
+                yield partial + piece
+                partial = ""
+                continue
+            partial += piece
+            if not follow:
+                break
+            yield None
+            if file.exists() and _was_replaced(current, file):
+                current.close()
+                current, partial = _open(file), ""
+            else:
+                sleep(POLL_SECONDS)
+    finally:
+        current.close()
+    if partial:
+        yield partial
+
+
+def records(found: Iterable[str | None]) -> Iterator[Record]:
+    """Join lines to records: lines without a header, such as tracebacks, belong to the line before them."""
+    pending: list[str] = []
+    for line in found:
+        if line is None or _begins_record(line):
+            if pending:
+                yield _record(pending)
+            pending = []
+        if line is not None and line.strip():
+            pending.append(line.rstrip("\n"))
+    if pending:
+        yield _record(pending)
+
+
+def _begins_record(line: str) -> bool:
+    return line.startswith("{") or _HEADER.match(line) is not None
+
+
+def _record(texts: list[str]) -> Record:
+    text = "\n".join(texts)
+    if texts[0].startswith("{"):
+        try:
+            fields = json.loads(texts[0])
+        except ValueError:
+            return Record(text, {"message": text}, is_json=False)
+        return Record(text, fields, is_json=True)
+    match = _HEADER.match(texts[0])
+    if match is None:
+        return Record(text, {"message": text}, is_json=False)
+    return Record(text, {**match.groupdict(), "message": text[match.start("message") :]}, is_json=False)
+
+
+def _open(file: Path) -> IO[str]:
+    return file.open(encoding="utf-8", errors="replace")
+
+
+def _was_replaced(current: IO[str], file: Path) -> bool:
+    known, present = os.fstat(current.fileno()), file.stat()
+    return known.st_ino != present.st_ino or present.st_size < current.tell()
+
+
+def _words_of(home: Home, resource: str) -> re.Pattern[str]:
+    """Return a pattern of the resource's id and name; ids of a name are known only while the cloud runs."""
+    words = {resource}
+    if not contract.is_id(resource) and home.server() is not None:
+        profile = profile_of_home(home.path, "home")
+        with connect(profile) as client:
+            words |= set(_ids_of(client, profile.project_id, resource))
+    alternatives = "|".join(re.escape(word) for word in sorted(words))
+    return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])")
+
+
+def _ids_of(client: Client, project_id: str, name: str) -> Iterator[str]:
+    """Iterate over the ids of the project's resources of this name."""
+    services = [
+        noun.service
+        for product in PRODUCTS.values()
+        for noun in product.nouns
+        if noun.parent is Parent.PROJECT and {"Get", "GetByName"} <= set(noun.verbs)
+    ]
+    for service in (CLUSTERS, *services):
+        try:
+            yield client.call(f"{service}/GetByName", {"parent_id": project_id, "name": name}).metadata.id
+        except ClientError as error:
+            if error.code in ("UNAVAILABLE", "UNAUTHENTICATED"):
+                return
