@@ -1,3 +1,5 @@
+# pyright: strict
+
 """One connection to a cloud: call any method of the contract, page through lists, wait for operations.
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
@@ -128,7 +130,7 @@ class Client:
             return input_class()
         if isinstance(request, Mapping):
             try:
-                return contract.from_dict(input_class, dict(request))
+                return contract.from_dict(input_class, {**request})
             except contract.ApiError as error:
                 raise ClientError("INVALID_ARGUMENT", error.message) from error
         return request

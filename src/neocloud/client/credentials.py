@@ -1,3 +1,5 @@
+# pyright: strict
+
 """A service account's credentials file, and the signed assertion that is exchanged for a token.
 
 The file has the form that the published SDKs read (`subject-credentials` with alg, private-key, kid, iss,
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import jwt
 
@@ -71,22 +73,26 @@ def read_credentials(path: Path) -> Credentials:
     return parse_credentials(document, path)
 
 
-def parse_credentials(document: Any, path: Path) -> Credentials:
-    subject = document.get("subject-credentials") if isinstance(document, Mapping) else None
-    if not isinstance(subject, Mapping):
+def parse_credentials(document: object, path: Path) -> Credentials:
+    fields: Mapping[str, object] = (
+        cast("Mapping[str, object]", document) if isinstance(document, Mapping) else {}
+    )
+    found = fields.get("subject-credentials")
+    if not isinstance(found, Mapping):
         raise _malformed(path, "it has no `subject-credentials`")
+    subject = cast("Mapping[str, object]", found)
     missing = [key for key in ("private-key", "kid", "sub") if not isinstance(subject.get(key), str)]
     if missing:
         raise _malformed(path, f"`subject-credentials` lacks {', '.join(missing)}")
     if subject.get("alg", "RS256") != "RS256":
         raise _malformed(path, f"its algorithm is {subject['alg']}, and only RS256 is supported")
     return Credentials(
-        service_account_id=subject["sub"],
-        key_id=subject["kid"],
-        private_key=subject["private-key"],
-        endpoint=str(document.get("endpoint", "")),
-        tenant_id=str(document.get("tenant-id", "")),
-        project_id=str(document.get("project-id", "")),
+        service_account_id=str(subject["sub"]),
+        key_id=str(subject["kid"]),
+        private_key=str(subject["private-key"]),
+        endpoint=str(fields.get("endpoint", "")),
+        tenant_id=str(fields.get("tenant-id", "")),
+        project_id=str(fields.get("project-id", "")),
     )
 
 

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Device tokens, which identify this client to clouds where a user has signed in with a password.
 
 A device token grants no access; sent with the next password, it keeps other people's wrong guesses from
@@ -8,6 +10,7 @@ tokens are lost.
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from neocloud.client.profiles import config_file
 from neocloud.core.osfiles import make_private_parents, write_file
@@ -31,7 +34,8 @@ def _read() -> dict[str, str]:
     with suppress(OSError, ValueError):
         known = json.loads(_file().read_text())
         if isinstance(known, dict):
-            return {key: value for key, value in known.items() if isinstance(value, str)}
+            items = cast("dict[str, object]", known).items()
+            return {key: value for key, value in items if isinstance(value, str)}
     return {}
 
 

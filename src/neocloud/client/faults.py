@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Faults of an emulated cloud: requests built from flat arguments of a command or a test."""
 
 from collections.abc import Mapping

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Client of a cloud's OpenAI-compatible API, with the profile's own token.
 
 A token is sent only to the gateway of its own cloud. For any other address the caller provides a key.
@@ -5,11 +7,11 @@ A token is sent only to the gateway of its own cloud. For any other address the 
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -62,7 +64,7 @@ class Gateway:
                     continue
                 chunk = _parsed(data, self.base_url)
                 if isinstance(chunk, dict) and "error" in chunk:
-                    raise _refusal(response, chunk)
+                    raise _refusal(response, cast("object", chunk))
                 yield chunk
 
     def headers(self) -> dict[str, str]:
@@ -86,7 +88,9 @@ class Gateway:
             return _parsed(response.text, self.base_url)
 
     @contextmanager
-    def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[httpx.Response]:
+    def _sent(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> Generator[httpx.Response, None, None]:
         """Send a request; one 401 is retried with a new token. Raises ClientError for an error answer."""
         for attempt in (1, 2):
             headers = {**self.headers(), WAIT_HEADER: str(WAIT_SECONDS)}
@@ -174,9 +178,13 @@ def _error_body(text: str) -> Any:
         return {}
 
 
-def _refusal(response: httpx.Response, body: Any) -> ClientError:
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
+def _field(document: object, name: str) -> object:
+    return cast("dict[str, object]", document).get(name) if isinstance(document, dict) else None
+
+
+def _refusal(response: httpx.Response, body: object) -> ClientError:
+    error = _field(body, "error")
+    message = _field(cast("object", error), "message") if isinstance(error, dict) else error
     retry = response.headers.get("retry-after")
     code = _CODES.get(response.status_code, "UNAVAILABLE")
     return ClientError(

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Receiver on the loopback address for the browser's reply after a sign-in (RFC 8252)."""
 
 import hmac

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Profiles: the cloud, account and project that commands use.
 
 They are stored in one YAML file, `$XDG_CONFIG_HOME/neocloud/config.yaml`, with names and paths and no secret.
@@ -8,7 +10,7 @@ may change when the cloud is restarted.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import platformdirs
 import yaml
@@ -39,7 +41,7 @@ class Profiles:
     """Content of the configuration file. Changes return a new value; `write_profiles` saves it."""
 
     current: str = ""
-    items: Mapping[str, Profile] = field(default_factory=dict)
+    items: Mapping[str, Profile] = field(default_factory=dict[str, Profile])
 
     def get(self, name: str = "") -> Profile:
         """Return the named profile, or the current one. Raises ClientError if there is none."""
@@ -97,11 +99,15 @@ def read_profiles(path: Path) -> Profiles:
         raise _malformed(path, "it is not YAML") from error
     if document is None:
         return Profiles()
-    entries = document.get("profiles") if isinstance(document, Mapping) else None
-    if not isinstance(entries, Mapping):
+    content: Mapping[str, object] = (
+        cast("Mapping[str, object]", document) if isinstance(document, Mapping) else {}
+    )
+    found = content.get("profiles")
+    if not isinstance(found, Mapping):
         raise _malformed(path, "it has no `profiles`")
+    entries = cast("Mapping[object, object]", found)
     items = {str(name): _profile(str(name), entry, path) for name, entry in entries.items()}
-    return Profiles(str(document.get("current", "")), items)
+    return Profiles(str(content.get("current", "")), items)
 
 
 def write_profiles(profiles: Profiles, path: Path) -> None:
@@ -116,13 +122,14 @@ def write_profiles(profiles: Profiles, path: Path) -> None:
     write_file(path, yaml.safe_dump({"current": profiles.current, "profiles": entries}, sort_keys=False))
 
 
-def _profile(name: str, entry: Any, path: Path) -> Profile:
+def _profile(name: str, entry: object, path: Path) -> Profile:
     known = {item.name for item in fields(Profile)} - {"name"}
     if not isinstance(entry, Mapping) or "endpoint" not in entry:
         raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
-    if not {"credentials_file", "session_file"} & set(entry):
+    given = cast("Mapping[str, object]", entry)
+    if not {"credentials_file", "session_file"} & set(given):
         raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
-    values = {key: str(value) for key, value in entry.items() if key in known}
+    values = {key: str(value) for key, value in given.items() if key in known}
     return Profile(name, **{"credentials_file": "", **values})
 
 

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Translation of gRPC errors to ClientError.
 
 The server's own messages already name the next step and are passed on unchanged. Only errors that the server

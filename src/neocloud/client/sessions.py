@@ -1,3 +1,5 @@
+# pyright: strict
+
 """A person's session: signing in, and tokens from a file that only they can read.
 
 The refresh token in the file is used up by each refresh, so concurrent commands take turns: the second finds

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Access tokens: exchanged for a signed assertion (RFC 8693), kept until shortly before they expire.
 
 A token lives in memory and in a file that only its owner can read, so that a second command does not sign in
