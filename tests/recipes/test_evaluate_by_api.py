@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_what_was_measured(
     [
         ('{"messages": [}', "line 2: broken JSON"),
         ('{"messages": []}', "line 2: 'messages' must be a list"),
-        ('{"messages": [{"role": "user", "content": " "}]}', "line 2, message 1: there is no content"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "line 2, message 1: the content is missing"),
         ('{"messages": [{"role": "bot", "content": "x"}]}', "line 2, message 1: the role must be one of"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "line 2: roles must be an optional system"),
     ],

@@ -1,4 +1,4 @@
-"""Asks one model through an OpenAI-compatible API: answers, prompts' likelihoods, and how fast it writes."""
+"""Client of one model of an OpenAI-compatible API: answers, prompt log-probabilities, generation speed."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 
 SPEED_TOKENS = 64
-"""Per answer when speed is measured: short answers must not make a model look slow."""
+"""Tokens per answer when speed is measured: short answers must not make a model appear slow."""
 _CHAT = "chat/completions"
 _NO_THOUGHTS = {"enable_thinking": False}
 
@@ -32,7 +32,7 @@ class Model:
     name: str
 
     def answer(self, messages: Conversation, max_tokens: int) -> Answer:
-        """Greedy. Raises ClientError."""
+        """Return the greedy answer. Raises ClientError."""
         found = self._chat(messages, max_tokens=max_tokens)
         try:
             text = found["choices"][0]["message"]["content"] or ""
@@ -41,7 +41,7 @@ class Model:
             raise ClientError("INTERNAL", f"{self.name} answered without choices or usage") from error
 
     def prompt(self, conversation: Conversation) -> list[Token]:
-        """The tokens of a whole conversation. Raises ClientError, NoLikelihood."""
+        """Return the tokens of a whole conversation. Raises ClientError, NoLikelihood."""
         return prompt_tokens(
             self._chat(
                 conversation,
@@ -53,7 +53,7 @@ class Model:
         )
 
     def tokens_per_second(self, prompts: Sequence[Conversation], repeats: int = 2) -> float:
-        """New tokens per second of these prompts at a time, at a fixed length; the best of some tries."""
+        """Return the best new tokens per second of several runs of these prompts, at a fixed length."""
         return max(self._round(prompts) for _ in range(repeats))
 
     def _round(self, prompts: Sequence[Conversation]) -> float:
@@ -72,7 +72,7 @@ class Model:
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T], at_a_time: int) -> Iterator[tuple[int, R]]:
-    """Results with their places, as they come. When the caller goes, what has not begun never does."""
+    """Iterate over results with their index as they arrive; work not yet started is cancelled at the end."""
     pool = ThreadPoolExecutor(max(1, at_a_time))
     try:
         futures: dict[Future[R], int] = {pool.submit(work, item): place for place, item in enumerate(items)}

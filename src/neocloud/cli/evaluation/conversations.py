@@ -1,4 +1,4 @@
-"""Test conversations from a JSONL file, and the questions taken from them. The same draw as the recipe's."""
+"""Test conversations from a JSONL file and the questions drawn from them, as in the recipe."""
 
 import json
 import random
@@ -16,7 +16,7 @@ Conversation = Sequence[dict[str, str]]
 
 @dataclass(frozen=True)
 class Question:
-    """What was said before an answer, and what the answer really was."""
+    """The messages before an answer, and the reference answer."""
 
     messages: Conversation
     reference: str
@@ -27,7 +27,7 @@ class Question:
 
 
 def read_conversations(path: Path, limit: int, seed: int) -> list[Conversation]:
-    """All of them, or `limit` drawn at random. Raises ClientError with the line that is wrong."""
+    """Read all conversations, or `limit` drawn at random. Raises ClientError that names the invalid line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -37,13 +37,13 @@ def read_conversations(path: Path, limit: int, seed: int) -> list[Conversation]:
     ]
     if not found:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{path} holds no conversation", "Give the test part of your data"
+            "INVALID_ARGUMENT", f"{path} contains no conversation", "Give the test part of your data"
         )
     return random.Random(seed).sample(found, len(found))[:limit] if limit else found  # a sample, no secret  # nosec B311
 
 
 def choose_questions(conversations: Sequence[Conversation], count: int, seed: int) -> list[Question]:
-    """One random answer of each of `count` random conversations."""
+    """Draw one answer of each of `count` random conversations."""
     generator = random.Random(seed)  # a sample, no secret  # nosec B311
     chosen = generator.sample(list(conversations), min(count, len(conversations)))
     answers = [[at for at, one in enumerate(messages) if one["role"] == "assistant"] for messages in chosen]
@@ -54,7 +54,7 @@ def choose_questions(conversations: Sequence[Conversation], count: int, seed: in
 
 
 def last_questions(conversations: Sequence[Conversation]) -> list[Question]:
-    """Each conversation's last answer, for data whose answers are labels."""
+    """Return each conversation's last answer, for data whose answers are labels."""
     last = [max(at for at, one in enumerate(each) if one["role"] == "assistant") for each in conversations]
     return [Question(each[:at], each[at]["content"]) for each, at in zip(conversations, last, strict=True)]
 
@@ -79,9 +79,9 @@ def _message(message: Any, where: str) -> dict[str, str]:
         raise _bad(where, f"the role must be one of {', '.join(ROLES)}")
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
-        raise _bad(where, "there is no content")
+        raise _bad(where, "the content is missing")
     return {"role": message["role"], "content": content.strip()}
 
 
 def _bad(where: str, why: str) -> ClientError:
-    return ClientError("INVALID_ARGUMENT", f"{where}: {why}", "Repair it, or leave the line out")
+    return ClientError("INVALID_ARGUMENT", f"{where}: {why}", "Correct the line or remove it")

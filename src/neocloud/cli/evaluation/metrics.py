@@ -32,7 +32,7 @@ class Metric(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of both models."""
+    """The requests made to both models."""
 
     conversations: Sequence[Conversation]
     questions: Sequence[Question]
@@ -47,16 +47,16 @@ class Plan:
 
 @dataclass
 class Measured:
-    """Of one model, so far."""
+    """Results of one model so far."""
 
     loss: Loss = field(default_factory=Loss)
     answers: dict[int, str] = field(default_factory=dict)
-    """By the question's place."""
+    """Answers by the index of the question."""
     answer_tokens: int = 0
     labels: dict[int, str] = field(default_factory=dict)
     tokens_per_second: float | None = None
     errors: Counter[str] = field(default_factory=Counter)
-    """How often each thing went wrong, in its own words."""
+    """Count of each error message."""
     remarks: list[str] = field(default_factory=list)
 
     @property
@@ -65,7 +65,7 @@ class Measured:
 
 
 def measure(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
-    """Fill `found`, one metric after the other."""
+    """Measure each metric in turn and store the results in `found`."""
     steps = {
         Metric.PERPLEXITY: _perplexity,
         Metric.GENERATION: _answers,
@@ -121,7 +121,7 @@ def _speed(model: Model, plan: Plan, found: Measured, progress: Progress) -> Non
 def _tried(
     work: Callable[[T], R], items: Sequence[T], batch: int, found: Measured, progress: Progress, title: str
 ) -> Iterator[tuple[int, R]]:
-    """What succeeded; what did not is counted."""
+    """Iterate over the successful results and count the errors."""
 
     def attempt(item: T) -> R | ClientError:
         try:
@@ -153,14 +153,14 @@ Pair = tuple[float | None, float | None]
 
 
 def bleu(generated: Sequence[str], references: Sequence[str]) -> float | None:
-    """Of the whole corpus, 0 to 100."""
+    """Return the BLEU score of the whole corpus, 0 to 100."""
     if sacrebleu is None or not generated:
         return None
     return sacrebleu.corpus_bleu(list(generated), [list(references)]).score
 
 
 def rouge(generated: Sequence[str], references: Sequence[str]) -> dict[str, float] | None:
-    """Mean F1, 0 to 1."""
+    """Return the mean F1 of each ROUGE score, 0 to 1."""
     if RougeScorer is None or not generated:
         return None
     scorer = RougeScorer(_ROUGE)
@@ -169,7 +169,7 @@ def rouge(generated: Sequence[str], references: Sequence[str]) -> dict[str, floa
 
 
 def exact_match(generated: Sequence[str], references: Sequence[str]) -> float | None:
-    """Share of answers that are the reference, apart from case and outer spaces."""
+    """Return the share of answers equal to the reference, ignoring case and surrounding spaces."""
     pairs = list(zip(generated, references, strict=True))
     if not pairs:
         return None
@@ -181,7 +181,7 @@ def growth_percent(base: float | None, candidate: float | None) -> float | None:
 
 
 def comparison(perplexity: Pair, speed: Pair, length: Pair) -> dict[str, float | None]:
-    """In per cent, base first. Perplexity is what it FELL by, the others are what they GREW by. FORM-04."""
+    """Return per cent, base first: DECREASE of perplexity, INCREASE of the others (FORM-04)."""
     grown = growth_percent(*perplexity)
     return {
         "perplexity": None if grown is None else -grown,

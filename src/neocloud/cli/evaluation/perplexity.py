@@ -1,7 +1,7 @@
-"""How likely a model finds the assistant's words, from the log-probabilities of a prompt. Pure.
+"""Perplexity of the assistant's messages, from the log-probabilities of a prompt. Pure.
 
-The engine renders the whole conversation and says each token's text and log-probability (`prompt_logprobs`).
-Which tokens are the assistant's follows from where the messages' contents lie in that text.
+The model server renders the whole conversation and returns each token's text and log-probability
+(`prompt_logprobs`). The assistant's tokens are found by the position of the messages in that text.
 """
 
 import math
@@ -15,19 +15,19 @@ from neocloud.cli.evaluation.conversations import Conversation
 
 
 class NoLikelihood(Exception):
-    """The answer does not tell it; the message says why."""
+    """The answer lacks log-probabilities; the message says why."""
 
 
 @dataclass(frozen=True)
 class Token:
     text: str
     log_probability: float | None
-    """None of the very first, which nothing precedes."""
+    """None for the first token, which nothing precedes."""
 
 
 @dataclass
 class Loss:
-    """Adds up over conversations."""
+    """Sum of the loss over conversations."""
 
     total: float = 0.0
     tokens: int = 0
@@ -37,7 +37,7 @@ class Loss:
         return math.exp(min(self.total / self.tokens, 700)) if self.tokens else None
 
     def add(self, conversation: Conversation, tokens: Sequence[Token], context: int) -> None:
-        """The conversation's assistant tokens among the first `context`."""
+        """Add the conversation's assistant tokens among the first `context`."""
         labelled = set(assistant_tokens(conversation, tokens))
         for place, token in enumerate(tokens[:context]):
             if place in labelled and token.log_probability is not None:
@@ -46,11 +46,11 @@ class Loss:
 
 
 def prompt_tokens(answer: Any) -> list[Token]:
-    """Of a chat completion that was asked with `prompt_logprobs`. Raises NoLikelihood."""
+    """Return the tokens of a chat completion with `prompt_logprobs`. Raises NoLikelihood."""
     places = answer.get("prompt_logprobs") if isinstance(answer, dict) else None
     ids = answer.get("prompt_token_ids") if isinstance(answer, dict) else None
     if not places:
-        raise NoLikelihood("the engine gives no log-probabilities of prompts")
+        raise NoLikelihood("the model server returns no log-probabilities of prompts")
     found = []
     for number, place in enumerate(places):
         if place is None:
@@ -58,19 +58,19 @@ def prompt_tokens(answer: Any) -> list[Token]:
             continue
         own = place.get(str(ids[number])) if ids else next(iter(place.values()))
         if own is None:
-            raise NoLikelihood(f"the engine leaves out the prompt's own token at {number}")
+            raise NoLikelihood(f"the model server omits the prompt's own token at {number}")
         found.append(Token(own.get("decoded_token") or "", own["logprob"]))
     return found
 
 
 def assistant_tokens(conversation: Conversation, tokens: Sequence[Token]) -> Iterator[int]:
-    """Places of the tokens that the assistant says, each turn's closing token among them."""
+    """Iterate over the indexes of the assistant's tokens, including each turn's closing token."""
     starts = [0, *accumulate(len(token.text) for token in tokens)]
     text, position = "".join(token.text for token in tokens), 0
     for message in conversation:
         found = _pattern(message["content"]).search(text, position)
         if found is None:
-            raise NoLikelihood("the model's chat template changes or leaves out messages")
+            raise NoLikelihood("the model's chat template changes or omits messages")
         position = found.end()
         if message["role"] == "assistant":
             yield from _spoken(starts, tokens, found.start(), found.end())
@@ -86,7 +86,9 @@ def _spoken(starts: Sequence[int], tokens: Sequence[Token], begin: int, end: int
 
 
 def _pattern(content: str) -> re.Pattern[str]:
-    """Bytes of one character may be cut into several tokens, whose texts are then marks of replacement: what
-    is not ASCII matches any of that."""
+    """Return a pattern of the content in which non-ASCII text matches any non-ASCII text.
+
+    The bytes of one character may be split into several tokens, shown as replacement characters.
+    """
     parts = re.split(r"[^\x00-\x7f]+", content)
     return re.compile(r"[^\x00-\x7f]+".join(re.escape(part) for part in parts))

@@ -1,4 +1,4 @@
-"""The report of two measured models: the known keys of the recipe's report, what we add under `details`."""
+"""The report of two measured models: the keys of the recipe's report, and ours under `details`."""
 
 import statistics
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _added(plan: Plan, found: Measured) -> dict[str, Any]:
 
 
 def report_view(report: dict[str, Any], names: Sequence[str]) -> View:
-    """For people: base beside candidate."""
+    """Return the report as a table, base beside candidate."""
     rows = []
     for label, key, decimals in _ROWS:
         values = [_value(report, model, key) for model in ("base_model", "finetuned_model")]

@@ -1,7 +1,7 @@
-"""Runs tasks of lm-eval (EleutherAI's evaluation harness) against two served models.
+"""Run tasks of lm-eval (EleutherAI's evaluation harness) against two served models.
 
-The harness is a program of its own, installed apart. It is given the address and, through its environment, a
-key. What it needs besides is local: a folder of tasks, and their data.
+The harness is a separately installed program. It receives the address and, through its environment, a key.
+Tasks and their data are local.
 """
 
 import json
@@ -28,7 +28,7 @@ _AT_A_TIME = 8
 
 @dataclass(frozen=True)
 class Tasks:
-    """What to run. Their files are in `folder`, and paths in them are relative to it."""
+    """The tasks to run. Their files are in `folder`, and paths in them are relative to it."""
 
     names: str
     folder: Path | None = None
@@ -42,7 +42,7 @@ def run_tasks(base: Model, candidate: Model, tasks: Tasks, output: Format) -> No
     """Run them on both and print the scores side by side."""
     results = []
     for model in (base, candidate):
-        with stage(f"Asking {model.name} {tasks.names}"):
+        with stage(f"Run {tasks.names} on {model.name}"):
             results.append(task_results(model, tasks))
     rows = [
         (task, metric, *(_number(result.get(task, {}).get(metric)) for result in results))
@@ -68,12 +68,12 @@ def _program() -> str:
 
 
 def task_results(model: Model, tasks: Tasks) -> dict[str, dict[str, float]]:
-    """Scores by task and metric. Raises ClientError with the harness's last lines."""
+    """Return scores by task and metric. Raises ClientError with the harness's last lines."""
     with tempfile.TemporaryDirectory(prefix="neo-lm-eval-") as scratch:
         command = [
             _program(),
             "run",
-            *_asking(model, tasks),
+            *_api_arguments(model, tasks),
             "--tasks",
             tasks.names,
             "--output_path",
@@ -97,13 +97,13 @@ def task_results(model: Model, tasks: Tasks) -> dict[str, dict[str, float]]:
 
 
 def _why(said: str) -> str:
-    """Of a traceback the error itself; else the last lines."""
-    lines = said.strip().splitlines() or ["it said nothing"]
+    """Return the error of a traceback, or else the last lines."""
+    lines = said.strip().splitlines() or ["it printed nothing"]
     return lines[-1] if "Traceback" in said else "\n".join(lines[-_LAST_LINES:])
 
 
-def _asking(model: Model, tasks: Tasks) -> list[str]:
-    """Which of the harness's two ways to ask an API."""
+def _api_arguments(model: Model, tasks: Tasks) -> list[str]:
+    """Return the arguments for one of the harness's two API clients."""
     common = {"model": model.name, "num_concurrent": _AT_A_TIME, "max_retries": 3}
     if tasks.tokenizer:
         folder = Path(tasks.tokenizer)

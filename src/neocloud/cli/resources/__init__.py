@@ -1,1 +1,1 @@
-"""Commands for resource kinds, derived from the contract: a new kind is one line in `nouns.py`."""
+"""Commands for resource kinds, derived from the contract: a new kind is one entry in `products.py`."""
