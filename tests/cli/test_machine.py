@@ -67,7 +67,7 @@ def test_two_up_at_once_start_one_server(neo: Neo, machine: Path) -> None:
             env=dict(os.environ),
         )
         assert process.stderr is not None
-        assert "Another neo is at work" in process.stderr.readline()
+        assert "Another neo is working" in process.stderr.readline()
     process.communicate()
     assert process.returncode == 0
     calls = (machine / "calls").read_text().splitlines()
