@@ -5,7 +5,7 @@
 Runs in the foreground until SIGTERM or SIGINT. Workloads go on when it stops; `--stop-workloads` and
 `--destroy-workloads` (what `neo down` and `neo destroy` call) end them.
 
-A new service is one name in BRICKS; what it offers to other services is in its `provides`.
+A new service is one name in SERVICE_MODULES; what it offers to other services is in its `provides`.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from neocloud.engines.podman import PodmanEngine
 from neocloud.gateway.metering.ledger_reader import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.gateway_process import GatewayProcess
-from neocloud.running import ControlPlane, Parts
+from neocloud.running import Composition, ControlPlane
 from neocloud.server import ServerError
 from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
 from neocloud.settings import Settings, parse_arguments
 
 log = logging.getLogger("neocloud")
 
-BRICKS = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
-SERVICES: tuple[Service, ...] = tuple(brick.SERVICE for brick in BRICKS)
+SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
+SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
 
 
-def parts(
+def compose(
     settings: Settings, engine: Engine, clock: Clock, overrides: ServiceRegistry | None = None
-) -> Parts:
+) -> Composition:
     """Compose a control plane around this engine; `overrides` replace what services provide."""
     tokens, found_quotas = ledger_reader(settings.home), quotas.load_quotas(settings.quota_file)
     ledger, routes = quotas.ledger(SERVICES, found_quotas), inference.RouteChanges(clock)
@@ -68,7 +68,7 @@ def parts(
             held_credentials=home.held_credentials(settings),
         )
 
-    return Parts(
+    return Composition(
         settings=settings,
         engine=engine,
         clock=clock,
@@ -87,11 +87,11 @@ def control_plane(
     settings: Settings, engine: Engine, *, clock: Clock, overrides: ServiceRegistry | None = None
 ) -> AbstractAsyncContextManager[ControlPlane]:
     """Run a control plane in this process around the given engine, for tests."""
-    return running.control_plane(parts(settings, engine, clock, overrides))
+    return running.control_plane(compose(settings, engine, clock, overrides))
 
 
 @asynccontextmanager
-async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
+async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
     engine = PodmanEngine(settings.home, opened_ranges=settings.opened_ranges)
     try:
         await load_images(settings.home, engine)
@@ -105,16 +105,16 @@ async def on_podman(settings: Settings) -> AsyncIterator[Parts]:
                 *(settings.home, settings.gateway_port, api, settings.gateway_hosts, settings.media_domains)
             )
 
-        yield replace(parts(settings, engine, clock), beside=follow, gateway=gateway)
+        yield replace(compose(settings, engine, clock), beside=follow, gateway=gateway)
     finally:
         await engine.close()
 
 
 @asynccontextmanager
-async def on_emulator(settings: Settings) -> AsyncIterator[Parts]:
+async def on_emulator(settings: Settings) -> AsyncIterator[Composition]:
     clock = SystemClock()
     async with emulator.emulated_machine(settings, clock) as machine:
-        yield emulator.emulated(parts(settings, machine.engine, clock), machine)
+        yield emulator.emulated(compose(settings, machine.engine, clock), machine)
 
 
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:

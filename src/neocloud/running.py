@@ -15,15 +15,15 @@ from typing import Any, Protocol
 from neocloud import __version__, home
 from neocloud.core import contract
 from neocloud.core.clock import Clock
+from neocloud.core.defaults import backfill_defaults
 from neocloud.core.readers import Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.seeding import sow_all
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, register_services
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
-from neocloud.server import ApiServer, Around, just_serve
+from neocloud.server import ApiServer, Middleware, no_middleware
 from neocloud.server.retention import forget_old_history
 from neocloud.settings import Settings
 from neocloud.tls import tls_of
@@ -60,7 +60,7 @@ class Companion(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class Composition:
     """What a control plane is made of."""
 
     settings: Settings
@@ -78,10 +78,10 @@ class Parts:
     """Told of what is removed from the history of resources, in the transaction that does it."""
     beside: Callable[[Store], Coroutine[Any, Any, None]] | None = None
     """Runs for as long as the control plane does."""
-    around: Callable[[Store], Around] = lambda store: just_serve
-    """Stands around every call."""
+    middleware: Callable[[Store], Middleware] = lambda store: no_middleware
+    """Wraps every call."""
     reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
-    """Stands around every reconciler."""
+    """Wraps every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
     """The process beside this one, by the address where this one listens; None: there is none."""
     after_run: Callable[[str], None] = lambda kind: None
@@ -101,35 +101,35 @@ class ControlPlane:
 
 
 @asynccontextmanager
-async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
+async def control_plane(composition: Composition) -> AsyncIterator[ControlPlane]:
     """Start all parts; on the way out stop them and leave the workloads alone."""
-    settings, engine, clock = parts.settings, parts.engine, parts.clock
+    settings, engine, clock = composition.settings, composition.engine, composition.clock
     async with AsyncExitStack() as stack:
         key = load_or_make_key(settings.key_file)
-        store = await open_store(settings.database, key, clock, watch=parts.watch)
+        store = await open_store(settings.database, key, clock, watch=composition.watch)
         stack.push_async_callback(store.close)
-        first = await parts.bootstrap(store)
-        await sow_all(store, parts.services, clock.now(), settings)
+        first = await composition.bootstrap(store)
+        await backfill_defaults(store, composition.services, clock.now(), settings)
         inventory = await engine.capabilities()
-        dependencies = Dependencies(store, clock, engine, settings, parts.provided.copy())
-        register_services(parts.services, dependencies)
+        dependencies = Dependencies(store, clock, engine, settings, composition.provided.copy())
+        register_services(composition.services, dependencies)
         dependencies.provided.build()
         worker = Worker(
             store,
             clock,
             [
-                parts.reconciler(each)
-                for service in parts.services
+                composition.reconciler(each)
+                for service in composition.services
                 for each in service.reconcilers(dependencies)
             ],
-            kinds=[kind for service in parts.services for kind in service.kinds],
+            kinds=[kind for service in composition.services for kind in service.kinds],
             new_id=contract.new_id,
-            after_run=parts.after_run,
+            after_run=composition.after_run,
         )
-        authorizer = parts.authorizer(store)
+        authorizer = composition.authorizer(store)
         server = ApiServer(
-            services=parts.services,
-            authenticator=parts.authenticator(store),
+            services=composition.services,
+            authenticator=composition.authenticator(store),
             authorizer=authorizer,
             dependencies=dependencies,
             grpc_port=settings.grpc_port,
@@ -137,21 +137,21 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             tls=tls_of(settings, clock.now()),
             notify=worker.notify,
             inventory=lambda: inventory,
-            status=lambda subject: _status(parts, first.tenant_id, authorizer, subject),
-            around=parts.around(store),
+            status=lambda subject: _status(composition, first.tenant_id, authorizer, subject),
+            middleware=composition.middleware(store),
         )
         await server.start()
         stack.push_async_callback(server.stop)
-        gateway = parts.gateway(server.addresses.grpc) if parts.gateway else None
+        gateway = composition.gateway(server.addresses.grpc) if composition.gateway else None
         gateway_address = await gateway.start() if gateway else ""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             watching = [
                 tasks.create_task(_watch(engine, worker)),
-                tasks.create_task(_forget_history(parts, store)),
+                tasks.create_task(_forget_history(composition, store)),
             ]
-            if parts.beside is not None:
-                watching.append(tasks.create_task(parts.beside(store)))
+            if composition.beside is not None:
+                watching.append(tasks.create_task(composition.beside(store)))
             if gateway is not None:
                 watching.append(tasks.create_task(gateway.watch()))
             yield ControlPlane(server, store, worker, first, gateway_address)
@@ -160,11 +160,11 @@ async def control_plane(parts: Parts) -> AsyncIterator[ControlPlane]:
             await worker.stop()
 
 
-async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -> None:
+async def serve(composition: AbstractAsyncContextManager[Composition], settings: Settings) -> None:
     """Hold the home folder, run until told to stop. Raises an error whose text is meant for the operator."""
     with home.locked(settings):
         try:
-            async with parts as ready, control_plane(ready) as running:
+            async with composition as ready, control_plane(ready) as running:
                 addresses, first = running.server.addresses, running.first
                 home.announce(
                     settings,
@@ -184,10 +184,10 @@ async def serve(parts: AbstractAsyncContextManager[Parts], settings: Settings) -
             settings.server_file.unlink(missing_ok=True)
 
 
-async def _forget_history(parts: Parts, store: Store) -> None:
-    metered = [kind for service in parts.services for meter in service.meters for kind in meter.kinds]
-    keep_for = timedelta(days=parts.settings.history_days)
-    await forget_old_history(store, parts.clock, metered, parts.forgotten, keep_for)
+async def _forget_history(composition: Composition, store: Store) -> None:
+    metered = [kind for service in composition.services for meter in service.meters for kind in meter.kinds]
+    keep_for = timedelta(days=composition.settings.history_days)
+    await forget_old_history(store, composition.clock, metered, composition.forgotten, keep_for)
 
 
 async def _watch(engine: Engine, worker: Worker) -> None:
@@ -197,22 +197,22 @@ async def _watch(engine: Engine, worker: Worker) -> None:
 
 
 async def _status(
-    parts: Parts, operators_tenant: str, authorizer: Authorizer, subject: Subject
+    composition: Composition, operators_tenant: str, authorizer: Authorizer, subject: Subject
 ) -> dict[str, Any]:
     """What every tenant needs to know; the machine itself is the operator's business."""
     known = {
         "version": __version__,
-        "is_emulator": parts.settings.emulator,
-        "services": [service.name for service in parts.services],
+        "is_emulator": composition.settings.emulator,
+        "services": [service.name for service in composition.services],
     }
     try:
         await authorizer.authorize(subject, MACHINE_PERMISSION, operators_tenant)
     except contract.ApiError:
         return known
     return known | {
-        "home": str(parts.settings.home),
-        "database": "postgresql" if parts.settings.database_url else "sqlite",
-        "engine": asdict(await parts.engine.capabilities()),
+        "home": str(composition.settings.home),
+        "database": "postgresql" if composition.settings.database_url else "sqlite",
+        "engine": asdict(await composition.engine.capabilities()),
     }
 
 

@@ -38,7 +38,7 @@ def served_methods() -> set[str]:
     standard = {f"{kind.rpc}/{verb}" for kind in kinds for verb in kind.verbs}
     standard |= {path for kind in kinds for path in kind.elsewhere.values()}
     custom = {method.path for service in SERVICES for method in service.methods}
-    twins = {twin.path for service in SERVICES for twin in service.twins}
+    aliases = {alias.path for service in SERVICES for alias in service.aliases}
     apart = HAND_MADE | SUPERSEDED
     left_out = {
         f"{noun.service}/{verb}"
@@ -46,7 +46,7 @@ def served_methods() -> set[str]:
         for noun in product.nouns
         for verb in noun.without
     }
-    return {path for path in standard | custom | twins if path.partition("/")[0] not in apart} - left_out
+    return {path for path in standard | custom | aliases if path.partition("/")[0] not in apart} - left_out
 
 
 def test_the_products_offer_every_served_service_and_nothing_else() -> None:

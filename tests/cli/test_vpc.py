@@ -16,7 +16,7 @@ API = "nebius.vpc.v1"
 def test_every_method_of_the_service_is_offered() -> None:
     [service] = [service for service in SERVICES if service.name == "vpc"]
     served = {f"{kind.rpc}/{verb}" for kind in service.kinds for verb in kind.verbs}
-    served |= {method.path for method in service.methods} | {twin.path for twin in service.twins}
+    served |= {method.path for method in service.methods} | {alias.path for alias in service.aliases}
     assert {f"{noun.service}/{verb}" for noun in PRODUCTS["vpc"].nouns for verb in noun.verbs} == served
 
 

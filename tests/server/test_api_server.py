@@ -11,7 +11,7 @@ from neocloud.core.kind import Kind
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies, Method, Service
 from neocloud.core.store import StoreError
-from neocloud.server import ApiServer, ServerError, ShapeError
+from neocloud.server import ApiServer, DescriptorError, ServerError
 from tests.server.conftest import ADMIN, PROJECT, PROJECT_KIND, Cloud, PermissionTable, TokenTable
 
 NETWORK = Kind(
@@ -74,7 +74,7 @@ async def test_most_kinds_of_the_contract_fit_the_generic_verbs(cloud: Cloud) ->
         try:
             server(cloud, Service("all", kinds=(kind,)))
             fitting.append(kind.message)
-        except ShapeError as error:
+        except DescriptorError as error:
             others.append(str(error))
     assert len(fitting) >= 50
     assert all("Method" in reason for reason in others), others
@@ -95,7 +95,7 @@ async def test_most_kinds_of_the_contract_fit_the_generic_verbs(cloud: Cloud) ->
 async def test_a_table_that_does_not_fit_the_contract_is_refused_at_start(
     cloud: Cloud, service: Service, words: str
 ) -> None:
-    with pytest.raises(ShapeError, match=words):
+    with pytest.raises(DescriptorError, match=words):
         server(cloud, service)
 
 

@@ -61,7 +61,7 @@ class Rules:
         children that reconcilers make; of those only the status is kept. May raise ApiError, e.g.
         not_enough_resources."""
 
-    def born_with(self, resource: Message, world: ResourceReader) -> Iterable[Resource]:
+    def companions(self, resource: Message, world: ResourceReader) -> Iterable[Resource]:
         """Rows that a Create makes together with the new resource, e.g. a network's route table. They are
         the rules' own, complete as they are."""
         return ()
@@ -119,7 +119,7 @@ class Kind:
     """The contract calls the kind unnamed, and clients give it names all the same."""
     is_named_by_rules: bool = False
     """What a name may be is the rules' word, instead of the letters, digits and dashes of our own nouns."""
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    method_overrides: Mapping[str, str] = field(default_factory=dict)
     """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: View | None = None
     """What is worked out anew each time a resource of the kind is read."""

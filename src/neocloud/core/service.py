@@ -1,4 +1,4 @@
-"""How a brick tells the rest what it is: Service, Kind, Method, Rules.
+"""How a service declares itself: Service, Method, MethodAlias, and what handlers get.
 
 The server, the reconcile worker and billing are built from these tables and know no service by name. A kind
 that needs nothing special is one `Kind(...)` line: the six standard verbs are generic.
@@ -67,9 +67,9 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Twin:
-    """A method that is another one in other words: another version of the API, or another way to name the
-    resource. The other's endpoint serves it, with all its checks; the log tells the words that were used."""
+class MethodAlias:
+    """A method that another one serves: another version of the API, or another way to name the resource. The
+    request is translated and passes all checks of the other method; the log has it as it was sent."""
 
     path: str
     of: str
@@ -92,22 +92,22 @@ class Dependencies:
     """What services offer to one another: `dependencies.provided.get(BatchJobs)`."""
 
 
-Seed = Callable[[Transaction, Resource, datetime, Any], None]
-"""Puts its first things into a new resource: gets it, the time and the settings. Runs once for each."""
+CreateDefaults = Callable[[Transaction, Resource, datetime, "Settings"], None]
+"""Creates the default resources in a new resource: gets it, the time and the settings. Runs once for each."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A brick, as the rest sees it."""
+    """The declaration of a service, which the server, the worker and billing are built from."""
 
     name: str
     kinds: tuple[Kind, ...] = ()
     methods: tuple[Method, ...] = ()
-    twins: tuple[Twin, ...] = ()
+    aliases: tuple[MethodAlias, ...] = ()
     reconcilers: Callable[[Dependencies], Sequence[Reconciler]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
-    seeds: Mapping[str, Seed] = field(default_factory=dict)
-    """By the kind, often another brick's, whose new resources start with something of this brick."""
+    defaults: Mapping[str, CreateDefaults] = field(default_factory=dict)
+    """By kind, often another service's, whose new resources start with default resources of this service."""
     capacity: tuple[CapacityUse, ...] = ()
     """What resources of the service hold of the machine."""
     provides: Mapping[type, Callable[[Dependencies], object]] = field(default_factory=dict)

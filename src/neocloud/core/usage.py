@@ -1,6 +1,6 @@
 """Usage: what a resource consumed, before anybody speaks of money.
 
-A brick's `meter.py` turns state history into usage records. Records are pure functions of the history, in
+A service's `meter.py` turns state history into usage records. Records are pure functions of the history, in
 whole seconds, so a bill can always be computed again.
 """
 

@@ -10,16 +10,16 @@ from neocloud.emulator.front import Front
 from neocloud.emulator.incidents import EmulatorIncidents
 from neocloud.emulator.machine import EmulatedMachine, UnknownGpus, emulated_machine
 from neocloud.emulator.short_retries import ShortRetries
-from neocloud.running import Parts
+from neocloud.running import Composition
 from neocloud.services import emulator as faults
 
 __all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]
 
 
-def emulated(parts: Parts, machine: EmulatedMachine) -> Parts:
+def emulated(composition: Composition, machine: EmulatedMachine) -> Composition:
     """The same parts on an emulated machine, with faults to inject."""
-    book = faults.FaultBook(parts.clock)
-    provided = parts.provided.copy().add(faults.FaultBook, book)
+    book = faults.FaultBook(composition.clock)
+    provided = composition.provided.copy().add(faults.FaultBook, book)
     machine.provide(provided)
     service = replace(
         faults.SERVICE,
@@ -31,9 +31,9 @@ def emulated(parts: Parts, machine: EmulatedMachine) -> Parts:
     )
     retries = ShortRetries(book)
     return replace(
-        parts,
-        services=(*parts.services, service),
-        around=lambda store: Front(book, store, parts.clock),
+        composition,
+        services=(*composition.services, service),
+        middleware=lambda store: Front(book, store, composition.clock),
         reconciler=retries.reconciler,
         provided=provided,
     )

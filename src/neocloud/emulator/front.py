@@ -1,4 +1,4 @@
-"""Stands around every call: injects faults, and answers a change when its operation is finished.
+"""Middleware of the emulator: injects faults, and answers a change when its operation is finished.
 
 Answering late makes the emulator deterministic: whoever reads after a change sees its outcome, never a state
 on the way. Operations that a fault holds up, or that wait for something else, are answered unfinished.
@@ -10,7 +10,7 @@ from typing import Any
 from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.store import Store
-from neocloud.server import Inbound, Serve
+from neocloud.server import Request, Serve
 from neocloud.services.emulator import FaultBook
 from neocloud.services.emulator.rules import BEFORE, kind_of, refusal
 
@@ -27,34 +27,34 @@ class Front:
         self._store = store
         self._clock = clock
 
-    async def __call__(self, inbound: Inbound, serve: Serve) -> Any:
-        met = self._book.meet(_tenant(inbound), inbound.rpc.path)
+    async def __call__(self, request: Request, serve: Serve) -> Any:
+        met = self._book.meet(_tenant(request), request.rpc.path)
         for spec in met:
             if kind_of(spec) == "slow_call":
                 await self._clock.sleep(spec.slow_call.delay.ToTimedelta().total_seconds())
             elif kind_of(spec) in BEFORE and not spec.refusal.answer_lost:
-                raise refusal(spec, inbound.rpc.path)
-        answer = await self._serve(inbound, serve, met)
+                raise refusal(spec, request.rpc.path)
+        answer = await self._serve(request, serve, met)
         for spec in met:
             if spec.refusal.answer_lost:
-                raise refusal(spec, inbound.rpc.path)
+                raise refusal(spec, request.rpc.path)
         return answer
 
-    async def _serve(self, inbound: Inbound, serve: Serve, met: list[Any]) -> Any:
+    async def _serve(self, request: Request, serve: Serve, met: list[Any]) -> Any:
         delays = [
             spec.slow_operation.delay.ToTimedelta() for spec in met if kind_of(spec) == "slow_operation"
         ]
         with ExitStack() as stack:
             if delays:
                 stack.enter_context(self._book.arming())
-            answer = await serve(inbound)
-            if inbound.rpc.output.DESCRIPTOR.full_name not in OPERATIONS or not _is_change(inbound):
+            answer = await serve(request)
+            if request.rpc.output.DESCRIPTOR.full_name not in OPERATIONS or not _is_change(request):
                 return answer
             for delay in delays:
-                self._book.hold(_tenant(inbound), answer.resource_id, delay)
-        return await self._finished(inbound, answer)
+                self._book.hold(_tenant(request), answer.resource_id, delay)
+        return await self._finished(request, answer)
 
-    async def _finished(self, inbound: Inbound, answer: Any) -> Any:
+    async def _finished(self, request: Request, answer: Any) -> Any:
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         pause = FIRST_LOOK_SECONDS
         while not answer.HasField("status"):
@@ -66,17 +66,17 @@ class Front:
             if row is None:
                 break
             if row.code is not None:
-                return wire.operation_message(row, inbound.rpc.output)
+                return wire.operation_message(row, request.rpc.output)
         return answer
 
 
-def _tenant(inbound: Inbound) -> str:
-    return inbound.subject.tenant_id if inbound.subject else ""
+def _tenant(request: Request) -> str:
+    return request.subject.tenant_id if request.subject else ""
 
 
-def _is_change(inbound: Inbound) -> bool:
+def _is_change(request: Request) -> bool:
     """Looking at an operation is none: who asks wants to see it as it is."""
-    return inbound.rpc.path not in _LOOKS
+    return request.rpc.path not in _LOOKS
 
 
 _LOOKS = frozenset(f"{name}.OperationService/Get" for name in ("nebius.common.v1", "nebius.common.v1alpha1"))

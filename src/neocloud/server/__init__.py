@@ -1,21 +1,21 @@
-"""The front door: gRPC and JSON on the contract, for whatever bricks it is given."""
+"""The front door: gRPC and JSON on the contract, for whatever services it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, ServerError, Tls
 from neocloud.server.certificates import ensure_certificate, server_names
-from neocloud.server.inbound import Inbound, Serve
-from neocloud.server.pipeline import Around, just_serve
-from neocloud.server.shape import ShapeError
+from neocloud.server.descriptor import DescriptorError
+from neocloud.server.pipeline import Middleware, no_middleware
+from neocloud.server.request import Request, Serve
 
 __all__ = [
     "Addresses",
     "ApiServer",
-    "Around",
-    "Inbound",
+    "Middleware",
+    "Request",
     "Serve",
     "ServerError",
-    "ShapeError",
+    "DescriptorError",
     "Tls",
     "ensure_certificate",
-    "just_serve",
+    "no_middleware",
     "server_names",
 ]

@@ -9,44 +9,44 @@ from collections.abc import Collection
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.auditing import record_refusal
-from neocloud.server.inbound import Inbound
 from neocloud.server.references import acting_prefixes, acts_as, references
+from neocloud.server.request import Request
 from neocloud.server.runtime import Runtime
 
 
-async def require(runtime: Runtime, inbound: Inbound, permission: str, target_id: str) -> None:
+async def require(runtime: Runtime, request: Request, permission: str, target_id: str) -> None:
     """Raises ApiError when the subject does not have the permission on the target."""
-    if inbound.subject is None:
+    if request.subject is None:
         raise contract.unauthenticated("This call needs a token; sign in first.")
     try:
-        await runtime.authorizer.authorize(inbound.subject, permission, target_id)
+        await runtime.authorizer.authorize(request.subject, permission, target_id)
     except contract.ApiError as denial:
-        await record_refusal(runtime, inbound, denial, target_id)
+        await record_refusal(runtime, request, denial, target_id)
         raise
 
 
 async def require_references(
-    runtime: Runtime, inbound: Inbound, target_id: str, known: Collection[str] = ()
+    runtime: Runtime, request: Request, target_id: str, known: Collection[str] = ()
 ) -> None:
     """Raises ApiError unless the subject may use every resource that the request names. `known` are ids that
     the resource named before: keeping them asks for no new right."""
-    wanted = {identifier for _, identifier in references(inbound.message)} - {target_id, *known}
+    wanted = {identifier for _, identifier in references(request.message)} - {target_id, *known}
     for identifier in sorted(wanted):
         row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))
         kind = runtime.kinds.get(row.kind) if row is not None else None
         if kind is None:
             raise contract.not_found("resource", identifier)
-        await require(runtime, inbound, f"{kind.permission}.{kind.reference_verb}", identifier)
+        await require(runtime, request, f"{kind.permission}.{kind.reference_verb}", identifier)
 
 
-async def require_acting(runtime: Runtime, inbound: Inbound, account_ids: Collection[str]) -> None:
+async def require_acting(runtime: Runtime, request: Request, account_ids: Collection[str]) -> None:
     """Raises ApiError unless the subject may act as each of these accounts. Whoever decides what a resource
     runs can do what the account can that the resource acts as."""
     for identifier in sorted(account_ids):
         row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))
         kind = runtime.kinds.get(row.kind) if row is not None else None
         if kind is not None:  # An account that is gone gives no rights.
-            await require(runtime, inbound, f"{kind.permission}.{kind.reference_verb}", identifier)
+            await require(runtime, request, f"{kind.permission}.{kind.reference_verb}", identifier)
 
 
 async def accounts_of(runtime: Runtime, resource_id: str) -> frozenset[str]:
@@ -57,12 +57,12 @@ async def accounts_of(runtime: Runtime, resource_id: str) -> frozenset[str]:
     return acts_as(wire.resource_message(row).spec, acting_prefixes(runtime.kinds.values()))
 
 
-def refuse_limited(inbound: Inbound) -> None:
+def refuse_limited(request: Request) -> None:
     """Raise ApiError when the sign-in is limited to some permissions: what any signed-in subject may do to
     itself asks for none."""
-    if inbound.subject is not None and inbound.subject.scopes is not None:
+    if request.subject is not None and request.subject.scopes is not None:
         raise contract.permission_denied(
-            "", inbound.subject.id, "The key that signs this call is for other services."
+            "", request.subject.id, "The key that signs this call is for other services."
         )
 
 

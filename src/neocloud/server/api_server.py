@@ -14,13 +14,13 @@ from typing import Any
 import grpc.aio
 import uvicorn
 
+from neocloud.core.defaults import defaults_of
 from neocloud.core.rates import Rate
-from neocloud.core.seeding import seeds_of
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
 from neocloud.server.certificates import ServerCertificate
-from neocloud.server.grpc_front import MAX_CONCURRENT_CALLS, ContractHandler, options
-from neocloud.server.json_front import JsonFront, StatusReport
-from neocloud.server.pipeline import Around, Pipeline, just_serve
+from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
+from neocloud.server.http_server import JsonFront, StatusReport
+from neocloud.server.pipeline import Middleware, Pipeline, no_middleware
 from neocloud.server.rates import Rates
 from neocloud.server.redirector import Redirector
 from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
@@ -59,7 +59,7 @@ class Tls:
 
 
 class ApiServer:
-    """Serves the bricks it is given. Knows none of them by name."""
+    """Serves the services it is given. Knows none of them by name."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class ApiServer:
         notify: Callable[[], None] = lambda: None,
         inventory: Callable[[], Any] = lambda: None,
         status: StatusReport | None = None,
-        around: Around = just_serve,
+        middleware: Middleware = no_middleware,
     ) -> None:
-        kinds, seeds = kinds_of(services), seeds_of(services)
-        runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, seeds)
-        self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), around)
+        kinds, defaults = kinds_of(services), defaults_of(services)
+        runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, defaults)
+        self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), middleware)
         self._json = JsonFront(self._pipeline, status)
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)

@@ -13,7 +13,7 @@ from datetime import datetime
 from neocloud.core import contract
 from neocloud.core.store.audit_query import AuditEvent
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.server.inbound import IDEMPOTENCY_HEADER, SOURCE_HEADER, Inbound
+from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Request
 from neocloud.server.runtime import Runtime
 
 STARTED, DONE, ERROR = "STARTED", "DONE", "ERROR"
@@ -24,64 +24,64 @@ MAX_REFUSED_REQUEST_BYTES = 4096
 
 
 def note_change(
-    tx: Transaction, inbound: Inbound, now: datetime, resource_id: str, *, kind: str = "", parent_id: str = ""
+    tx: Transaction, request: Request, now: datetime, resource_id: str, *, kind: str = "", parent_id: str = ""
 ) -> None:
     """A change was made, or begun when its operation goes on. `kind` and `parent_id` of one that is gone."""
     rows = list(_lineage(tx, resource_id)) or list(_lineage(tx, parent_id))
     is_gone = not rows or rows[0].id != resource_id
-    event = _event(inbound, now, contract.Code.OK, resource_id)
+    event = _event(request, now, contract.Code.OK, resource_id)
     event = replace(_placed(event, rows), parent_id=parent_id)
     if is_gone and kind:
         event = _with_lost(event, resource_id, _last_name(tx, resource_id), _noun(kind))
     unfinished, _ = tx.list_operations(resource_id=resource_id, unfinished=True)
-    is_going_on = any(operation.method == inbound.rpc.path for operation in unfinished)
+    is_going_on = any(operation.method == request.rpc.path for operation in unfinished)
     tx.audit(replace(event, status=STARTED if is_going_on else DONE))
 
 
 async def record_refusal(
-    runtime: Runtime, inbound: Inbound, error: contract.ApiError, resource_id: str
+    runtime: Runtime, request: Request, error: contract.ApiError, resource_id: str
 ) -> None:
     """Once for each request, whoever notices first. A caller that nobody knows has no log to be in."""
-    if inbound.subject is None or REFUSED in inbound.notes:
+    if request.subject is None or REFUSED in request.notes:
         return
-    now, tenant_id = runtime.now(), inbound.subject.tenant_id
+    now, tenant_id = runtime.now(), request.subject.tenant_id
 
     def record(tx: Transaction) -> None:
         rows = list(_lineage(tx, resource_id))
-        event = replace(_event(inbound, now, error.code, resource_id, error.message), status=ERROR)
+        event = replace(_event(request, now, error.code, resource_id, error.message), status=ERROR)
         is_own = bool(rows) and (rows[-1].parent_id or rows[-1].id) == tenant_id
         tx.audit(_placed(event, rows) if is_own else event)
 
     await runtime.store.write(record)
-    inbound.notes.add(REFUSED)
+    request.notes.add(REFUSED)
 
 
-def named_resource(inbound: Inbound) -> str:
+def named_resource(request: Request) -> str:
     """The id that a request speaks of: of a resource, or of the parent of one that is to be."""
-    request = inbound.message
-    metadata = getattr(request, "metadata", None)
-    candidates = (getattr(request, "id", ""), getattr(metadata, "id", ""), getattr(metadata, "parent_id", ""))
+    message = request.message
+    metadata = getattr(message, "metadata", None)
+    candidates = (getattr(message, "id", ""), getattr(metadata, "id", ""), getattr(metadata, "parent_id", ""))
     return next((name for name in candidates if isinstance(name, str) and name), "")
 
 
 def _event(
-    inbound: Inbound, now: datetime, code: contract.Code, resource_id: str, message: str = ""
+    request: Request, now: datetime, code: contract.Code, resource_id: str, message: str = ""
 ) -> AuditEvent:
-    subject, headers = inbound.subject, inbound.headers
-    vendor, service, *_ = inbound.rpc.service.split(".")
-    noun = inbound.rpc.service.rpartition(".")[2].removesuffix("Service").lower()
-    action = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", inbound.rpc.name).lower()
+    subject, headers = request.subject, request.headers
+    vendor, service, *_ = request.rpc.service.split(".")
+    noun = request.rpc.service.rpartition(".")[2].removesuffix("Service").lower()
+    action = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", request.rpc.name).lower()
     return AuditEvent(
         id=contract.new_id(_PREFIX),
         at=now,
-        subject=inbound.subject_id,
-        method=inbound.rpc.path,
+        subject=request.subject_id,
+        method=request.rpc.path,
         parent_id="",
         resource_id=resource_id,
-        request_id=inbound.request_id,
+        request_id=request.request_id,
         code=int(code),
         message=message,
-        request=_kept_request(inbound, code),
+        request=_kept_request(request, code),
         tenant_id=subject.tenant_id if subject else "",
         service=service,
         action=action,
@@ -95,13 +95,13 @@ def _event(
     )
 
 
-def _kept_request(inbound: Inbound, code: contract.Code) -> bytes:
+def _kept_request(request: Request, code: contract.Code) -> bytes:
     """Return what the audit log keeps of a request: of a long one that was refused only its type, so refusals
     cannot fill the disk."""
-    request = inbound.redacted
-    if code is contract.Code.OK or len(request) <= MAX_REFUSED_REQUEST_BYTES:
-        return request
-    return contract.pack(type(inbound.original)()).SerializeToString()
+    kept = request.redacted
+    if code is contract.Code.OK or len(kept) <= MAX_REFUSED_REQUEST_BYTES:
+        return kept
+    return contract.pack(type(request.original)()).SerializeToString()
 
 
 def _placed(event: AuditEvent, rows: list[Resource]) -> AuditEvent:

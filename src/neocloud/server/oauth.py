@@ -8,8 +8,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from neocloud.core import contract
-from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.pipeline import Pipeline
+from neocloud.server.request import SOURCE_HEADER
 
 TOKEN_EXCHANGE_PATH = "/oauth2/token/exchange"
 _RPC = "nebius.iam.v1.TokenExchangeService/Exchange"

@@ -20,19 +20,19 @@ from neocloud.gateway_key import CLIENT_HEADER, GatewayKey
 from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
 from neocloud.server.changes import recall
-from neocloud.server.inbound import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Inbound, Serve
 from neocloud.server.rates import Rates
+from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Request, Serve
 from neocloud.server.runtime import Runtime
 from neocloud.server.withholding import withhold_secrets
 
 _LOG = logging.getLogger("neocloud.server")
 
-Around = Callable[[Inbound, Serve], Awaitable[Any]]
-"""Stands around the serving of every call of a known caller: serves it, or refuses, or answers later."""
+Middleware = Callable[[Request, Serve], Awaitable[Any]]
+"""Wraps the serving of every call of a known caller: serves it, refuses it, or answers later."""
 
 
-async def just_serve(inbound: Inbound, serve: Serve) -> Any:
-    return await serve(inbound)
+async def no_middleware(request: Request, serve: Serve) -> Any:
+    return await serve(request)
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Pipeline:
         endpoints: Mapping[str, Endpoint],
         runtime: Runtime,
         rates: Rates,
-        around: Around = just_serve,
+        middleware: Middleware = no_middleware,
     ) -> None:
         self._endpoints = endpoints
         self._runtime = runtime
-        self._around = around
+        self._middleware = middleware
         self._rates = rates
 
     @property
@@ -137,23 +137,23 @@ class Pipeline:
         except DecodeError:
             raise contract.bad_request([], "The request is not a message of the method's type.") from None
         check_bounds(message, size)
-        inbound = Inbound(endpoint.rpc, message, headers, request_id, subject)
+        request = Request(endpoint.rpc, message, headers, request_id, subject)
         try:
-            answer = await self._around(inbound, endpoint.serve)
+            answer = await self._middleware(request, endpoint.serve)
         except contract.ApiError as error:
-            answer = await self._earlier_answer(endpoint, inbound)
+            answer = await self._earlier_answer(endpoint, request)
             if answer is None:
                 if endpoint.is_change:
-                    await record_refusal(self._runtime, inbound, error, named_resource(inbound))
+                    await record_refusal(self._runtime, request, error, named_resource(request))
                 raise
         contract.clear_input_only(answer)
-        await withhold_secrets(self._runtime, inbound, answer)
+        await withhold_secrets(self._runtime, request, answer)
         if endpoint.is_change:
-            _LOG.info("%s %s by %s", request_id, endpoint.rpc.path, inbound.subject_id or "anyone")
+            _LOG.info("%s %s by %s", request_id, endpoint.rpc.path, request.subject_id or "anyone")
         return answer
 
-    async def _earlier_answer(self, endpoint: Endpoint, inbound: Inbound) -> Any | None:
+    async def _earlier_answer(self, endpoint: Endpoint, request: Request) -> Any | None:
         """A retry may be refused only because its first attempt succeeded: the resource is there, or gone."""
-        if not endpoint.is_change or IDEMPOTENCY_HEADER not in inbound.headers:
+        if not endpoint.is_change or IDEMPOTENCY_HEADER not in request.headers:
             return None
-        return await self._runtime.store.read(lambda tx: recall(tx, inbound))
+        return await self._runtime.store.read(lambda tx: recall(tx, request))

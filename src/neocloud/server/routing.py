@@ -1,7 +1,7 @@
-"""Build the table from method path to endpoint out of the bricks' own tables.
+"""Build the table from method path to endpoint out of the services' own tables.
 
-Precedence: a brick's Method over the standard verb of its kind; a Twin is served by either. Two bricks that
-claim one path are refused.
+Precedence: a service's Method over the standard verb of its kind; a MethodAlias is served by either. Two
+services that claim one path are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,20 +9,25 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Kind
-from neocloud.core.service import Method, Service, Twin
+from neocloud.core.service import Method, MethodAlias, Service
 from neocloud.server.bounds import MAX_REQUEST_BYTES
-from neocloud.server.inbound import Endpoint
+from neocloud.server.descriptor import (
+    DescriptorError,
+    KindDescriptor,
+    descriptor_of,
+    require_operation_answer,
+)
+from neocloud.server.request import Endpoint
 from neocloud.server.runtime import Runtime
-from neocloud.server.shape import KindShape, ShapeError, require_operation_answer, shape_of
+from neocloud.server.verbs.alias import AliasEndpoint
 from neocloud.server.verbs.create import Create
 from neocloud.server.verbs.custom import Custom
 from neocloud.server.verbs.delete import Delete
 from neocloud.server.verbs.operation import SERVICES, GetOperation, ListOperations, ListOperationsByParent
 from neocloud.server.verbs.read import Get, GetByName, List
-from neocloud.server.verbs.twin import Translated
 from neocloud.server.verbs.update import Update
 
-_VERBS: Mapping[str, Callable[[Runtime, KindShape], Any]] = {
+_VERBS: Mapping[str, Callable[[Runtime, KindDescriptor], Any]] = {
     "Create": Create,
     "Get": Get,
     "GetByName": GetByName,
@@ -35,12 +40,14 @@ _BY_PARENT = "ListOperationsByParent"
 
 
 def kinds_of(services: Sequence[Service]) -> dict[str, Kind]:
-    """All kinds by message name; ShapeError when two bricks claim one."""
+    """All kinds by message name; DescriptorError when two services claim one."""
     kinds: dict[str, Kind] = {}
     for service in services:
         for kind in service.kinds:
             if kind.message in kinds:
-                raise ShapeError(f"Kind {kind.message} is claimed twice, the second time by {service.name}.")
+                raise DescriptorError(
+                    f"Kind {kind.message} is claimed twice, the second time by {service.name}."
+                )
             kinds[kind.message] = kind
     return kinds
 
@@ -50,28 +57,28 @@ def endpoints(services: Sequence[Service], runtime: Runtime) -> dict[str, Endpoi
     table = {endpoint.rpc.path: endpoint for endpoint in _operation_endpoints(runtime)}
     own = {method.path.removeprefix("/"): method for service in services for method in service.methods}
     if len(own) != sum(len(service.methods) for service in services):
-        raise ShapeError("Two bricks have a Method for the same path.")
+        raise DescriptorError("Two services have a Method for the same path.")
     for kind in runtime.kinds.values():
         for endpoint in _kind_endpoints(runtime, kind, frozenset(own)):
             table[endpoint.rpc.path] = endpoint
     for method in own.values():
         table[method.path.removeprefix("/")] = _custom_endpoint(runtime, method)
-    for twin in (twin for service in services for twin in service.twins):
-        if twin.path in table:
-            raise ShapeError(f"{twin.path} is claimed twice, the second time by a twin.")
-        table[twin.path] = _twin_endpoint(table, twin)
+    for alias in (alias for service in services for alias in service.aliases):
+        if alias.path in table:
+            raise DescriptorError(f"{alias.path} is claimed twice, the second time by an alias.")
+        table[alias.path] = _alias_endpoint(table, alias)
     return table
 
 
 def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> Iterator[Endpoint]:
-    shape = shape_of(kind)
+    descriptor = descriptor_of(kind)
     unknown = kind.verbs - _VERBS.keys()
     if unknown:
-        raise ShapeError(
+        raise DescriptorError(
             f"{kind.message}: {', '.join(sorted(unknown))} is no standard verb; give it a Method."
         )
-    for verb in sorted(kind.verbs & shape.rpcs.keys()):
-        rpc = shape.rpcs[verb]
+    for verb in sorted(kind.verbs & descriptor.rpcs.keys()):
+        rpc = descriptor.rpcs[verb]
         if rpc.path in replaced:
             continue
         if verb in _CHANGES:
@@ -79,16 +86,16 @@ def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> I
         more = kind.larger_request_bytes if verb in _CHANGES else 0
         yield Endpoint(
             rpc,
-            _VERBS[verb](runtime, shape),
+            _VERBS[verb](runtime, descriptor),
             is_change=verb in _CHANGES,
             max_bytes=MAX_REQUEST_BYTES + more,
         )
-    for verb, path in kind.elsewhere.items():
+    for verb, path in kind.method_overrides.items():
         require_operation_answer(_method(path))
-        yield Endpoint(_method(path), _VERBS[verb](runtime, shape), is_change=True)
-    if _BY_PARENT in shape.rpcs:
+        yield Endpoint(_method(path), _VERBS[verb](runtime, descriptor), is_change=True)
+    if _BY_PARENT in descriptor.rpcs:
         serve = ListOperationsByParent(runtime, kind.message, kind.permission)
-        yield Endpoint(shape.rpcs[_BY_PARENT], serve)
+        yield Endpoint(descriptor.rpcs[_BY_PARENT], serve)
 
 
 def _operation_endpoints(runtime: Runtime) -> Iterator[Endpoint]:
@@ -97,21 +104,23 @@ def _operation_endpoints(runtime: Runtime) -> Iterator[Endpoint]:
         yield Endpoint(contract.method(f"{service}/List"), ListOperations(runtime))
 
 
-def _twin_endpoint(table: Mapping[str, Endpoint], twin: Twin) -> Endpoint:
-    other = table.get(twin.of)
+def _alias_endpoint(table: Mapping[str, Endpoint], alias: MethodAlias) -> Endpoint:
+    other = table.get(alias.of)
     if other is None:
-        raise ShapeError(f"{twin.path} is a twin of {twin.of}, which is not served.")
-    rpc = _method(twin.path)
-    if twin.answer is None and rpc.output is not other.rpc.output:
-        raise ShapeError(f"{twin.path} answers with another message than {twin.of}; give the twin an answer.")
-    return Endpoint(rpc, Translated(twin, other), is_change=other.is_change, max_bytes=other.max_bytes)
+        raise DescriptorError(f"{alias.path} is an alias of {alias.of}, which is not served.")
+    rpc = _method(alias.path)
+    if alias.answer is None and rpc.output is not other.rpc.output:
+        raise DescriptorError(
+            f"{alias.path} answers with another message than {alias.of}; give the alias an answer."
+        )
+    return Endpoint(rpc, AliasEndpoint(alias, other), is_change=other.is_change, max_bytes=other.max_bytes)
 
 
 def _method(path: str) -> contract.Rpc:
     try:
         return contract.method(path)
     except LookupError as error:
-        raise ShapeError(f"{error} A brick has a Method for it.") from None
+        raise DescriptorError(f"{error} A service has a Method for it.") from None
 
 
 def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.defaults import Defaults
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ResourceReader, Subject, TransactionReader
-from neocloud.core.seeding import Seeds
 from neocloud.core.service import Authenticator, Authorizer, Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 
@@ -22,8 +22,8 @@ class Runtime:
     """All served kinds by message name."""
     notify: Callable[[], None]
     inventory: Callable[[], Any]
-    seeds: Seeds = field(default_factory=dict)
-    """What bricks put into new resources."""
+    defaults: Defaults = field(default_factory=dict)
+    """What creates default resources in new ones."""
 
     @property
     def store(self) -> Store:

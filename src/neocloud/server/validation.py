@@ -1,6 +1,6 @@
 """Check messages against the contract: its annotations, and the few rules that all resources share.
 
-Pure: sees messages, not the store. What is special to a kind belongs into its brick's rules.
+Pure: sees messages, not the store. What is special to a kind belongs into its service's rules.
 """
 
 import re

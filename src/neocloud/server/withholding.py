@@ -10,20 +10,20 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Kind
-from neocloud.server.inbound import Inbound
+from neocloud.server.request import Request
 from neocloud.server.runtime import Runtime
 
 GET_SECRET = "getSecret"
 
 
-async def withhold_secrets(runtime: Runtime, inbound: Inbound, answer: Any) -> None:
+async def withhold_secrets(runtime: Runtime, request: Request, answer: Any) -> None:
     """Blank, in place, the secrets of every resource in the answer that the caller may not read."""
     may_read: dict[tuple[str, str], bool] = {}
 
     async def ask(kind: Kind, target_id: str) -> bool:
         key = (kind.permission, target_id)
         if key not in may_read:
-            may_read[key] = await may_read_secrets(runtime, inbound, kind, target_id)
+            may_read[key] = await may_read_secrets(runtime, request, kind, target_id)
         return may_read[key]
 
     for resource in list(_resources(answer)):
@@ -38,12 +38,12 @@ async def withhold_secrets(runtime: Runtime, inbound: Inbound, answer: Any) -> N
             contract.clear_secrets(resource)
 
 
-async def may_read_secrets(runtime: Runtime, inbound: Inbound, kind: Kind, target_id: str) -> bool:
+async def may_read_secrets(runtime: Runtime, request: Request, kind: Kind, target_id: str) -> bool:
     """Whether the caller holds the kind's permission for secrets on the resource, or on what it lies in."""
-    if inbound.subject is None or not target_id:
+    if request.subject is None or not target_id:
         return False
     try:
-        await runtime.authorizer.authorize(inbound.subject, f"{kind.permission}.{GET_SECRET}", target_id)
+        await runtime.authorizer.authorize(request.subject, f"{kind.permission}.{GET_SECRET}", target_id)
     except contract.ApiError as denial:
         if denial.code in (contract.Code.PERMISSION_DENIED, contract.Code.NOT_FOUND):
             return False

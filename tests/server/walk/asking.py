@@ -47,16 +47,16 @@ class Table:
     def kind_of(self, path: str) -> Kind | None:
         """What the method's service is about."""
         service = path.partition("/")[0]
-        twins = {twin.path: twin.of for each in self.services for twin in each.twins}
-        wanted = {service, twins.get(path, path).partition("/")[0]}
-        elsewhere = {path: kind for kind in self.kinds for path in kind.elsewhere.values()}
+        aliases = {alias.path: alias.of for each in self.services for alias in each.aliases}
+        wanted = {service, aliases.get(path, path).partition("/")[0]}
+        elsewhere = {path: kind for kind in self.kinds for path in kind.method_overrides.values()}
         return elsewhere.get(path) or next((kind for kind in self.kinds if kind.rpc in wanted), None)
 
     def permission_of(self, path: str) -> str | None:
         """As the tables say; None for methods that ask in their own way."""
         methods = {method.path: method.permission for each in self.services for method in each.methods}
-        twins = {twin.path: twin.of for each in self.services for twin in each.twins}
-        path = twins.get(path, path)
+        aliases = {alias.path: alias.of for each in self.services for alias in each.aliases}
+        path = aliases.get(path, path)
         if path in methods:
             return methods[path]
         kind = self.kind_of(path)

@@ -86,10 +86,10 @@ async def walked_cloud(
     clock = SystemClock()
     settings = Settings(home=home, calls_per_second=calls_per_second, sign_ins_per_second=calls_per_second)
     engine = FakeEngine()
-    parts = app.parts(settings, engine, clock)
+    composition = app.compose(settings, engine, clock)
     inventory = await engine.capabilities()
     store = await open_store(database or ":memory:", b"k" * 32, clock)
-    dependencies = Dependencies(store, clock, engine, settings, parts.provided)
+    dependencies = Dependencies(store, clock, engine, settings, composition.provided)
     register_services(app.SERVICES, dependencies)
     server = ApiServer(
         app.SERVICES,

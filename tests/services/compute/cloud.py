@@ -161,7 +161,7 @@ async def machine_cloud(
         yield Cloud(control_plane, engine, machines, channel, token, settings)
 
 
-def _parts(settings: Settings, engine: FakeEngine) -> running.Parts:
+def _parts(settings: Settings, engine: FakeEngine) -> running.Composition:
     clock = SystemClock()
 
     async def bootstrap(store: Any) -> iam.Bootstrap:
@@ -175,7 +175,7 @@ def _parts(settings: Settings, engine: FakeEngine) -> running.Parts:
         await store.write(seed)
         return first
 
-    return running.Parts(
+    return running.Composition(
         settings=settings,
         engine=engine,
         clock=clock,

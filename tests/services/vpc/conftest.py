@@ -16,8 +16,8 @@ from nebius.sdk import SDK
 
 from neocloud.core import wire
 from neocloud.core.clock import SystemClock
+from neocloud.core.defaults import backfill_defaults
 from neocloud.core.reconcile import Worker
-from neocloud.core.seeding import sow_all
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.engines.fake import FakeEngine
@@ -156,7 +156,7 @@ async def cloud() -> AsyncIterator[Cloud]:
     dependencies = Dependencies(store, clock, engine=engine, settings=None)
     bank = await bootstrap(store, clock, make_key=keys.rsa_key)
     other = await bootstrap(store, clock, tenant_name="other-bank", make_key=keys.other_rsa_key)
-    await sow_all(store, services, clock.now(), None)
+    await backfill_defaults(store, services, clock.now(), None)
     worker = Worker(
         store,
         clock,

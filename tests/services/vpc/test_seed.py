@@ -1,6 +1,6 @@
 """What a project starts with, as clients look for it (VPC-01, api-contract sections 4 and 6.5)."""
 
-from neocloud.core.seeding import sow_all
+from neocloud.core.defaults import backfill_defaults
 from neocloud.services.vpc import SERVICE
 from tests.services.vpc.conftest import Cloud
 
@@ -70,7 +70,7 @@ async def test_what_a_user_deleted_stays_deleted(cloud: Cloud, network_id: str, 
         listed = await cloud.call(f"{kind}Service/List", {"parentId": cloud.bank.project_id})
         assert listed.body.get("items", []) == []
     clock_now = (await cloud.row(cloud.bank.project_id)).created_at  # type: ignore[union-attr]
-    await sow_all(cloud.store, [SERVICE], clock_now, None)
+    await backfill_defaults(cloud.store, [SERVICE], clock_now, None)
     listed = await cloud.call("NetworkService/List", {"parentId": cloud.bank.project_id})
     assert listed.body.get("items", []) == []
     assert await cloud.store.read(lambda tx: list(tx.reservations("vpc/subnet-blocks"))) == ["10.129.0.0/17"]

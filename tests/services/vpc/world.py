@@ -82,7 +82,7 @@ class PlainWorld:
             self.claimed.update(before)
             raise
         self._put(message, found.owner_id(message))
-        for row in found.born_with(message, self):
+        for row in found.companions(message, self):
             self.rows[row.id] = row
         return message
 

@@ -1,7 +1,7 @@
 """Errors as the contract's clients understand them: a code, a message, and ServiceError details.
 
-One function per kind of error fixes its code and its retry advice, so that all bricks answer alike. A message
-says what happened and what to do next, and never holds a secret or a traceback.
+One function per kind of error fixes its code and its retry advice, so that all services answer alike. A
+message says what happened and what to do next, and never holds a secret or a traceback.
 """
 
 import math

@@ -5,16 +5,16 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, wire
+from neocloud.core.defaults import create_defaults
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.reconcile.dependents import enqueue_dependents
-from neocloud.core.seeding import sow
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.server.access import require, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
-from neocloud.server.inbound import Inbound
+from neocloud.server.descriptor import KindDescriptor
+from neocloud.server.request import Request
 from neocloud.server.runtime import Runtime
-from neocloud.server.shape import KindShape
 from neocloud.server.validation import (
     check,
     check_request,
@@ -25,28 +25,28 @@ from neocloud.server.validation import (
 
 
 class Create:
-    def __init__(self, runtime: Runtime, shape: KindShape) -> None:
+    def __init__(self, runtime: Runtime, descriptor: KindDescriptor) -> None:
         self._runtime = runtime
-        self._shape = shape
-        self._kind = shape.kind
+        self._descriptor = descriptor
+        self._kind = descriptor.kind
 
-    async def __call__(self, inbound: Inbound) -> Any:
-        request = inbound.message
-        parent_id = request.metadata.parent_id
+    async def __call__(self, request: Request) -> Any:
+        message = request.message
+        parent_id = message.metadata.parent_id
         if parent_id or not self._kind.parent_kinds:
-            await require(self._runtime, inbound, f"{self._kind.permission}.create", parent_id)
-            await require_references(self._runtime, inbound, parent_id)
-        check(request)
-        refuse_unserved(request, {"metadata", "spec"})
-        self._check_metadata(request.metadata)
-        check_request(self._kind.rules, request)
+            await require(self._runtime, request, f"{self._kind.permission}.create", parent_id)
+            await require_references(self._runtime, request, parent_id)
+        check(message)
+        refuse_unserved(message, {"metadata", "spec"})
+        self._check_metadata(message.metadata)
+        check_request(self._kind.rules, message)
         now = self._runtime.now()
-        draft = self._draft(request, now)
+        draft = self._draft(message, now)
 
         def work(tx: Transaction) -> Change:
             self._check_parent(tx, parent_id)
             resource = wire.resource_message(draft)
-            world = self._runtime.reader(tx, inbound.subject, now)
+            world = self._runtime.reader(tx, request.subject, now)
             violations = list(self._kind.rules.violations(resource, None, world))
             if violations:
                 raise contract.bad_request(violations)
@@ -55,13 +55,17 @@ class Create:
             self._insert(tx, row)
             self._insert_beside(tx, row, resource, world)
             enqueue_dependents(tx, self._runtime.kinds, [row], now)
-            operation = new_operation(inbound, self._kind, row, now, f"{self._shape.word} {row.name}".strip())
+            operation = new_operation(
+                request, self._kind, row, now, f"{self._descriptor.word} {row.name}".strip()
+            )
             return Change(accepted(self._kind, operation, now))
 
-        return await commit(self._runtime, inbound, work)
+        return await commit(self._runtime, request, work)
 
     def _check_metadata(self, metadata: Any) -> None:
-        violations = list(name_violations(self._kind.message, self._shape.behaviors, metadata.name, None))
+        violations = list(
+            name_violations(self._kind.message, self._descriptor.behaviors, metadata.name, None)
+        )
         violations += label_violations(metadata.labels, {})
         if metadata.id:
             violations.append(Violation("metadata.id", "is given by the cloud; leave it empty"))
@@ -72,17 +76,17 @@ class Create:
         if violations:
             raise contract.bad_request(violations)
 
-    def _draft(self, request: Any, now: datetime) -> Resource:
-        status, state = self._shape.new_status()
+    def _draft(self, message: Any, now: datetime) -> Resource:
+        status, state = self._descriptor.new_status()
         row = Resource(
             id=contract.new_id(self._kind.id_prefix),
             kind=self._kind.message,
-            parent_id=request.metadata.parent_id,
-            name=request.metadata.name,
+            parent_id=message.metadata.parent_id,
+            name=message.metadata.name,
             created_at=now,
             updated_at=now,
-            labels=dict(request.metadata.labels),
-            spec=request.spec.SerializeToString(),
+            labels=dict(message.metadata.labels),
+            spec=message.spec.SerializeToString(),
             status=status,
             state=state,
             finalizers=self._kind.finalizers,
@@ -96,8 +100,8 @@ class Create:
         return replace(
             row,
             spec=resource.spec.SerializeToString(),
-            status=resource.status.SerializeToString() if self._shape.has("status") else b"",
-            state=self._shape.state_of(resource),
+            status=resource.status.SerializeToString() if self._descriptor.has("status") else b"",
+            state=self._descriptor.state_of(resource),
         )
 
     def _check_parent(self, tx: Transaction, parent_id: str) -> None:
@@ -117,15 +121,17 @@ class Create:
             )
 
     def _insert_beside(self, tx: Transaction, row: Resource, resource: Any, world: ResourceReader) -> None:
-        """What its rules and other bricks' seeds make together with it."""
-        for born in self._kind.rules.born_with(resource, world):
+        """Insert its companions and the default resources of other services."""
+        for born in self._kind.rules.companions(resource, world):
             tx.insert(born)
-        seeds, settings = self._runtime.seeds, self._runtime.dependencies.settings
-        sow(tx, seeds, row, world.now, settings)
+        defaults, settings = self._runtime.defaults, self._runtime.dependencies.settings
+        create_defaults(tx, defaults, row, world.now, settings)
 
     def _insert(self, tx: Transaction, row: Resource) -> None:
         try:
             tx.insert(row)
         except AlreadyExists:
             other = tx.find(row.kind, row.parent_id, row.name)
-            raise contract.already_exists(self._shape.word, row.name, other.id if other else "") from None
+            raise contract.already_exists(
+                self._descriptor.word, row.name, other.id if other else ""
+            ) from None

@@ -1,4 +1,4 @@
-"""Serve a brick's own method: check the request, ask for the permission, call the handler, record the change.
+"""Serve a service's own method: check request and permission, call the handler, record the change.
 
 The handler writes to the store by itself, so its idempotency key is remembered after it, in a transaction
 of its own; calls with the same key wait for one another meanwhile.
@@ -22,7 +22,7 @@ from neocloud.server.access import (
 )
 from neocloud.server.auditing import note_change
 from neocloud.server.changes import recall, remember
-from neocloud.server.inbound import IDEMPOTENCY_HEADER, Inbound
+from neocloud.server.request import IDEMPOTENCY_HEADER, Request
 from neocloud.server.runtime import Runtime
 from neocloud.server.validation import check
 
@@ -33,53 +33,53 @@ class Custom:
         self._method = method
         self._keys = KeyLocks()
 
-    async def __call__(self, inbound: Inbound) -> Any:
-        target = self._target(inbound)
+    async def __call__(self, request: Request) -> Any:
+        target = self._target(request)
         if self._method.permission:
             if not target:
-                check(inbound.message)
+                check(request.message)
                 raise contract.bad_request([], "The request does not say which resource it is about.")
-            await require(self._runtime, inbound, self._method.permission, target)
+            await require(self._runtime, request, self._method.permission, target)
         else:
-            self._check(inbound)
+            self._check(request)
             if self._method.is_change:
-                refuse_limited(inbound)
-        if inbound.subject is not None:
-            await require_references(self._runtime, inbound, target)
+                refuse_limited(request)
+        if request.subject is not None:
+            await require_references(self._runtime, request, target)
             if self._method.is_change and not self._method.is_ending:
-                await require_acting(self._runtime, inbound, await accounts_of(self._runtime, target))
-        self._check(inbound)
+                await require_acting(self._runtime, request, await accounts_of(self._runtime, target))
+        self._check(request)
         if not self._method.is_change:
-            return await self._handle(inbound)
-        async with self._keys.held(f"{inbound.subject_id} {inbound.headers.get(IDEMPOTENCY_HEADER, '')}"):
-            return await self._change(inbound, target)
+            return await self._handle(request)
+        async with self._keys.held(f"{request.subject_id} {request.headers.get(IDEMPOTENCY_HEADER, '')}"):
+            return await self._change(request, target)
 
-    def _check(self, inbound: Inbound) -> None:
+    def _check(self, request: Request) -> None:
         if self._method.is_checked:
-            check(inbound.message)
+            check(request.message)
 
-    def _target(self, inbound: Inbound) -> str:
+    def _target(self, request: Request) -> str:
         if self._method.target is not None:
-            return self._method.target(inbound.message)
-        return inbound.subject.tenant_id if inbound.subject else ""
+            return self._method.target(request.message)
+        return request.subject.tenant_id if request.subject else ""
 
-    async def _handle(self, inbound: Inbound) -> Any:
-        call = Call(inbound.subject, inbound.request_id, inbound.headers, self._runtime.dependencies)
-        return await self._method.handler(call, inbound.message)
+    async def _handle(self, request: Request) -> Any:
+        call = Call(request.subject, request.request_id, request.headers, self._runtime.dependencies)
+        return await self._method.handler(call, request.message)
 
-    async def _change(self, inbound: Inbound, target: str) -> Any:
-        if IDEMPOTENCY_HEADER in inbound.headers:
-            replayed = await self._runtime.store.read(lambda tx: recall(tx, inbound))
+    async def _change(self, request: Request, target: str) -> Any:
+        if IDEMPOTENCY_HEADER in request.headers:
+            replayed = await self._runtime.store.read(lambda tx: recall(tx, request))
             if replayed is not None:
                 return replayed
-        answer = await self._handle(inbound)
+        answer = await self._handle(request)
         now = self._runtime.now()
 
         def record(tx: Transaction) -> None:
-            note_change(tx, inbound, now, target)
+            note_change(tx, request, now, target)
             # An answer that holds a secret is given once and never kept.
             if contract.redact(answer) == answer:
-                remember(tx, inbound, answer, self._runtime.now())
+                remember(tx, request, answer, self._runtime.now())
 
         await self._runtime.store.write(record)
         self._runtime.notify()

@@ -11,41 +11,41 @@ from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
-from neocloud.server.inbound import Inbound
+from neocloud.server.descriptor import KindDescriptor
+from neocloud.server.request import Request
 from neocloud.server.runtime import Runtime
-from neocloud.server.shape import KindShape
 from neocloud.server.validation import check, check_present, refuse_unserved
 
 _NAMED_CHILDREN = 5
 
 
 class Delete:
-    def __init__(self, runtime: Runtime, shape: KindShape) -> None:
+    def __init__(self, runtime: Runtime, descriptor: KindDescriptor) -> None:
         self._runtime = runtime
-        self._shape = shape
-        self._kind = shape.kind
+        self._descriptor = descriptor
+        self._kind = descriptor.kind
 
-    async def __call__(self, inbound: Inbound) -> Any:
-        request = inbound.message
-        check_present(request, "id")
-        await require(self._runtime, inbound, f"{self._kind.permission}.delete", request.id)
-        check(request)
-        refuse_unserved(request, {"id", "resource_version"})
+    async def __call__(self, request: Request) -> Any:
+        message = request.message
+        check_present(message, "id")
+        await require(self._runtime, request, f"{self._kind.permission}.delete", message.id)
+        check(message)
+        refuse_unserved(message, {"id", "resource_version"})
         now = self._runtime.now()
 
         def work(tx: Transaction) -> Change:
-            row = tx.get(request.id)
+            row = tx.get(message.id)
             if row is None or row.kind != self._kind.message:
-                raise contract.not_found(self._shape.word, request.id)
+                raise contract.not_found(self._descriptor.word, message.id)
             if row.deleted_at is not None:
                 return self._already_asked(tx, row)
-            self._check_version(request, row)
+            self._check_version(message, row)
             self._check_alone(tx, row)
-            world = self._runtime.reader(tx, inbound.subject, now)
+            world = self._runtime.reader(tx, request.subject, now)
             self._kind.rules.check_delete(wire.resource_message(row), world)
-            return self._write(tx, inbound, row, now)
+            return self._write(tx, request, row, now)
 
-        return await commit(self._runtime, inbound, work)
+        return await commit(self._runtime, request, work)
 
     def _already_asked(self, tx: Transaction, row: Resource) -> Change:
         unfinished, _ = tx.list_operations(resource_id=row.id, unfinished=True)
@@ -54,8 +54,8 @@ class Delete:
                 return Change(operation, is_recorded=True)
         raise contract.bad_state(row.id, f"{row.id} is being deleted already.")
 
-    def _check_version(self, request: Any, row: Resource) -> None:
-        wanted = getattr(request, "resource_version", 0)
+    def _check_version(self, message: Any, row: Resource) -> None:
+        wanted = getattr(message, "resource_version", 0)
         if wanted and wanted != row.resource_version:
             raise contract.conflict(
                 row.id,
@@ -70,9 +70,9 @@ class Delete:
             )
         refuse_part(tx, row)
 
-    def _write(self, tx: Transaction, inbound: Inbound, row: Resource, now: datetime) -> Change:
-        title = f"{self._shape.word} {row.name}".strip()
-        operation = new_operation(inbound, self._kind, row, now, title)
+    def _write(self, tx: Transaction, request: Request, row: Resource, now: datetime) -> Change:
+        title = f"{self._descriptor.word} {row.name}".strip()
+        operation = new_operation(request, self._kind, row, now, title)
         if self._kind.is_reconciled:
             operations.abort_unfinished(
                 tx, row.id, now, f"The resource was deleted by operation {operation.id}."

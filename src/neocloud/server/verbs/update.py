@@ -15,10 +15,10 @@ from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, 
 from neocloud.server.access import refuse_part, require, require_acting, require_references
 from neocloud.server.bounds import MAX_REQUEST_BYTES
 from neocloud.server.changes import Change, accepted, commit, new_operation
-from neocloud.server.inbound import RESET_MASK_HEADER, Inbound
+from neocloud.server.descriptor import KindDescriptor
 from neocloud.server.references import acting_prefixes, acts_as, spec_references
+from neocloud.server.request import RESET_MASK_HEADER, Request
 from neocloud.server.runtime import Runtime
-from neocloud.server.shape import KindShape
 from neocloud.server.validation import (
     annotation_violations,
     check_request,
@@ -31,67 +31,67 @@ from neocloud.server.withholding import may_read_secrets
 
 
 class Update:
-    def __init__(self, runtime: Runtime, shape: KindShape) -> None:
+    def __init__(self, runtime: Runtime, descriptor: KindDescriptor) -> None:
         self._runtime = runtime
-        self._shape = shape
-        self._kind = shape.kind
+        self._descriptor = descriptor
+        self._kind = descriptor.kind
 
-    async def __call__(self, inbound: Inbound) -> Any:
-        request = inbound.message
-        resource_id = request.metadata.id
+    async def __call__(self, request: Request) -> Any:
+        message = request.message
+        resource_id = message.metadata.id
         if not resource_id:
             raise contract.bad_field("metadata.id", "is required: the id of the resource to change")
-        await require(self._runtime, inbound, f"{self._kind.permission}.update", resource_id)
-        await require_references(self._runtime, inbound, resource_id, await self._named(resource_id))
-        refuse_unserved(request, {"metadata", "spec", "status"})
-        if request.metadata.resource_version < 0:
+        await require(self._runtime, request, f"{self._kind.permission}.update", resource_id)
+        await require_references(self._runtime, request, resource_id, await self._named(resource_id))
+        refuse_unserved(message, {"metadata", "spec", "status"})
+        if message.metadata.resource_version < 0:
             raise contract.bad_field("metadata.resource_version", "must be the current one, or 0 for any")
-        check_request(self._kind.rules, request)
-        mask = contract.parse_mask(inbound.headers.get(RESET_MASK_HEADER, ""))
-        is_blind = await self._is_blind(inbound, resource_id)
-        allowed = await self._require_acting(inbound, mask, is_blind)
+        check_request(self._kind.rules, message)
+        mask = contract.parse_mask(request.headers.get(RESET_MASK_HEADER, ""))
+        is_blind = await self._is_blind(request, resource_id)
+        allowed = await self._require_acting(request, mask, is_blind)
         now = self._runtime.now()
 
         def work(tx: Transaction) -> Change:
-            row = self._current(tx, request)
+            row = self._current(tx, message)
             old = wire.resource_message(row)
-            new = _merged(old, request, mask, is_blind)
-            self._check(request, new, old)
+            new = _merged(old, message, mask, is_blind)
+            self._check(message, new, old)
             self._kind.rules.defaults(new)
             if not self._acting(new, old) <= allowed:
                 raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Repeat the change.")
-            world = self._runtime.reader(tx, inbound.subject, now)
+            world = self._runtime.reader(tx, request.subject, now)
             violations = [*immutable_violations(new.spec, old.spec, "spec.")]
             violations += self._kind.rules.violations(new, old, world)
             if violations:
                 raise contract.bad_request(violations)
             self._kind.rules.complete(new, old, world)
-            return self._write(tx, inbound, row, new, new.spec != old.spec, now)
+            return self._write(tx, request, row, new, new.spec != old.spec, now)
 
-        return await commit(self._runtime, inbound, work)
+        return await commit(self._runtime, request, work)
 
-    async def _require_acting(self, inbound: Inbound, mask: Any, is_blind: bool) -> frozenset[str]:
+    async def _require_acting(self, request: Request, mask: Any, is_blind: bool) -> frozenset[str]:
         """The accounts as which the resource acts when the update changes what it runs: the caller may act as
         each of them."""
-        request = inbound.message
-        row = await self._runtime.store.read(lambda tx: tx.get(request.metadata.id))
-        if row is None or row.kind != self._kind.message or not self._names_accounts(row, request):
+        message = request.message
+        row = await self._runtime.store.read(lambda tx: tx.get(message.metadata.id))
+        if row is None or row.kind != self._kind.message or not self._names_accounts(row, message):
             return frozenset()
         old = wire.resource_message(row)
-        new = _merged(old, request, mask, is_blind)
+        new = _merged(old, message, mask, is_blind)
         self._kind.rules.defaults(new)
         accounts = self._acting(new, old)
-        await require_acting(self._runtime, inbound, accounts)
+        await require_acting(self._runtime, request, accounts)
         return accounts
 
-    def _names_accounts(self, row: Resource, request: Any) -> bool:
-        if not self._shape.has("spec"):
+    def _names_accounts(self, row: Resource, message: Any) -> bool:
+        if not self._descriptor.has("spec"):
             return False
-        specs = (wire.resource_message(row).spec, request.spec)
+        specs = (wire.resource_message(row).spec, message.spec)
         return any(acts_as(spec, self._acting_prefixes) for spec in specs)
 
     def _acting(self, new: Any, old: Any) -> frozenset[str]:
-        if not self._shape.has("spec") or not self._kind.rules.changes_what_runs(new, old):
+        if not self._descriptor.has("spec") or not self._kind.rules.changes_what_runs(new, old):
             return frozenset()
         return acts_as(old.spec, self._acting_prefixes) | acts_as(new.spec, self._acting_prefixes)
 
@@ -99,27 +99,27 @@ class Update:
     def _acting_prefixes(self) -> frozenset[str]:
         return acting_prefixes(self._runtime.kinds.values())
 
-    async def _is_blind(self, inbound: Inbound, resource_id: str) -> bool:
+    async def _is_blind(self, request: Request, resource_id: str) -> bool:
         """The caller was shown the resource without its secrets, and cannot mean to erase them."""
         if not contract.secret_parts(self._kind.message):
             return False
-        return not await may_read_secrets(self._runtime, inbound, self._kind, resource_id)
+        return not await may_read_secrets(self._runtime, request, self._kind, resource_id)
 
     async def _named(self, resource_id: str) -> frozenset[str]:
         """What the resource names as it is."""
         row = await self._runtime.store.read(lambda tx: tx.get(resource_id))
-        if row is None or row.kind != self._kind.message or not self._shape.has("spec"):
+        if row is None or row.kind != self._kind.message or not self._descriptor.has("spec"):
             return frozenset()
         return frozenset(named for _, named in spec_references(wire.resource_message(row).spec))
 
-    def _current(self, tx: Transaction, request: Any) -> Resource:
-        row = tx.get(request.metadata.id)
+    def _current(self, tx: Transaction, message: Any) -> Resource:
+        row = tx.get(message.metadata.id)
         if row is None or row.kind != self._kind.message:
-            raise contract.not_found(self._shape.word, request.metadata.id)
+            raise contract.not_found(self._descriptor.word, message.metadata.id)
         if row.deleted_at is not None:
             raise contract.bad_state(row.id, f"{row.id} is being deleted and cannot be changed any more.")
         refuse_part(tx, row)
-        wanted = request.metadata.resource_version
+        wanted = message.metadata.resource_version
         if wanted and wanted != row.resource_version:
             raise contract.conflict(
                 row.id,
@@ -128,13 +128,13 @@ class Update:
             )
         return row
 
-    def _check(self, request: Any, new: Any, old: Any) -> None:
-        whole = type(request)()
+    def _check(self, message: Any, new: Any, old: Any) -> None:
+        whole = type(message)()
         whole.metadata.CopyFrom(new.metadata)
         whole.spec.CopyFrom(new.spec)
         violations = annotation_violations(whole)
         violations += name_violations(
-            self._kind.message, self._shape.behaviors, new.metadata.name, old.metadata.name
+            self._kind.message, self._descriptor.behaviors, new.metadata.name, old.metadata.name
         )
         violations += label_violations(new.metadata.labels, old.metadata.labels)
         size = new.spec.ByteSize()
@@ -148,7 +148,7 @@ class Update:
             raise contract.bad_request(violations)
 
     def _write(
-        self, tx: Transaction, inbound: Inbound, row: Resource, new: Any, is_new_spec: bool, now: datetime
+        self, tx: Transaction, request: Request, row: Resource, new: Any, is_new_spec: bool, now: datetime
     ) -> Change:
         changed = replace(
             row,
@@ -159,16 +159,18 @@ class Update:
         )
         if is_new_spec:
             changed = replace(changed, spec=new.spec.SerializeToString())
-        if not self._kind.is_reconciled and self._shape.has("status"):
-            changed = replace(changed, status=new.status.SerializeToString(), state=self._shape.state_of(new))
-        title = f"{self._shape.word} {changed.name}".strip()
-        operation = new_operation(inbound, self._kind, changed, now, title)
+        if not self._kind.is_reconciled and self._descriptor.has("status"):
+            changed = replace(
+                changed, status=new.status.SerializeToString(), state=self._descriptor.state_of(new)
+            )
+        title = f"{self._descriptor.word} {changed.name}".strip()
+        operation = new_operation(request, self._kind, changed, now, title)
         if is_new_spec:
             self._make_way(tx, operation)
         try:
             tx.update(changed, expected_version=row.resource_version)
         except AlreadyExists:
-            raise contract.already_exists(self._shape.word, changed.name) from None
+            raise contract.already_exists(self._descriptor.word, changed.name) from None
         enqueue_dependents(tx, self._runtime.kinds, [row, changed], now)
         is_true_already = not is_new_spec and row.observed_version >= row.resource_version
         return Change(
@@ -195,11 +197,11 @@ class Update:
             )
 
 
-def _merged(old: Any, request: Any, mask: Any, is_blind: bool) -> Any:
+def _merged(old: Any, message: Any, mask: Any, is_blind: bool) -> Any:
     """The resource as the request would have it. Of who is blind, blank secrets mean those that are there."""
-    if is_blind and request.HasField("spec"):
-        whole = type(request)()
-        whole.CopyFrom(request)
+    if is_blind and message.HasField("spec"):
+        whole = type(message)()
+        whole.CopyFrom(message)
         contract.keep_secrets(whole.spec, old.spec)
-        request = whole
-    return contract.merge_update(old, request, mask)
+        message = whole
+    return contract.merge_update(old, message, mask)

@@ -8,7 +8,7 @@ from neocloud.services.iam.access.issuing import token_issuer
 from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PasswordChecker
 from neocloud.services.iam.access.tenant_rights import tenant_rights
-from neocloud.services.iam.api import METHODS, TWINS, people
+from neocloud.services.iam.api import ALIASES, METHODS, people
 from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
 from neocloud.services.iam.kinds import KINDS
 from neocloud.services.iam.people_kinds import PEOPLE_KINDS
@@ -27,7 +27,7 @@ SERVICE = Service(
     name="iam",
     kinds=(*KINDS, *PEOPLE_KINDS),
     methods=(*METHODS, *people.METHODS),
-    twins=TWINS,
+    aliases=ALIASES,
     provides={
         PasswordChecker: lambda dependencies: PasswordChecker(),
         Issuers: _issuers,

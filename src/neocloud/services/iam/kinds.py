@@ -17,7 +17,7 @@ KINDS = (
         verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
         rules=ProjectRules(),
         initial_state=iam.State.ACTIVE,
-        elsewhere={"Delete": "nebius.iam.v2.ProjectService/Delete"},
+        method_overrides={"Delete": "nebius.iam.v2.ProjectService/Delete"},
     ),
     Kind(
         message=iam.SERVICE_ACCOUNT,

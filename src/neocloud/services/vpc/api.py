@@ -6,10 +6,10 @@ from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.kind import View
-from neocloud.core.service import Call, Method, Twin
+from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.services.vpc import resources as vpc
-from neocloud.services.vpc.seed import make_network
+from neocloud.services.vpc.defaults import make_network
 from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
 
 _API = "nebius.vpc.v1"
@@ -167,7 +167,7 @@ METHODS = (
 )
 
 
-def _aggregated(service: str) -> Twin:
+def _aggregated(service: str) -> MethodAlias:
     """Over all regions; a cloud on one machine has one."""
     plain = f"{_API}.{service}/List"
     request_class = contract.method(plain).input
@@ -177,10 +177,10 @@ def _aggregated(service: str) -> Twin:
             parent_id=aggregated.parent_id, page_size=aggregated.page_size, page_token=aggregated.page_token
         )
 
-    return Twin(f"{_API}.{service}/ListAggregated", plain, request)
+    return MethodAlias(f"{_API}.{service}/ListAggregated", plain, request)
 
 
-TWINS = tuple(
+ALIASES = tuple(
     _aggregated(service)
     for service in (
         "NetworkService",

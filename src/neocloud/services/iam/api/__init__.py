@@ -30,4 +30,4 @@ METHODS = (
     *roles.METHODS,
 )
 
-TWINS = (*containers.TWINS, *access_keys.TWINS)
+ALIASES = (*containers.ALIASES, *access_keys.ALIASES)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Call, Method, Twin
+from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.access.access_keys import ensure_secret, show_secret_once
 from neocloud.services.iam.access.authorize import refused
@@ -115,25 +115,29 @@ METHODS = (
 _V1_KEY = _same("nebius.iam.v1.AccessKey")
 _V1_LIST = _same("nebius.iam.v1.ListAccessKeysResponse")
 
-TWINS = (
-    Twin(f"{V1}/Create", f"{V2}/Create", _same("nebius.iam.v2.CreateAccessKeyRequest")),
-    Twin(f"{V1}/Update", f"{V2}/Update", _same("nebius.iam.v2.UpdateAccessKeyRequest")),
-    Twin(f"{V1}/GetById", f"{V2}/Get", _same("nebius.iam.v2.GetAccessKeyRequest"), _V1_KEY),
-    Twin(f"{V1}/GetByAwsId", f"{V2}/Get", _by_aws_id("nebius.iam.v2.GetAccessKeyRequest"), _V1_KEY),
-    Twin(f"{V1}/List", f"{V2}/List", _same("nebius.iam.v2.ListAccessKeysRequest"), _V1_LIST),
-    Twin(
+ALIASES = (
+    MethodAlias(f"{V1}/Create", f"{V2}/Create", _same("nebius.iam.v2.CreateAccessKeyRequest")),
+    MethodAlias(f"{V1}/Update", f"{V2}/Update", _same("nebius.iam.v2.UpdateAccessKeyRequest")),
+    MethodAlias(f"{V1}/GetById", f"{V2}/Get", _same("nebius.iam.v2.GetAccessKeyRequest"), _V1_KEY),
+    MethodAlias(f"{V1}/GetByAwsId", f"{V2}/Get", _by_aws_id("nebius.iam.v2.GetAccessKeyRequest"), _V1_KEY),
+    MethodAlias(f"{V1}/List", f"{V2}/List", _same("nebius.iam.v2.ListAccessKeysRequest"), _V1_LIST),
+    MethodAlias(
         f"{V1}/ListByAccount",
         f"{V2}/ListByAccount",
         _same("nebius.iam.v2.ListAccessKeysByAccountRequest"),
         _V1_LIST,
     ),
-    Twin(f"{V1}/Activate", f"{V2}/Activate", _identified("nebius.iam.v2.ActivateAccessKeyRequest")),
-    Twin(f"{V1}/Deactivate", f"{V2}/Deactivate", _identified("nebius.iam.v2.DeactivateAccessKeyRequest")),
-    Twin(f"{V1}/Delete", f"{V2}/Delete", _identified("nebius.iam.v2.DeleteAccessKeyRequest")),
-    Twin(f"{V2}/GetByAwsId", f"{V2}/Get", _by_aws_id("nebius.iam.v2.GetAccessKeyRequest")),
-    Twin(f"{V2}/DeleteByAwsId", f"{V2}/Delete", _by_aws_id("nebius.iam.v2.DeleteAccessKeyRequest")),
-    Twin(f"{V2}/ActivateByAwsId", f"{V2}/Activate", _by_aws_id("nebius.iam.v2.ActivateAccessKeyRequest")),
-    Twin(
+    MethodAlias(f"{V1}/Activate", f"{V2}/Activate", _identified("nebius.iam.v2.ActivateAccessKeyRequest")),
+    MethodAlias(
+        f"{V1}/Deactivate", f"{V2}/Deactivate", _identified("nebius.iam.v2.DeactivateAccessKeyRequest")
+    ),
+    MethodAlias(f"{V1}/Delete", f"{V2}/Delete", _identified("nebius.iam.v2.DeleteAccessKeyRequest")),
+    MethodAlias(f"{V2}/GetByAwsId", f"{V2}/Get", _by_aws_id("nebius.iam.v2.GetAccessKeyRequest")),
+    MethodAlias(f"{V2}/DeleteByAwsId", f"{V2}/Delete", _by_aws_id("nebius.iam.v2.DeleteAccessKeyRequest")),
+    MethodAlias(
+        f"{V2}/ActivateByAwsId", f"{V2}/Activate", _by_aws_id("nebius.iam.v2.ActivateAccessKeyRequest")
+    ),
+    MethodAlias(
         f"{V2}/DeactivateByAwsId", f"{V2}/Deactivate", _by_aws_id("nebius.iam.v2.DeactivateAccessKeyRequest")
     ),
 )

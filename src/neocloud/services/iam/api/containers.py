@@ -10,7 +10,7 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Method, Twin
+from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.resources import Project, Tenant, is_tenant
@@ -114,8 +114,10 @@ def _project_list(answer: Any) -> Any:
     return ListProjectsResponse(items=items, next_page_token=answer.next_page_token)
 
 
-def _twin(verb: str, request: str, answer: Callable[[Any], Any] | None = None) -> Twin:
-    return Twin(f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _as_v1(f"nebius.iam.v1.{request}"), answer)
+def _alias(verb: str, request: str, answer: Callable[[Any], Any] | None = None) -> MethodAlias:
+    return MethodAlias(
+        f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _as_v1(f"nebius.iam.v1.{request}"), answer
+    )
 
 
 METHODS = (
@@ -132,10 +134,10 @@ METHODS = (
     ),
 )
 
-TWINS = (
-    _twin("Create", "CreateProjectRequest"),
-    _twin("Get", "GetProjectRequest", project_message),
-    _twin("GetByName", "GetProjectByNameRequest", project_message),
-    _twin("List", "ListProjectsRequest", _project_list),
-    _twin("Update", "UpdateProjectRequest"),
+ALIASES = (
+    _alias("Create", "CreateProjectRequest"),
+    _alias("Get", "GetProjectRequest", project_message),
+    _alias("GetByName", "GetProjectByNameRequest", project_message),
+    _alias("List", "ListProjectsRequest", _project_list),
+    _alias("Update", "UpdateProjectRequest"),
 )

@@ -71,7 +71,7 @@ class NetworkRules(Rules):
             new.spec.ipv4_private_pools.pools.add(id=pool_id)
             world.reserve(FIRST_POOL_BLOCKS, str(_free_block(world)), pool_id)
 
-    def born_with(self, resource: Any, world: ResourceReader) -> Iterable[Resource]:
+    def companions(self, resource: Any, world: ResourceReader) -> Iterable[Resource]:
         return network_parts(resource, _chosen_block(resource, world), world.now)
 
     def check_delete(self, resource: Any, world: ResourceReader) -> None:

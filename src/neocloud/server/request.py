@@ -1,4 +1,4 @@
-"""A request on its way through the server, and the way out that answers it."""
+"""A decoded request, and the endpoint that serves it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ SOURCE_HEADER = ":source"
 
 
 @dataclass(frozen=True)
-class Inbound:
+class Request:
     """One decoded request with everything known about its caller. Header names are lower-case."""
 
     rpc: Rpc
@@ -25,14 +25,14 @@ class Inbound:
     headers: Mapping[str, str]
     request_id: str
     subject: Subject | None = None
-    asked: Any = None
-    """What the caller sent, where a twin serves it with another message."""
+    original_message: Any = None
+    """What the caller sent, where another method serves it with another message."""
     notes: set[str] = field(default_factory=set, compare=False)
-    """What was written down of it already."""
+    """What has been recorded of it already."""
 
     @property
     def original(self) -> Any:
-        return self.message if self.asked is None else self.asked
+        return self.message if self.original_message is None else self.original_message
 
     @cached_property
     def redacted(self) -> bytes:
@@ -44,7 +44,7 @@ class Inbound:
         return self.subject.id if self.subject else ""
 
 
-Serve = Callable[[Inbound], Awaitable[Any]]
+Serve = Callable[[Request], Awaitable[Any]]
 
 
 @dataclass(frozen=True)

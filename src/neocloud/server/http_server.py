@@ -18,9 +18,9 @@ from neocloud import __version__
 from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.server.bounds import check_size, check_tree
-from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.oauth import TOKEN_EXCHANGE_PATH, TokenExchangeForm
 from neocloud.server.pipeline import Answer, Pipeline
+from neocloud.server.request import SOURCE_HEADER
 
 HTTP_STATUS: Mapping[contract.Code, int] = {
     contract.Code.CANCELLED: 499,

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from neocloud.server.inbound import SOURCE_HEADER
 from neocloud.server.pipeline import Answer, Pipeline
+from neocloud.server.request import SOURCE_HEADER
 
 MAX_CONCURRENT_CALLS = 4096
 """Being served at once, from all callers; more are refused with RESOURCE_EXHAUSTED."""

@@ -21,8 +21,8 @@ DEFAULT_PUBLIC_RANGE = "198.18.0.0/16"
 addresses are reachable from the host and collide with nothing."""
 
 
-def seed_project(tx: Transaction, project: Resource, now: datetime, settings: Any) -> None:
-    """A `core.service.Seed` of iam's containers; those without a parent are tenants and get nothing."""
+def create_project_defaults(tx: Transaction, project: Resource, now: datetime, settings: Any) -> None:
+    """Create the default network of a project. A container without a parent is a tenant and gets nothing."""
     if not project.parent_id or tx.find(vpc.NETWORK, project.id, NETWORK_NAME) is not None:
         return
     public_range = getattr(settings, "public_pool", "") or DEFAULT_PUBLIC_RANGE
@@ -43,7 +43,7 @@ def make_network(
     NetworkRules().complete(network, None, world)
     row = replace(row_of(network, project_id, name, now), finalizers=(FINALIZER,), labels=labels or {})
     tx.insert(row)
-    for born in NetworkRules().born_with(network, world):
+    for born in NetworkRules().companions(network, world):
         tx.insert(born)
     tx.insert(_subnet(network, world))
     return row

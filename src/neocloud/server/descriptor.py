@@ -13,12 +13,12 @@ from neocloud.core.kind import Kind
 from neocloud.server.validation import NAMED_BY_RULES
 
 
-class ShapeError(Exception):
-    """A brick's table does not fit the contract; a mistake in the brick, told at start."""
+class DescriptorError(Exception):
+    """A service's table does not fit the contract; a mistake in the service, told at start."""
 
 
 @dataclass(frozen=True)
-class KindShape:
+class KindDescriptor:
     kind: Kind
     resource: Any
     """The resource's message class."""
@@ -53,21 +53,21 @@ class KindShape:
         for field in rpc.output.DESCRIPTOR.fields:
             if field.is_repeated and field.message_type is not None and field.message_type.full_name == name:
                 return field.name
-        raise ShapeError(f"{rpc.path} does not answer with {name}; give the brick a Method for it.")
+        raise DescriptorError(f"{rpc.path} does not answer with {name}; give the service a Method for it.")
 
     def has(self, field: str) -> bool:
         return field in self.resource.DESCRIPTOR.fields_by_name
 
 
-def shape_of(kind: Kind) -> KindShape:
+def descriptor_of(kind: Kind) -> KindDescriptor:
     resource = contract.message(kind.message)
     if "metadata" not in resource.DESCRIPTOR.fields_by_name:
-        raise ShapeError(f"{kind.message} has no metadata; serve it with Methods instead of a Kind.")
+        raise DescriptorError(f"{kind.message} has no metadata; serve it with Methods instead of a Kind.")
     rpcs = contract.services().get(kind.rpc)
     if rpcs is None:
-        raise ShapeError(f"The contract has no service {kind.rpc}, named by kind {kind.message}.")
+        raise DescriptorError(f"The contract has no service {kind.rpc}, named by kind {kind.message}.")
     _check_states(kind, resource)
-    return KindShape(
+    return KindDescriptor(
         kind=kind,
         resource=resource,
         word=re.sub(r"(?<=[a-z])(?=[A-Z])", " ", resource.DESCRIPTOR.name).lower(),
@@ -79,10 +79,10 @@ def shape_of(kind: Kind) -> KindShape:
 
 
 def require_operation_answer(rpc: contract.Rpc) -> None:
-    """Raises ShapeError when a changing method answers with something else than an Operation."""
+    """Raises DescriptorError when a changing method answers with something else than an Operation."""
     output = rpc.output.DESCRIPTOR.full_name
     if output not in ("nebius.common.v1.Operation", "nebius.common.v1alpha1.Operation"):
-        raise ShapeError(f"{rpc.path} answers with {output}; give the brick a Method for it.")
+        raise DescriptorError(f"{rpc.path} answers with {output}; give the service a Method for it.")
 
 
 def _check_states(kind: Kind, resource: Any) -> None:
@@ -93,4 +93,4 @@ def _check_states(kind: Kind, resource: Any) -> None:
     needed = {kind.initial_state} | ({kind.deleting_state} if kind.is_reconciled else set())
     missing = sorted(needed - set(state.enum_type.values_by_name) - {""})
     if missing:
-        raise ShapeError(f"{kind.message} has no state {', '.join(missing)} in its status.")
+        raise DescriptorError(f"{kind.message} has no state {', '.join(missing)} in its status.")
