@@ -6,7 +6,7 @@ import pytest
 from neocloud.core.reconcile import Worker
 from neocloud.core.store import open_store
 from neocloud.testing.clock import FakeClock
-from tests.core.reconcile.office import Cloud, Office, Requests
+from tests.core.reconcile.toy_reconcilers import Cloud, Office, Requests
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from neocloud.core.reconcile import Worker
 from neocloud.core.store import Store
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.crash import Crashed, Fragile, Fuse, crash_everywhere
-from tests.core.reconcile.office import Cloud
+from tests.core.reconcile.toy_reconcilers import Cloud
 
 ID = "slurmcluster-bank"
 

@@ -9,7 +9,7 @@ import pytest
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import Store, open_store
-from tests.core.reconcile.office import Cloud, Office, Requests
+from tests.core.reconcile.toy_reconcilers import Cloud, Office, Requests
 
 _DEADLINE_SECONDS = 30
 

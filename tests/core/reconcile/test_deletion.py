@@ -5,7 +5,7 @@ from dataclasses import replace
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store import Resource
-from tests.core.reconcile.office import FILESYSTEM, PROJECT, Cloud
+from tests.core.reconcile.toy_reconcilers import FILESYSTEM, PROJECT, Cloud
 
 ID = "slurmcluster-bank"
 

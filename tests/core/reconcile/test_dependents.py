@@ -14,7 +14,14 @@ from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.store import Resource, Transaction
-from tests.core.reconcile.office import CLUSTER, FILESYSTEM, KINDS, PROJECT, Cloud, FilesystemReconciler
+from tests.core.reconcile.toy_reconcilers import (
+    CLUSTER,
+    FILESYSTEM,
+    KINDS,
+    PROJECT,
+    Cloud,
+    FilesystemReconciler,
+)
 
 MAKER, WATCHER = "slurmcluster-maker", "slurmcluster-watcher"
 LABEL = "wakes"

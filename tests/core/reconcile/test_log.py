@@ -7,8 +7,8 @@ import pytest
 from neocloud.core import contract
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Failed
-from tests.core.reconcile.office import Cloud
 from tests.core.reconcile.test_worker import ID, ready
+from tests.core.reconcile.toy_reconcilers import Cloud
 
 LOGGER = "neocloud.core.reconcile.run"
 

@@ -10,7 +10,7 @@ import pytest
 from neocloud.core.clock import SystemClock
 from neocloud.core.reconcile.context import RunContext, WorkerContext
 from neocloud.core.store import Resource, Store, Transaction, open_store
-from tests.core.reconcile.office import CLUSTER, PROJECT
+from tests.core.reconcile.toy_reconcilers import CLUSTER, PROJECT
 
 NAMESPACE, OTHER_NAMESPACE = "ports", "other-ports"
 ME = "slurmcluster-me"

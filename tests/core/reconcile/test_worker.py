@@ -9,7 +9,7 @@ from neocloud.core import contract, wire
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store import StoreError
-from tests.core.reconcile.office import FILESYSTEM, PROJECT, Cloud, Requests
+from tests.core.reconcile.toy_reconcilers import FILESYSTEM, PROJECT, Cloud, Requests
 
 ID = "slurmcluster-bank"
 

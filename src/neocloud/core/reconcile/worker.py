@@ -1,7 +1,7 @@
 """The worker: leases what is due and reconciles it, several resources at a time.
 
 The queue is in the store, so a killed worker loses nothing: its leases expire, or the next worker takes them
-over. In memory are only the tasks that run and the ids that were enqueued since the last look at the queue.
+over. In memory are only the tasks that run and the ids that were enqueued since the queue was last read.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A job from wish to fact: its program runs to its end, and again when it failed and attempts are left.
+"""A job: its program runs to its end, and again when it failed and attempts are left.
 
 How it ended is written into the record before the pod goes, so that no kill of the server loses it.
 """
@@ -29,7 +29,7 @@ class JobReconciler(WorkloadReconciler):
             return scope
         pod = scope.current_pod
         if pod is not None and pod.phase in _OVER and _was_stopped(scope):
-            await self._stop(scope)  # it ended with the cloud: this attempt begins anew
+            await self._stop(scope)  # it ended with the cloud: this attempt is restarted
         elif pod is not None and pod.phase in _OVER:
             await self._note_end(scope, pod)
         elif _is_late(scope):
@@ -143,6 +143,6 @@ def _resync(scope: WorkloadScope, state: JobState) -> float | None:
     if not scope.should_run and scope.record.outcome and scope.pod is None:
         return None
     if scope.current_pod is not None and scope.current_pod.phase in _OVER:
-        return 0.0  # the next pass begins with its end
+        return 0.0  # the next run begins with its end
     rest = _rest_seconds(scope)
     return RESYNC_SECONDS if rest is None else max(0.0, min(rest, RESYNC_SECONDS))

@@ -37,8 +37,8 @@ PRIORITY = 500
 _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
 
 
-async def find_interface(scope: WorkloadScope) -> None:
-    """Set the scope's interface. Raises RetryLater until all addresses are there."""
+async def find_interface(scope: WorkloadScope) -> InterfaceView:
+    """Find the interface and set it in the scope. Raises RetryLater until all addresses are there."""
     subnet_id = scope.spec.subnet_id
     subnet = await scope.context.get(subnet_id)
     if subnet is None:
@@ -62,6 +62,7 @@ async def find_interface(scope: WorkloadScope) -> None:
         security_groups=(group.id,),
         public_address=address_of(public) if public else "",
     )
+    return scope.interface
 
 
 async def find_filesystems(scope: WorkloadScope) -> None:

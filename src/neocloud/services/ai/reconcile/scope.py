@@ -1,4 +1,4 @@
-"""What one pass over an endpoint or a job knows."""
+"""What one run over an endpoint or a job knows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ class WorkloadScope:
     record: Record
     observation: Observation
     interface: InterfaceView | None = None
-    """Found in this pass, like what follows."""
+    """Found by a step, like the mounts."""
     mounts: tuple[MountView, ...] = ()
 
     @property

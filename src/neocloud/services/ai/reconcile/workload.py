@@ -16,7 +16,7 @@ from neocloud.engines.calls import engine_call
 from neocloud.services.ai.reconcile.place import find_filesystems, find_interface
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.record import Record, read_record, write_record
-from neocloud.services.ai.render import WorkloadView, workload_objects
+from neocloud.services.ai.render import InterfaceView, WorkloadView, workload_objects
 from neocloud.services.ai.resources import POD, Reason, namespace
 from neocloud.services.ai.rules.container import is_udp, words
 from neocloud.services.compute.resources import preset
@@ -56,7 +56,7 @@ class WorkloadReconciler:
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:
             await self._stop(scope)  # of an earlier attempt
-        objects = workload_objects(self._view(scope))
+        objects = workload_objects(self._view(scope, scope.interface or await find_interface(scope)))
         await engine_call(self._engine.apply(objects), failures={PathRefused: Reason.PATH_REFUSED})
         scope.observation = await self._engine.observe(namespace(scope.id))
 
@@ -92,8 +92,7 @@ class WorkloadReconciler:
 
         scope.record = await self._store.write(work)
 
-    def _view(self, scope: WorkloadScope) -> WorkloadView:
-        assert scope.interface is not None, "a step before this one set it"
+    def _view(self, scope: WorkloadScope, interface: InterfaceView) -> WorkloadView:
         spec = scope.spec
         shape = preset(spec.platform, spec.preset)
         return WorkloadView(
@@ -107,7 +106,7 @@ class WorkloadReconciler:
             ports=[(port.container_port, "UDP" if is_udp(port) else "TCP") for port in spec.ports],
             files=[(file.container_path, file.content) for file in spec.injected_files],
             mounts=scope.mounts,
-            interface=scope.interface,
+            interface=interface,
             vcpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             gpus=shape.gpus,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Engine, KubernetesObject, PodPhase, Reference
@@ -39,6 +39,7 @@ RESTART_POLICIES = ("OnFailure", "Never", "Always")
 
 class InstanceReconciler:
     kind = INSTANCE
+    status = staticmethod(machine_status)
 
     def __init__(
         self,
@@ -95,9 +96,6 @@ class InstanceReconciler:
             Step("Stop the machine", self._stop),
             Step("Remove its namespace", self._remove_namespace),
         )
-
-    def status(self, scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
-        return machine_status(scope, result)
 
     async def _start(self, scope: MachineScope) -> None:
         pod = scope.pod

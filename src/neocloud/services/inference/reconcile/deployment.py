@@ -1,6 +1,6 @@
-"""A deployment from wish to fact: how many replicas, a place for each, engines that answer, their adapters.
+"""A deployment: how many replicas, a place for each, engines that answer, their adapters.
 
-An engine that ended is started anew after a pause that grows; a deployment whose engines never answer is
+An engine that ended is restarted after a pause that grows; a deployment whose engines never answer is
 ERROR with their own last words, and is tried again all the same.
 """
 
@@ -16,7 +16,6 @@ from neocloud.core.reconcile.reconciler import (
     POLL_SECONDS,
     Context,
     Failed,
-    ReconcileResult,
     RetryLater,
     Step,
 )
@@ -55,6 +54,7 @@ LOG_LINES = 60
 
 class DeploymentReconciler:
     kind = DEPLOYMENT
+    status = staticmethod(deployment_status)
 
     def __init__(
         self,
@@ -107,9 +107,6 @@ class DeploymentReconciler:
 
     def delete_steps(self, scope: Scope) -> Sequence[Step]:
         return (Step("Stop replicas", self._clear), Step("Delete its adapters", self._delete_adapters))
-
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        return deployment_status(scope, result)
 
     def _placement(self, scope: Scope) -> Placement:
         return self._placements[bool(scope.spec.slurm_cluster_id)]
@@ -190,13 +187,13 @@ class DeploymentReconciler:
         for name, record in scope.records.items():
             is_lost = record.HasField("started_at") and name not in scope.seen
             if is_lost and not record.HasField("next_try_at"):
-                _begin_anew(record, "it was gone, and is started anew")
+                _restart(record, "it was gone and is restarted")
 
     async def _note_ending(self, scope: Scope, placement: Placement, seen: Seen) -> None:
         record = scope.record(seen.name)
         ending = explain(seen.message, await placement.log(scope.id, seen.name, LOG_LINES))
         record.failures = 0 if record.state == Replica.READY else record.failures + 1
-        _begin_anew(record, ending.text)
+        _restart(record, ending.text)
         record.next_try_at.FromDatetime(scope.context.now + pause(record.failures))
         await placement.stop(scope, [seen.name])
         scope.seen = {name: each for name, each in scope.seen.items() if name != seen.name}
@@ -315,7 +312,7 @@ class DeploymentReconciler:
             folder.rmdir()
 
 
-def _begin_anew(record: Any, message: str) -> None:
+def _restart(record: Any, message: str) -> None:
     record.restarts += 1
     record.state, record.message, record.address = Replica.PENDING, message, ""
     record.ClearField("started_at")

@@ -1,4 +1,4 @@
-"""A deployment's status, computed once at the end of every pass from what the pass saw. Pure."""
+"""A deployment's status, computed once at the end of every run from what the run saw. Pure."""
 
 from typing import Any
 

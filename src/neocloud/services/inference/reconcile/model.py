@@ -1,4 +1,4 @@
-"""A model from wish to fact: fetch its weights, look at them, say what they are. On deletion a copy goes too.
+"""A model: fetch its weights, inspect them, report what they are. Deletion removes a fetched copy too.
 
 What has been looked at once is not looked at again: sources do not change. A folder that was bad is looked at
 from time to time, since somebody may mend it.
@@ -50,7 +50,7 @@ class ModelScope:
     model: Any
     users: dict[str, str] = field(default_factory=dict)
     """Ids of those that need it, with their kinds."""
-    facts: Any = None
+    observed: Any = None
     """A ModelStatus; None until its folder was read."""
 
     @property
@@ -93,7 +93,7 @@ class ModelReconciler:
 
     def status(self, scope: ModelScope, result: ReconcileResult) -> ReconcileResult:
         status = ModelStatus()
-        status.CopyFrom(scope.facts or scope.model.status)
+        status.CopyFrom(scope.observed or scope.model.status)
         state = _state(scope, result)
         status.state = StateEnum.Value(state)
         status.reconciling = not result.is_done
@@ -129,7 +129,7 @@ class ModelReconciler:
         folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)
         base_folder = await self._base_folder(scope)
         try:
-            scope.facts = await self._reader.read(folder, base_folder)
+            scope.observed = await self._reader.read(folder, base_folder)
         except BadWeights as error:
             reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
             raise Failed(reason, f"{error}.") from error

@@ -1,6 +1,6 @@
-"""What one pass over a deployment knows: the wish, its model and adapters, and what was decided so far.
+"""What one run over a deployment knows: the spec, its model and adapters, and what was decided so far.
 
-Built new in every pass, so that no step acts on what an earlier pass believed; what must outlive a pass
+Built in every run, so that no step acts on what an earlier run believed; what must outlive a run
 (failures, when to try again) is in the status.
 """
 

@@ -1,18 +1,18 @@
-"""A Slurm cluster from wish to fact: shared root, pods, nodes in Slurm, and back.
+"""A Slurm cluster: shared root, pods, nodes in Slurm, and their removal.
 
-The order matters in one place: what was lost is told to Slurm before pods are made anew, so that jobs are
-requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
+The order matters in one place: lost workers are reported to Slurm before their pods are made again, so that
+jobs are requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
 """
 
 import asyncio
-import functools
 import shutil
 import socket
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
 from neocloud.services.compute.resources import (
@@ -29,10 +29,12 @@ from neocloud.services.slurm.reconcile.filesystems import find_filesystems
 from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.reconcile.status import cluster_status
-from neocloud.services.slurm.reconcile.subnet import find_interfaces, give_back_addresses
+from neocloud.services.slurm.reconcile.subnet import find_interfaces, release_addresses
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
+    LOGIN_POD,
+    ClusterView,
     configuration_version,
     namespace,
     render,
@@ -40,11 +42,12 @@ from neocloud.services.slurm.render import (
 from neocloud.services.slurm.resources import CLUSTER, SHARED_ROOT_IMAGE, shown_folder
 
 LOGIN_PORT = "login.port"
-"""Stored beside the secrets: the port chosen for a cluster whose spec leaves it open."""
+"""Name of the secret that holds the port chosen for a cluster whose spec leaves it open."""
 
 
 class ClusterReconciler:
     kind = CLUSTER
+    status = staticmethod(cluster_status)
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class ClusterReconciler:
     def of(cls, dependencies: Dependencies) -> "ClusterReconciler":
         access = SlurmAccess.of(dependencies)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
-        image = functools.cache(dependencies.settings.slurm_image)
+        image = cache(dependencies.settings.slurm_image)
         ports = dependencies.provided.get(LoginPorts)
         return cls(dependencies.engine, access, image, dependencies.settings.home, ports)
 
@@ -78,12 +81,12 @@ class ClusterReconciler:
             Step("Find filesystems", find_filesystems),
             Step("Find addresses", find_interfaces),
             Step("Start the pods", self._start_pods),
-            Step("Wait for accounting", self._wait_for_accounting),
+            Step("Wait for accounting", partial(_require_ready, ACCOUNTING_POD)),
             Step("Wait for the controller", self._wait_for_controller),
             Step("Load the configuration", self._load_configuration),
-            Step("Wait for the login node", self._wait_for_login),
+            Step("Wait for the login node", partial(_require_ready, LOGIN_POD)),
             Step("Retire surplus workers", self._retire_workers),
-            Step("Give back addresses", give_back_addresses),
+            Step("Release addresses", release_addresses),
             Step("Wait for the workers", self._wait_for_workers),
             Step("Restart requeued jobs", self._restart_requeued_jobs),
         )
@@ -95,9 +98,6 @@ class ClusterReconciler:
             Step("Remove the network", self._remove_namespace),
         )
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        return cluster_status(scope, result)
-
     async def _report_lost_workers(self, scope: Scope) -> None:
         lost = scope.lost_workers()
         if not lost:
@@ -107,8 +107,8 @@ class ClusterReconciler:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await workers.report_lost(slurm, lost)
         except SlurmUnreachable:
-            # The controller is lost as well. Left to itself it would miss the jobs after minutes only.
-            scope.untold = frozenset(lost)
+            # The controller is lost as well. By itself it would notice the lost jobs only after minutes.
+            scope.unreported = frozenset(lost)
 
     async def _create_shared_root(self, scope: Scope) -> None:
         await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
@@ -127,6 +127,11 @@ class ClusterReconciler:
             )
 
     async def _start_pods(self, scope: Scope) -> None:
+        scope.view = await self._view(scope)
+        await self._engine.apply(render(scope.view))
+        scope.observation = await self._engine.observe(scope.namespace)
+
+    async def _view(self, scope: Scope) -> ClusterView:
         if not scope.login_port:
             # Kept before the pod exists: another port after a crash would make another pod.
             free = str(_free_port(self._login_ports)).encode()
@@ -135,15 +140,10 @@ class ClusterReconciler:
         claim = claim_name(scope.shared_root_id)
         shown = shown_folder(self._home, scope.cluster_id)
         make_folder(shown)  # jobs run as users of the cluster
-        scope.view = await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
-        await self._engine.apply(render(scope.view))
-        scope.observation = await self._engine.observe(scope.namespace)
-
-    async def _wait_for_accounting(self, scope: Scope) -> None:
-        _require_ready(scope, ACCOUNTING_POD)
+        return await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
 
     async def _wait_for_controller(self, scope: Scope) -> None:
-        _require_ready(scope, CONTROLLER_POD)
+        await _require_ready(CONTROLLER_POD, scope)
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 scope.slurm_version = await slurm.version()
@@ -152,18 +152,12 @@ class ClusterReconciler:
             raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
 
     async def _load_configuration(self, scope: Scope) -> None:
-        """Daemons read files when they start; a change after that needs telling."""
-        assert scope.view is not None
-        version = configuration_version(scope.view)
+        """Make daemons, which read files only when they start, read a changed configuration."""
+        version = configuration_version(scope.view or await self._view(scope))
         if scope.cluster.status.configuration_version not in ("", version):
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await slurm.reconfigure()
         scope.configuration_version = version
-
-    async def _wait_for_login(self, scope: Scope) -> None:
-        assert scope.view is not None
-        for name in scope.view.login_names():
-            _require_ready(scope, name)
 
     async def _retire_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
@@ -172,7 +166,7 @@ class ClusterReconciler:
 
     async def _wait_for_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            await workers.bring_back(slurm, scope)
+            await workers.resume_returned(slurm, scope)
         waiting = workers.missing(scope)
         if waiting:
             raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
@@ -196,7 +190,7 @@ class ClusterReconciler:
         await asyncio.to_thread(shutil.rmtree, shown_folder(self._home, scope.cluster_id), ignore_errors=True)
 
 
-def _require_ready(scope: Scope, pod_name: str) -> None:
+async def _require_ready(pod_name: str, scope: Scope) -> None:
     pod = scope.observation.pod(pod_name)
     if pod is None or not pod.ready:
         reason = pod.message if pod and pod.message else "starting"
@@ -204,7 +198,7 @@ def _require_ready(scope: Scope, pod_name: str) -> None:
 
 
 def _free_port(ports: LoginPorts) -> int:
-    """A port of the host's loopback address that nobody listens on."""
+    """Return a port of the host's loopback address that nobody listens on."""
     for port in ports.all():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

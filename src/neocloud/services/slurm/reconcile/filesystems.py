@@ -1,4 +1,4 @@
-"""The filesystems of users that a cluster mounts: they must be there and ready before a pod starts."""
+"""The filesystems of users that a cluster mounts: they must be ready before a pod starts."""
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.services.compute.resources import FilesystemState, claim_reference

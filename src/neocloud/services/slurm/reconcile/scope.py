@@ -1,6 +1,6 @@
-"""What one pass over a cluster knows: the wish, what the engine shows, and what Slurm says.
+"""What one run over a cluster knows: the spec, what the engine shows, and what Slurm reports.
 
-Built new in every pass, so that no step acts on what an earlier pass believed.
+Built in every run, so that no step acts on what an earlier run believed.
 """
 
 from dataclasses import dataclass, field
@@ -32,20 +32,20 @@ class Scope:
     """The Cluster message as stored."""
     observation: Observation
     view: ClusterView | None = None
-    """Set by the first step; None while keys and shared root are not there yet."""
+    """Set by the step that starts the pods."""
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
-    """What Slurm last said in this pass, by name."""
+    """What Slurm last reported in this run, by name."""
     slurm_version: str = ""
     configuration_version: str = ""
     is_recovering: bool = False
-    """A lost node or a job sent back to the queue was seen: look again soon."""
+    """A lost node or a requeued job was found: run again soon."""
     shared_root_id: str = ""
     interfaces: dict[str, InterfaceView] = field(default_factory=dict)
     """By pod name; set by the step that finds addresses."""
     mounts: tuple[MountView, ...] = ()
     """Filesystems of users; set by the step that finds them."""
-    untold: frozenset[str] = frozenset()
-    """Lost workers that Slurm could not be told of, because it did not answer: told in a later pass."""
+    unreported: frozenset[str] = frozenset()
+    """Lost workers that could not be reported, because Slurm did not answer: left to a later run."""
 
     @property
     def cluster_id(self) -> str:
@@ -57,7 +57,7 @@ class Scope:
 
     @property
     def workers(self) -> dict[str, str]:
-        """Wanted worker names to their node sets."""
+        """The node sets of the desired workers, by the name of the worker."""
         return worker_names(self.cluster.spec)
 
     @property
@@ -70,12 +70,12 @@ class Scope:
         return self.cluster.spec.login.port or self.cluster.status.login.port
 
     def may_show_models(self, worker: str) -> bool:
-        """Whether its pod has the folder for models or is to be made; one that runs without goes on so."""
+        """Whether its pod mounts the folder for models or is to be made; one that runs without it is kept."""
         pod = self.observation.pod(worker)
         return pod is None or SHOWN_LABEL in pod.labels
 
     def lost_workers(self) -> dict[str, str]:
-        """Wanted workers that ran in the last pass and do not run, or run anew, now; with the reason."""
+        """Desired workers that ran in the last run and are gone or were restarted since; with the reason."""
         lost: dict[str, str] = {}
         for known in self.cluster.status.nodes:
             if known.name not in self.workers or not known.HasField("started_at"):
@@ -106,7 +106,7 @@ async def read_scope(context: Context, engine: Engine) -> Scope:
 async def cluster_view(
     scope: Scope, image: str, shared_root_claim: str, login_port: int, shown: str = ""
 ) -> ClusterView:
-    """The picture that rendering works from."""
+    """Return the view that the pods are rendered from."""
     return ClusterView(
         name=scope.cluster.metadata.name,
         namespace=scope.namespace,

@@ -70,7 +70,7 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Any
 
 
 def _add_nodes(status: Any, scope: Scope) -> None:
-    """Nodes keep what was known of them when this pass could not ask Slurm."""
+    """Nodes keep what was known of them when this run could not ask Slurm."""
     old = {node.name: node for node in scope.cluster.status.nodes}
     for name, node_set in scope.workers.items():
         row = status.nodes.add(name=name, node_set=node_set)
@@ -80,7 +80,7 @@ def _add_nodes(status: Any, scope: Scope) -> None:
         if pod is not None:
             row.address = pod.ip or ""
             row.restarts = pod.restart_count
-            if pod.started_at and name not in scope.untold:
+            if pod.started_at and name not in scope.unreported:
                 row.started_at.FromDatetime(pod.started_at)
         node = scope.nodes.get(name)
         if node is not None:

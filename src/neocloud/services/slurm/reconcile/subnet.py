@@ -1,8 +1,8 @@
 """The addresses of a cluster whose nodes are on a subnet: one allocation a node, and a security group.
 
-The group lets nodes talk among each other, be signed in to from anywhere that reaches them, and be asked by
-the control plane, which speaks from the subnet's gateway. What else may reach them is for users to allow by
-rules of their own in the group. Addresses of nodes that are gone are given back.
+The group allows traffic between nodes, ssh from anywhere, and requests of the control plane, which come from
+the subnet's gateway. Users allow more by rules of their own in the group. Addresses of removed nodes are
+released.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ PRIORITY = 500
 
 
 async def find_interfaces(scope: Scope) -> None:
-    """Set the scope's interfaces, by pod name. Nothing to do for a cluster on a network of its own."""
+    """Set the scope's interfaces, by pod name; none for a cluster on a network of its own."""
     subnet_id = scope.cluster.spec.subnet_id
     if not subnet_id:
         return
@@ -59,8 +59,8 @@ async def find_interfaces(scope: Scope) -> None:
         )
 
 
-async def give_back_addresses(scope: Scope) -> None:
-    """Those of nodes that the spec does not ask for and whose pods are gone."""
+async def release_addresses(scope: Scope) -> None:
+    """Delete the allocations of nodes that the spec does not ask for and whose pods are gone."""
     if not scope.cluster.spec.subnet_id:
         return
     present = {pod.reference.name for pod in scope.observation.pods}
@@ -103,7 +103,7 @@ async def _ensure_group(scope: Scope, network_id: str, subnet: Any) -> Resource:
 
 
 def _rules(group_id: str, gateways: Iterable[str]) -> dict[str, Any]:
-    """By name. What a rule says of the other side may be left out: then it is anybody."""
+    """Return the rules by name. A rule without the other side allows any."""
     among, out, sign_in, control = (_allow() for _ in range(4))
     among.ingress.source_security_group_id = group_id
     out.egress.destination_cidrs.append(ANYWHERE)

@@ -1,4 +1,4 @@
-"""Workers as Slurm sees them: report the lost, bring back the found, retire the surplus.
+"""Workers as Slurm sees them: report the lost, resume the returned, retire the surplus.
 
 Every node state set here carries a reason that starts with REASON_PREFIX, and only nodes with such a reason
 are ever resumed: what an administrator drained stays drained.
@@ -17,12 +17,12 @@ REASON_PREFIX = "[neocloud] "
 LOST_REASON = REASON_PREFIX + "lost: "
 RETIRED_REASON = REASON_PREFIX + "retired: the node set was made smaller"
 REQUEUE_DELAY = timedelta(seconds=20)
-"""Slurm holds a requeued job back for cred_expire seconds; a later begin time is the user's own wish."""
+"""Slurm holds a requeued job back for cred_expire seconds; a later begin time was set by the user."""
 RETIRE_POLL_SECONDS = 1.0
 
 
 async def report_lost(slurm: SlurmApi, lost: Mapping[str, str]) -> None:
-    """Set lost nodes DOWN: Slurm requeues their jobs at once instead of after SlurmdTimeout."""
+    """Set lost nodes DOWN: Slurm requeues their jobs immediately instead of after SlurmdTimeout."""
     known = {node.name: node for node in await slurm.nodes()}
     for name, reason in lost.items():
         if name in known:
@@ -30,12 +30,12 @@ async def report_lost(slurm: SlurmApi, lost: Mapping[str, str]) -> None:
 
 
 def _drain_reason(node: SlurmNode) -> str:
-    """Why somebody else drained this node; "" when nobody did."""
+    """Return why somebody else drained this node; "" when nobody did."""
     is_theirs = "DRAIN" in node.states and not node.reason.startswith(REASON_PREFIX)
     return node.reason if is_theirs else ""
 
 
-async def bring_back(slurm: SlurmApi, scope: Scope) -> None:
+async def resume_returned(slurm: SlurmApi, scope: Scope) -> None:
     """Resume nodes that we set DOWN and whose slurmd has registered again since."""
     scope.nodes = {node.name: node for node in await slurm.nodes()}
     for name in scope.workers:
@@ -55,7 +55,7 @@ def _has_registered(scope: Scope, node: SlurmNode) -> bool:
 
 
 def missing(scope: Scope) -> list[str]:
-    """Wanted workers that cannot run jobs yet. A node that is merely drained is there."""
+    """Return the desired workers that cannot run jobs yet. A drained node counts as available."""
     return [name for name in scope.workers if name not in scope.nodes or not scope.nodes[name].is_available]
 
 
@@ -84,10 +84,10 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
 
 
 async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
-    """Let jobs of lost nodes start at once; True while one is still on its way back to the queue.
+    """Let jobs of lost nodes start immediately; True while one is still being requeued.
 
-    Not before slurmctld has delivered what it had to say: the end of the run that was lost would otherwise
-    reach the returned node late and end the new run. Slurm's own delay is there for that.
+    Wait until slurmctld has delivered its messages: the end of the lost run would otherwise reach the
+    returned node late and end the new run. Slurm's own delay exists for that.
     """
     jobs = await slurm.jobs()
     held_back = [job for job in jobs if _is_held_back(job, now)]
@@ -99,7 +99,7 @@ async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
 
 
 def _is_held_back(job: SlurmJob, now: datetime) -> bool:
-    """Back in the queue after losing its node, and not allowed to start for a few seconds."""
+    """Whether it was requeued after losing its node and may not start for a few seconds."""
     if job.state != "PENDING" or not job.restarts or job.eligible_at is None:
         return False
     return now < job.eligible_at <= now + REQUEUE_DELAY

@@ -1,13 +1,13 @@
-"""A fine-tuning job from wish to fact: data laid out, a pod or Slurm job that trains, a model to call.
+"""A fine-tuning job: stage the data, train in a pod or a Slurm job, register the model.
 
-What was reached is in the job's folder, so a pass may be repeated at any moment and a killed pod goes on from
-its newest checkpoint; an attempt that has left an outcome is never run again.
+Progress is in the job's folder, so a run may be repeated at any moment and a killed pod continues from its
+newest checkpoint; an attempt that has left an outcome is never run again.
 """
 
 import asyncio
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
+from neocloud.core.reconcile.reconciler import Context, Step
 from neocloud.core.service import Dependencies
 from neocloud.services.tuning.reconcile.pod import JobPod
 from neocloud.services.tuning.reconcile.registration import keep_results, register_model
@@ -23,6 +23,7 @@ from neocloud.services.tuning.resources import JOB
 
 class FineTuningJobReconciler:
     kind = JOB
+    status = staticmethod(job_status)
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
@@ -43,9 +44,6 @@ class FineTuningJobReconciler:
 
     def delete_steps(self, scope: Scope) -> Sequence[Step]:
         return (Step("Clear the place", self._remove), Step("Remove its files", self._remove_files))
-
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        return job_status(scope, result)
 
     async def _lay_out(self, scope: Scope) -> None:
         if scope.outcome:
@@ -73,7 +71,7 @@ class FineTuningJobReconciler:
 
     async def _remove(self, scope: Scope) -> None:
         if scope.job.spec.slurm_cluster_id and not await self._slurm.has_cluster(scope):
-            return  # nothing is left of what ran there
+            return  # the cluster and all that ran there is gone
         await self._place(scope).remove(scope)
 
     async def _remove_files(self, scope: Scope) -> None:

@@ -1,4 +1,4 @@
-"""What one pass over a job knows: the wish, its folder, what the engine shows. Built new in every pass."""
+"""What one run over a job knows: the spec, its folder, what the engine shows. Built in every run."""
 
 import asyncio
 from collections.abc import Mapping
@@ -44,12 +44,12 @@ class Scope:
 
     @property
     def state(self) -> State:
-        """As it was when the pass began."""
+        """As it was when the run began."""
         return State(StateEnum.Name(self.job.status.state))
 
     @property
     def has_ended(self) -> bool:
-        """Nothing is left to do but to clear away what ran."""
+        """Whether nothing is left to do but to remove its workloads."""
         if self.record.wish is Wish.CANCEL:
             return True
         is_final = self.state in (State.SUCCEEDED, State.FAILED)

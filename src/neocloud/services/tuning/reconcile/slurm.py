@@ -1,4 +1,4 @@
-"""A job as a batch job of a Slurm cluster: submitted, watched, stopped with a checkpoint, submitted anew.
+"""A job as a batch job of a Slurm cluster: submitted, watched, stopped with a checkpoint, submitted again.
 
 Slurm keeps the jobs; the record beside the row says which one is of this attempt, since Slurm forgets what
 has ended. A node that is lost is Slurm's own business: the same job starts again and goes on.

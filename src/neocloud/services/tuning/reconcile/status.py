@@ -1,4 +1,4 @@
-"""A job's status, computed once at the end of every pass from what the pass saw. Pure."""
+"""A job's status, computed once at the end of every run from what the run saw. Pure."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from neocloud.services.tuning.resources import WORKING, FineTuningJobStatus, Sta
 
 TRAINING_RESYNC_SECONDS = 1.0
 CLUSTER_RESYNC_SECONDS = 3.0
-"""A look at a cluster is a command on its login node."""
+"""To observe a cluster is to run a command on its login node."""
 _FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
