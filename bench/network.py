@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import Reference
-from neocloud.engines.interface import ANNOTATION
+from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
 
@@ -106,7 +106,11 @@ def pod(name: str, subnet: str, address: str) -> dict[str, Any]:
         "mac": f"52:54:00:00:00:{list(PODS).index(name):02x}",
         "securityGroups": ["bench"],
     }
-    metadata = {"name": name, "namespace": "lab", "annotations": {ANNOTATION: json.dumps(interface)}}
+    metadata = {
+        "name": name,
+        "namespace": "lab",
+        "annotations": {INTERFACE_ANNOTATION: json.dumps(interface)},
+    }
     container = {"name": "main", "image": "busybox", "command": ["sleep", "3600"]}
     return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 

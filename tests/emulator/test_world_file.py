@@ -35,11 +35,19 @@ async def test_a_world_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_world_of_an_earlier_release_is_read(tmp_path: Path) -> None:
-    written, read = await a_world(), FakeWorld()
-    (tmp_path / NAME).write_bytes(pickle.dumps((written, {"cluster": {"worker-0": NODE}})))
+def test_a_world_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    """The file was written by a release that pickled worlds and kept manifests as dictionaries."""
+    read = FakeWorld()
+    (tmp_path / NAME).write_bytes((Path(__file__).parent / "worlds" / "pickled").read_bytes())
     assert world_file(tmp_path).read(read) == {"cluster": {"worker-0": NODE}}
-    assert read == written
+    (pod,) = read.pods.values()
+    assert pod.manifest.labels == {"role": "worker"} and pod.containers[0].is_running
+    assert pod.member and str(pod.member.interface.address) == pod.ip == "10.210.0.9"
+    assert {reference.kind for reference in read.objects} == {
+        "VirtualNetwork",
+        "Secret",
+        "PersistentVolumeClaim",
+    }
 
 
 class Trap:

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.probes import Prober
 
 POD = Reference("Pod", "one", "web")
@@ -40,11 +41,15 @@ async def web() -> AsyncIterator[Web]:
     server.close()
 
 
-def pod(web: Web, **probes: Any) -> dict[str, Any]:
+def pod(web: Web, **probes: Any) -> Pod:
     action = {"httpGet": {"path": "/health", "port": web.port}, "periodSeconds": 0.02, "timeoutSeconds": 0.2}
-    container = {"name": "web", **{name: {**action, **more} for name, more in probes.items()}}
+    container = {
+        "name": "web",
+        "image": "busybox",
+        **{name: {**action, **more} for name, more in probes.items()},
+    }
     metadata = {"name": "web", "namespace": "one"}
-    return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    return Pod.from_dict({"metadata": metadata, "spec": {"containers": [container]}})
 
 
 async def never_run(*_: Any) -> int:

@@ -1,5 +1,6 @@
 """What all engines take and refuse, before they touch anything."""
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -8,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.engines.base import EngineError
-from neocloud.engines.manifests import (
-    check_name,
-    denies_egress,
-    file_contents,
+from neocloud.engines.manifest import (
+    ManifestError,
+    NetworkPolicy,
+    Pod,
+    Secret,
     fingerprint,
     in_order,
     quantity,
+    read_manifest,
 )
-from neocloud.engines.pod_references import environment_objects, required_objects
-from neocloud.engines.validation import checked
+from neocloud.engines.manifest.fields import check_name
 
 
 def manifest(kind: str, **fields: Any) -> dict[str, Any]:
@@ -59,9 +61,11 @@ def test_unusable_names_are_refused(name: object) -> None:
 
 
 def test_objects_are_applied_namespace_first_and_pod_last() -> None:
-    kinds = ["Pod", "Secret", "PersistentVolumeClaim", "Namespace"]
-    ordered = in_order([manifest(kind) for kind in kinds])
-    assert [each["kind"] for each in ordered] == ["Namespace", "Secret", "PersistentVolumeClaim", "Pod"]
+    size = {"resources": {"requests": {"storage": "1Gi"}}}
+    claim = manifest("PersistentVolumeClaim", spec=size)
+    namespace = {"kind": "Namespace", "metadata": {"name": "space"}}
+    ordered = in_order([read_manifest(each) for each in (pod(), manifest("Secret"), claim, namespace)])
+    assert [each.kind for each in ordered] == ["Namespace", "Secret", "PersistentVolumeClaim", "Pod"]
 
 
 def test_fingerprint_knows_content_and_not_order() -> None:
@@ -70,8 +74,8 @@ def test_fingerprint_knows_content_and_not_order() -> None:
 
 
 def test_secret_data_is_decoded_and_plain_data_wins() -> None:
-    secret = manifest("Secret", data={"a": "AAEC", "b": "AAEC"}, stringData={"b": "text"})
-    assert file_contents(secret) == {"a": b"\x00\x01\x02", "b": b"text"}
+    secret = Secret.from_dict(manifest("Secret", data={"a": "AAEC", "b": "AAEC"}, stringData={"b": "text"}))
+    assert secret.contents == {"a": b"\x00\x01\x02", "b": b"text"}
 
 
 @pytest.mark.parametrize(
@@ -128,20 +132,20 @@ def test_secret_data_is_decoded_and_plain_data_wins() -> None:
     ids=str,
 )
 def test_what_no_engine_can_do_is_refused_with_a_reason(broken: dict[str, Any]) -> None:
-    with pytest.raises(EngineError) as caught:
-        checked([broken])
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(broken)
     assert len(str(caught.value)) > 20 and "Traceback" not in str(caught.value)
 
 
 def test_same_object_twice_is_refused() -> None:
-    with pytest.raises(EngineError, match="twice"):
-        checked([manifest("ConfigMap"), manifest("ConfigMap")])
+    with pytest.raises(ManifestError, match="twice"):
+        in_order([read_manifest(manifest("ConfigMap")), read_manifest(manifest("ConfigMap"))])
 
 
 def test_policy_that_allows_the_own_namespace_is_taken() -> None:
     ingress = [{"from": [{"podSelector": {}}]}]
     policy = manifest("NetworkPolicy", spec={"podSelector": {}, "ingress": ingress, "egress": [{}]})
-    assert checked([policy]) == [policy]
+    assert not NetworkPolicy.from_dict(policy).denies_egress
 
 
 def test_policy_that_denies_egress_is_told_from_one_that_does_not() -> None:
@@ -157,16 +161,18 @@ def test_policy_that_denies_egress_is_told_from_one_that_does_not() -> None:
         ({"egress": [{"to": same}]}, True),
     ):
         policy = manifest("NetworkPolicy", spec={**ingress, **changes})
-        assert checked([policy]) == [policy] and denies_egress(policy) is denies
+        read = NetworkPolicy.from_dict(policy)
+        assert read.denies_egress is denies and NetworkPolicy.from_dict(read.to_dict()) == read
 
 
 def test_the_default_filter_of_system_calls_may_be_named() -> None:
     default = {"seccompProfile": {"type": "RuntimeDefault"}}
-    assert checked([pod({"securityContext": default}, securityContext=default)])
+    assert read_manifest(pod({"securityContext": default}, securityContext=default))
 
 
 def test_fields_for_a_fleet_scheduler_are_let_through() -> None:
-    assert checked([pod(tolerations=[{"operator": "Exists"}], nodeSelector={"a": "b"})])
+    fleet = pod(tolerations=[{"operator": "Exists"}], nodeSelector={"a": "b"})
+    assert Pod.from_dict(fleet).spec() == fleet["spec"]
 
 
 def test_pod_needs_what_it_mounts_and_reads_unless_optional() -> None:
@@ -180,6 +186,65 @@ def test_pod_needs_what_it_mounts_and_reads_unless_optional() -> None:
             {"name": "w", "secret": {"secretName": "o", "optional": True}},
         ],
     )
-    needed = {(reference.kind, reference.name) for reference in required_objects(needy)}
+    read = Pod.from_dict(needy)
+    needed = {(reference.kind, reference.name) for reference in read.required_objects}
     assert needed == {("Secret", "s"), ("ConfigMap", "c"), ("PersistentVolumeClaim", "p")}
-    assert environment_objects(needy, "Secret") == {"s"}
+    assert read.environment_objects("Secret") == {"s"}
+
+
+def claims(**places: str) -> dict[str, Any]:
+    volumes = [{"name": f"v-{name}", "persistentVolumeClaim": {"claimName": name}} for name in places]
+    written = pod(volumes=volumes)
+    elsewhere = {name: place for name, place in places.items() if place}
+    written["metadata"]["annotations"] = {"neocloud.dev/claims": json.dumps(elsewhere)}
+    return written
+
+
+def test_claims_of_other_namespaces_are_an_annotation() -> None:
+    read = Pod.from_dict(claims(one="", two="elsewhere"))
+    assert {(claim.namespace, claim.name) for claim in read.mounted_claims} == {
+        ("space", "one"),
+        ("elsewhere", "two"),
+    }
+    assert read.to_dict()["metadata"]["annotations"] == {"neocloud.dev/claims": '{"two": "elsewhere"}'}
+    assert Pod.from_dict(read.to_dict()) == read
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"../x": "space"}', '{"one": "a/b"}', '{"one": 5}'])
+def test_an_annotation_of_claims_that_cannot_be_read_is_named(text: str) -> None:
+    broken = claims(one="")
+    broken["metadata"]["annotations"]["neocloud.dev/claims"] = text
+    with pytest.raises(ManifestError, match="neocloud.dev/claims"):
+        Pod.from_dict(broken)
+
+
+def test_an_error_names_the_object_and_the_field() -> None:
+    with pytest.raises(ManifestError, match=r"^Pod one: containers\[0\].ports\[0\].containerPort is 0"):
+        read_manifest(pod({"ports": [{"containerPort": 0}]}))
+
+
+WHOLE = pod(
+    {
+        "command": ["a"],
+        "args": [],
+        "env": [],
+        "ports": [{"containerPort": 80, "hostIP": "127.0.0.1", "hostPort": 8080, "protocol": "TCP"}],
+        "resources": {"limits": {"cpu": 2, "memory": "1Gi", "nvidia.com/gpu": "1"}, "requests": {"cpu": "1"}},
+        "securityContext": {"capabilities": {"add": ["NET_RAW"], "drop": ["ALL"]}, "runAsUser": 0},
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "x", "readOnly": True}],
+        "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 0.5, "initialDelaySeconds": 0},
+    },
+    hostUsers=False,
+    restartPolicy="Always",
+    terminationGracePeriodSeconds=0,
+    securityContext={"sysctls": [{"name": "net.ipv4.ip_forward", "value": "1"}], "supplementalGroups": [5]},
+    volumes=[{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}],
+)
+
+
+def test_what_was_written_is_read_as_the_same_pod() -> None:
+    """A running pod keeps its fingerprint, also one whose manifest an earlier release wrote."""
+    read = Pod.from_dict(WHOLE)
+    assert Pod.from_dict(read.to_dict()) == read
+    del WHOLE["spec"]["containers"][0]["args"]
+    assert read.spec() == WHOLE["spec"] and read.fingerprint == fingerprint(WHOLE["spec"])

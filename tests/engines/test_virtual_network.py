@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import EngineError
-from neocloud.engines.interface import ANNOTATION, Member, interface_of, member_of, pod_fingerprint
+from neocloud.engines.manifest import Pod, VirtualNetwork
+from neocloud.engines.manifest.network_spec import Member
+from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.membership import check_member, check_network, check_unused
-from neocloud.engines.validation import checked
-from neocloud.engines.virtual_network import parse_virtual_network
 
 RULE = {
     "direction": "ingress",
@@ -50,19 +50,19 @@ def network(namespace: str = "net-a", **spec: Any) -> dict[str, Any]:
 
 def pod(name: str = "one", **interface: Any) -> dict[str, Any]:
     fields = {key: value for key, value in {**INTERFACE, **interface}.items() if value is not None}
-    metadata = {"name": name, "namespace": "space", "annotations": {ANNOTATION: json.dumps(fields)}}
+    metadata = {"name": name, "namespace": "space", "annotations": {INTERFACE_ANNOTATION: json.dumps(fields)}}
     spec = {"containers": [{"name": "main", "image": "busybox"}]}
     return {"kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def test_network_is_read_whole() -> None:
-    parsed = parse_virtual_network(network())
+    parsed = VirtualNetwork.from_dict(network())
     subnet = parsed.subnet("subnet-a")
     assert subnet and subnet.routes[0].next_hop is None
     assert subnet.cidr_of(IPv4Address("10.128.0.5")) == subnet.cidrs[0]
     assert parsed.rules_of(["group-a", "unknown"], "ingress")[0].ports == (22,)
     assert parsed.rules_of(["group-a"], "egress") == ()
-    assert checked([network()])
+    assert VirtualNetwork.from_dict(parsed.to_dict()) == parsed
 
 
 def test_rules_of_several_groups_are_one_list_by_priority() -> None:
@@ -70,7 +70,7 @@ def test_rules_of_several_groups_are_one_list_by_priority() -> None:
         {"name": "a", "rules": [{**RULE, "priority": 100}, {**RULE, "priority": 900}]},
         {"name": "b", "rules": [{**RULE, "priority": 500, "access": "deny"}]},
     ]
-    rules = parse_virtual_network(network(securityGroups=groups)).rules_of(["b", "a"], "ingress")
+    rules = VirtualNetwork.from_dict(network(securityGroups=groups)).rules_of(["b", "a"], "ingress")
     assert [rule.priority for rule in rules] == [100, 500, 900]
 
 
@@ -123,7 +123,7 @@ def test_every_field_of_a_network_is_checked(path_and_value: tuple[tuple[Any, ..
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(EngineError) as caught:
-        checked([manifest])
+        VirtualNetwork.from_dict(manifest)
     assert len(str(caught.value)) > 20
 
 
@@ -151,45 +151,46 @@ def test_every_field_of_a_network_is_checked(path_and_value: tuple[tuple[Any, ..
 )
 def test_every_field_of_an_interface_is_checked(change: dict[str, Any]) -> None:
     with pytest.raises(EngineError) as caught:
-        checked([pod(**change)])
+        Pod.from_dict(pod(**change))
     assert "neocloud.dev/interface" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"'])
 def test_annotation_that_is_no_json_object_is_refused(text: str) -> None:
     broken = pod()
-    broken["metadata"]["annotations"][ANNOTATION] = text
+    broken["metadata"]["annotations"][INTERFACE_ANNOTATION] = text
     with pytest.raises(EngineError, match="JSON"):
-        interface_of(broken)
+        Pod.from_dict(broken)
 
 
 def test_pod_without_the_annotation_has_no_interface() -> None:
     plain = pod()
     del plain["metadata"]["annotations"]
-    assert interface_of(plain) is None and member_of(plain) is None
+    read = Pod.from_dict(plain)
+    assert read.interface is None and read.member is None
 
 
 def test_only_place_and_card_make_it_another_pod() -> None:
     """Security groups and public address are changed while it runs."""
     same = [pod(securityGroups=[]), pod(publicAddress=None), pod(mac="52:54:00:AB:CD:EF")]
-    assert {pod_fingerprint(each) for each in same} == {pod_fingerprint(pod())}
+    assert {Pod.from_dict(each).fingerprint for each in same} == {Pod.from_dict(pod()).fingerprint}
     for change in (
         {"address": "10.128.0.6"},
         {"mac": "52:54:00:ab:cd:ee"},
         {"subnet": "b"},
         {"network": "b"},
     ):
-        assert pod_fingerprint(pod(**change)) != pod_fingerprint(pod())
+        assert Pod.from_dict(pod(**change)).fingerprint != Pod.from_dict(pod()).fingerprint
 
 
 def member(name: str = "one", **interface: Any) -> Member:
-    found = member_of(pod(name, **interface))
+    found = Pod.from_dict(pod(name, **interface)).member
     assert found
     return found
 
 
 def test_pod_needs_its_network_and_subnet() -> None:
-    networks = {"net-a": parse_virtual_network(network())}
+    networks = {"net-a": VirtualNetwork.from_dict(network())}
     check_member(member(), networks.get, {})
     for change, message in [
         ({"network": "net-b"}, "net-b does not exist; apply it"),
@@ -204,7 +205,7 @@ def test_pod_needs_its_network_and_subnet() -> None:
 
 @pytest.mark.parametrize("what", ["address", "mac", "publicAddress"])
 def test_two_pods_never_hold_the_same(what: str) -> None:
-    networks = {"net-a": parse_virtual_network(network())}
+    networks = {"net-a": VirtualNetwork.from_dict(network())}
     others = {"address": "10.128.0.6", "mac": "52:54:00:ab:cd:00", "publicAddress": "203.0.113.6"}
     del others[what]
     holders = dict.fromkeys(member().holdings, member().pod)
@@ -214,16 +215,16 @@ def test_two_pods_never_hold_the_same(what: str) -> None:
 
 
 def test_networks_do_not_overlap_and_keep_what_their_members_stand_on() -> None:
-    first, second = parse_virtual_network(network()), parse_virtual_network(network("net-b"))
+    first, second = VirtualNetwork.from_dict(network()), VirtualNetwork.from_dict(network("net-b"))
     check_network(first, [first], [member()])
     with pytest.raises(EngineError, match="overlaps"):
         check_network(second, [first], [])
     other_name = network()
     other_name["metadata"]["name"] = "second"
     with pytest.raises(EngineError, match="has VirtualNetwork network already"):
-        check_network(parse_virtual_network(other_name), [first], [])
+        check_network(VirtualNetwork.from_dict(other_name), [first], [])
     with pytest.raises(EngineError, match="no subnet subnet-a"):
-        check_network(parse_virtual_network(network(subnets=[])), [first], [member()])
+        check_network(VirtualNetwork.from_dict(network(subnets=[])), [first], [member()])
     with pytest.raises(EngineError, match=r"in use by pod one.*remove"):
         check_unused("net-a", [member()])
     check_unused("net-b", [member()])

@@ -1,6 +1,5 @@
 """The state folder is its owner's alone, and no secret is in arguments or in files for others. H9, M7."""
 
-import base64
 import contextlib
 import json
 import os
@@ -19,6 +18,7 @@ from neocloud.core.private_folder import OpenFolder, ensure_private
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.machine import EmulatedWorld
 from neocloud.emulator.world_file import WorldFile
+from neocloud.engines.manifest import Secret
 from neocloud.settings import Settings, parse_arguments
 from neocloud.testing.emulator import connected, emulator_process
 from tests.security.test_secrets import MARKER, make_secrets
@@ -118,12 +118,12 @@ def test_no_argument_of_a_pod_holds_a_secret(tmp_path: Path) -> None:
         cloud.client.call("neocloud.slurm.v1.ClusterService/Create", cluster | {"spec": spec})
     world = EmulatedWorld()
     WorldFile(home, Vault((home / "store.key").read_bytes())).read(world)
-    secrets = [manifest["data"] for key, manifest in world.objects.items() if key.kind == "Secret"]
-    contents = [base64.b64decode(value) for data in secrets for value in data.values()]
+    secrets = [each for each in world.objects.values() if isinstance(each, Secret)]
+    contents = [value for secret in secrets for value in secret.contents.values()]
     words_of_secrets = {word.decode(errors="replace") for content in contents for word in content.split()}
     known = {MARKER, *(word for word in words_of_secrets if len(word) >= 20)}
-    containers = [each for pod in world.pods.values() for each in pod.manifest["spec"]["containers"]]
-    words = [word for each in containers for word in [*each.get("command", []), *each.get("args", [])]]
+    containers = [each for pod in world.pods.values() for each in pod.manifest.containers]
+    words = [word for each in containers for word in [*each.command, *each.args]]
     assert len(known) > 2 and len(words) > 2
     assert [word for word in words if any(secret in word for secret in known)] == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import EngineError, PathRefused
-from neocloud.engines.pod_fields import check_pod
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.mounts import detach, mounts_below
 from neocloud.engines.podman.storage.pod_mounts import PodMounts
@@ -43,7 +43,7 @@ def volume(tmp_path: Path) -> Path:
     return folder
 
 
-def pod(*sub_paths: str) -> dict[str, Any]:
+def document(*sub_paths: str) -> dict[str, Any]:
     mounts = [{"name": "data", "mountPath": f"/{n}", "subPath": path} for n, path in enumerate(sub_paths)]
     container = {"name": "main", "image": "busybox", "volumeMounts": mounts}
     volumes = [{"name": "data", "emptyDir": {}}]
@@ -52,6 +52,10 @@ def pod(*sub_paths: str) -> dict[str, Any]:
         "metadata": {"name": "one", "namespace": "space"},
         "spec": {"containers": [container], "volumes": volumes},
     }
+
+
+def pod(*sub_paths: str) -> Pod:
+    return Pod.from_dict(document(*sub_paths))
 
 
 def test_a_link_to_the_host_is_refused_with_its_name(layout: Layout, volume: Path) -> None:
@@ -69,7 +73,7 @@ def test_a_link_to_the_host_is_refused_with_its_name(layout: Layout, volume: Pat
 @pytest.mark.parametrize("path", ["/etc", "..", "inner/../.."])
 def test_a_path_that_leads_out_is_no_manifest(path: str) -> None:
     with pytest.raises(EngineError, match="subPath must stay inside"):
-        check_pod(pod(path))
+        pod(path)
 
 
 def test_what_is_shown_stays_whatever_takes_its_name(layout: Layout, volume: Path) -> None:

@@ -17,6 +17,15 @@ from neocloud.cli.machine import images
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import stage_files
+from neocloud.engines.manifest import (
+    ConfigMapSource,
+    Container,
+    EmptyDir,
+    HostPath,
+    KeyToPath,
+    Pod,
+    VolumeClaim,
+)
 from neocloud.engines.podman import bootstrap, pods, service
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.dns import write_in_place
@@ -27,10 +36,7 @@ from neocloud.server.certificates import CertificateFolder, ensure_certificate
 from neocloud.services.tuning.work_folder import WorkFolder
 
 SOURCE = Path(__file__).parents[2] / "src/neocloud"
-CLAIM = {
-    "metadata": {"namespace": "space", "name": "disk"},
-    "spec": {"resources": {"requests": {"storage": "1Gi"}}},
-}
+CLAIM = VolumeClaim(name="disk", namespace="space", storage="1Gi")
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +91,7 @@ def test_volumes(tmp_path: Path) -> None:
     volumes = Volumes(Layout.of(tmp_path))
     volumes.ensure_claim(CLAIM)
     assert mode(volumes.claim_path("space", "disk")) == 0o755
-    assert mode(volumes.scratch_path("space", "pod", "scratch", {})) == 0o777
+    assert mode(volumes.scratch_path("space", "pod", "scratch", EmptyDir())) == 0o777
 
 
 def test_the_upper_folder_of_an_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,17 +108,18 @@ def test_the_upper_folder_of_an_overlay(tmp_path: Path, monkeypatch: pytest.Monk
 def test_config_maps_and_hosts_files(tmp_path: Path) -> None:
     maps = ConfigMounts(tmp_path / "maps", "ConfigMap")
     maps.put("space", "settings", {"a": b"1"})
-    view = maps.view("space", {"name": "settings", "items": [{"key": "a", "path": "inner/a"}]})
+    view = maps.view("space", ConfigMapSource(name="settings", items=(KeyToPath("a", "inner/a"),)))
     assert [mode(path) for path in (view, view / "inner", view / "inner/a")] == [0o755, 0o755, 0o644]
     write_in_place(tmp_path / "names/hosts", "127.0.0.1 localhost\n")
     assert mode(tmp_path / "names/hosts") == 0o644
 
 
 def test_folders_and_files_of_the_host_that_a_pod_asks_for(tmp_path: Path) -> None:
-    folder = {"path": str(tmp_path / "a/folder"), "type": "DirectoryOrCreate"}
-    file = {"path": str(tmp_path / "file"), "type": "FileOrCreate"}
-    assert mode(pods._host_path(folder, "pod")) == 0o755
-    assert mode(pods._host_path(file, "pod")) == 0o644
+    pod = Pod(name="pod", namespace="space", containers=(Container(name="main", image="busybox"),))
+    folder = HostPath(str(tmp_path / "a/folder"), "DirectoryOrCreate")
+    file = HostPath(str(tmp_path / "file"), "FileOrCreate")
+    assert mode(pods._host_path(folder, pod)) == 0o755
+    assert mode(pods._host_path(file, pod)) == 0o644
 
 
 def test_the_root_of_sandboxes(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from neocloud.core.osfiles import write_file
 from neocloud.core.store import StoreError
 from neocloud.core.store.vault import FORMAT, Vault
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.world_document import document_of, fill_world
+from neocloud.engines.manifest import Document, Pod, read_manifest
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmNode
 
 NAME = "emulated-world"
@@ -44,6 +45,8 @@ _PICKLED = {
     ("builtins", "frozenset"),
 }
 """Data without behaviour of its own when it is built."""
+
+_MOVED = {"neocloud.engines.interface": "neocloud.engines.manifest.network_spec"}
 
 
 class WorldFile:
@@ -84,6 +87,7 @@ class WorldFile:
     def _read_old(self, content: bytes, new: FakeWorld) -> SlurmRecords:
         try:
             world, slurm = _Unpickler(io.BytesIO(content)).load()
+            _read_manifests(world)
             fill_world(new, json.loads(json.dumps(document_of(world))))
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError, KeyError, AttributeError) as error:
             raise StoreError(
@@ -97,7 +101,15 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PICKLED:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an emulated world")
-        return super().find_class(module, name)
+        return super().find_class(_MOVED.get(module, module), name)
+
+
+def _read_manifests(world: FakeWorld) -> None:
+    """A pickle holds manifests as dictionaries."""
+    for reference, manifest in list(world.objects.items()):
+        world.objects[reference] = read_manifest(manifest)
+    for pod in world.pods.values():
+        pod.manifest = Pod.from_dict(cast(Document, pod.manifest))
 
 
 def _is_foreign(found: os.stat_result) -> bool:

@@ -19,7 +19,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from neocloud.engines.manifest import Manifest
 
 KubernetesObject = dict[str, Any]
 """A manifest: apiVersion, kind, metadata (name, namespace, labels, annotations), spec or data."""
@@ -175,7 +178,7 @@ class Engine(Protocol):
 
     async def capabilities(self) -> Capabilities: ...
 
-    async def apply(self, objects: Sequence[KubernetesObject]) -> None:
+    async def apply(self, objects: "Sequence[Manifest | KubernetesObject]") -> None:
         """Make these objects exist as given, in this order of kinds: Namespace first, Pod last."""
         ...
 

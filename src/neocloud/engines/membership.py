@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.interface import Member
-from neocloud.engines.virtual_network import Subnet, VirtualNetwork
+from neocloud.engines.manifest.network_spec import Member, Subnet, VirtualNetwork
 
 Holders = Mapping[str, Reference]
 """Which pod has each of `Member.holdings`."""

@@ -7,8 +7,7 @@ against it in tests.
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
-from neocloud.engines.interface import Member
-from neocloud.engines.virtual_network import SecurityRule, VirtualNetwork
+from neocloud.engines.manifest.network_spec import Member, SecurityRule, VirtualNetwork
 
 
 def may_connect(

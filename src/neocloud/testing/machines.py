@@ -4,7 +4,6 @@ Hand `FakeMachines(world).respond` to a FakeEngine as its `responder`. No guest 
 happened to one: it is paused, or does not answer. Real machines are tested with the real launcher.
 """
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.engines.manifest import Secret
 
 PROGRAM = "machine-control"
 
@@ -49,7 +49,8 @@ class FakeMachines:
     def wish(self, namespace: str) -> dict[str, Any]:
         """What the machine was told, as it reads it."""
         secret = self.world.objects[Reference("Secret", namespace, "machine")]
-        return json.loads(base64.b64decode(secret["data"]["machine.json"]))
+        assert isinstance(secret, Secret)
+        return json.loads(secret.contents["machine.json"])
 
     def _status(self, namespace: str) -> dict[str, Any]:
         disks = {

@@ -97,7 +97,7 @@ class FakeSlurmApi:
     def _register(self) -> None:
         """Every running worker registers, as slurmd does when it starts."""
         for pod in self._world.pods_of(self._namespace):
-            is_worker = pod.manifest["metadata"]["labels"].get(ROLE_LABEL) == WORKER_ROLE
+            is_worker = pod.manifest.labels.get(ROLE_LABEL) == WORKER_ROLE
             started_at = pod.containers[0].started_at
             if not is_worker or not pod.containers[0].is_running or started_at is None:
                 continue

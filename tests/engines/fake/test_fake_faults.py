@@ -10,6 +10,7 @@ from neocloud.engines.base import EngineError, EngineUnavailable, EventKind, Exe
 from neocloud.engines.fake import FakeEngine, FakeWorld, Faults
 from neocloud.testing.clock import FakeClock
 
+SIZE = {"resources": {"requests": {"storage": "1Gi"}}}
 NAMESPACE = {"kind": "Namespace", "metadata": {"name": "space"}}
 ONE = Reference("Pod", "space", "one")
 
@@ -109,7 +110,11 @@ async def test_machine_image_fills_a_new_volume_unless_unknown() -> None:
     def claim(name: str) -> dict[str, Any]:
         source = {"kind": "MachineImage", "name": name}
         metadata = {"name": name, "namespace": "space"}
-        return {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"dataSourceRef": source}}
+        return {
+            "kind": "PersistentVolumeClaim",
+            "metadata": metadata,
+            "spec": {**SIZE, "dataSourceRef": source},
+        }
 
     await engine.apply([NAMESPACE, claim("debian")])
     reference = Reference("PersistentVolumeClaim", "space", "debian")

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import EngineError, PodPhase, Reference
-from neocloud.engines.interface import ANNOTATION
+from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.testing.engine_space import eventually
@@ -123,7 +123,7 @@ def pod(name: str, groups: list[str] | None = None, public: str | None = None, *
         "metadata": {
             "name": name,
             "namespace": f"space-{name}",
-            "annotations": {ANNOTATION: json.dumps(fields)},
+            "annotations": {INTERFACE_ANNOTATION: json.dumps(fields)},
         },
         "spec": {"terminationGracePeriodSeconds": 0, "containers": [{**container, **spec}]},
     }
@@ -460,9 +460,9 @@ async def test_destroyed_engine_leaves_nothing(tmp_path: Path, busybox_root: Pat
     lab = Lab(engine)
     network = lab.network("c", {**subnet("one", 9, "0.0.0.0/0")})
     manifest = pod("a1", public="203.0.113.209")
-    fields = json.loads(manifest["metadata"]["annotations"][ANNOTATION])
+    fields = json.loads(manifest["metadata"]["annotations"][INTERFACE_ANNOTATION])
     fields |= {"network": "net-c", "address": "10.211.9.10"}
-    manifest["metadata"]["annotations"][ANNOTATION] = json.dumps(fields)
+    manifest["metadata"]["annotations"][INTERFACE_ANNOTATION] = json.dumps(fields)
     await engine.apply([namespace("net-c"), namespace("space-a1"), network, manifest])
     assert "203.0.113.209" in addresses_of_this_machine()
     await engine.destroy()

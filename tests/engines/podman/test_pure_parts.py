@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase, Reference
+from neocloud.engines.manifest import ConfigMapSource, Container, KeyToPath, Pod, SecretSource, Service
 from neocloud.engines.podman.execution import FrameDecoder, LineJoiner
 from neocloud.engines.podman.gpus import parse_accelerators
 from neocloud.engines.podman.layout import Layout
@@ -28,6 +30,8 @@ from neocloud.engines.podman.processes import LOST, living_containers, monitor_e
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
+
+MAIN = Container(name="main", image="busybox")
 
 
 def network(prefix: int = 24) -> NamespaceNetwork:
@@ -85,16 +89,16 @@ def test_rules_deny_between_namespaces_and_to_the_machine() -> None:
 
 
 def test_hosts_file_names_pods_by_hostname_and_by_their_services() -> None:
-    def pod(name: str, **spec: Any) -> dict[str, Any]:
-        return {"metadata": {"name": name, "labels": {"role": "db"}}, "spec": spec}
+    def pod(name: str, **spec: Any) -> Pod:
+        return Pod(name=name, namespace="space", labels={"role": "db"}, containers=(MAIN,), **spec)
 
-    service = {"metadata": {"name": "database"}, "spec": {"selector": {"role": "db"}}}
+    service = Service(name="database", namespace="space", selector={"role": "db"})
     text = render_hosts(
         [
             HostEntry(IPv4Address("10.0.0.10"), pod("b.c", subdomain="nodes")),
             HostEntry(IPv4Address("10.0.0.9"), pod("a", hostname="first"), domain="lab.internal"),
         ],
-        [service, {"metadata": {"name": "all"}, "spec": {}}],
+        [service, Service(name="all", namespace="space")],
         [HostEntry(IPv4Address("10.0.0.2"), pod("a"), domain="lab.internal")],
     )
     assert text.splitlines()[2:] == [
@@ -115,8 +119,8 @@ def test_hosts_file_changes_in_place(tmp_path: Path) -> None:
 def test_projected_files_follow_their_object(tmp_path: Path) -> None:
     secrets = ConfigMounts(tmp_path, "Secret")
     secrets.put("space", "login", {"token": b"old", "user": b"me"})
-    whole = secrets.view("space", {"secretName": "login", "defaultMode": 0o400})
-    part = secrets.view("space", {"secretName": "login", "items": [{"key": "token", "path": "sub/t"}]})
+    whole = secrets.view("space", SecretSource(name="login", default_mode=0o400))
+    part = secrets.view("space", SecretSource(name="login", items=(KeyToPath("token", "sub/t"),)))
     assert (whole / "token").stat().st_mode & 0o777 == 0o400
     secrets.put("space", "login", {"token": b"new"})
     assert [path.name for path in whole.iterdir()] == ["token"]
@@ -126,10 +130,10 @@ def test_projected_files_follow_their_object(tmp_path: Path) -> None:
 def test_missing_objects_are_named_unless_optional(tmp_path: Path) -> None:
     maps = ConfigMounts(tmp_path, "ConfigMap")
     with pytest.raises(EngineError, match="ConfigMap absent"):
-        maps.view("space", {"name": "absent"})
-    assert list(maps.view("space", {"name": "absent", "optional": True}).iterdir()) == []
+        maps.view("space", ConfigMapSource(name="absent"))
+    assert list(maps.view("space", ConfigMapSource(name="absent", optional=True)).iterdir()) == []
     with pytest.raises(EngineError, match="no key 'k'"):
-        maps.view("space", {"name": "absent", "items": [{"key": "k", "path": "k"}]})
+        maps.view("space", ConfigMapSource(name="absent", items=(KeyToPath("k", "k"),)))
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40))), st.integers(1, 9))
@@ -174,10 +178,10 @@ def test_phase_follows_states_and_policy(rows: list[dict[str, Any]], policy: str
 
 
 def test_half_made_pod_is_pending_and_never_ready() -> None:
-    manifest = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "main"}, {"name": "side"}]}}
+    pod = Pod(name="one", namespace="space", containers=(MAIN, replace(MAIN, name="side")))
     reference = Reference("Pod", "space", "one")
     rows = [row("running", name="_"), row("running")]
-    seen = observed_pod(reference, rows, manifest, ip=None, ready=True, restart_count=0)
+    seen = observed_pod(reference, rows, pod, ip=None, ready=True, restart_count=0)
     assert seen.phase is PodPhase.PENDING and not seen.ready
 
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.engines.base import Reference
-from neocloud.engines.interface import ANNOTATION, Member, member_of
+from neocloud.engines.manifest import Interface, VirtualNetwork
+from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.firewall import render_table
 from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
 from neocloud.engines.podman.network.security_rules import render_anti_spoofing_table, render_security_rules
 from neocloud.engines.security import may_connect
-from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
 SNAPSHOT = Path(__file__).parent / "snapshots" / "networks.nft"
@@ -59,7 +59,7 @@ def network(namespace: str, number: int, groups: dict[str, Any]) -> VirtualNetwo
         "securityGroups": [{"name": name, "rules": rules} for name, rules in groups.items()],
     }
     metadata = {"name": namespace, "namespace": namespace}
-    return parse_virtual_network({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
+    return VirtualNetwork.from_dict({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
 
 
 def bridges(found: VirtualNetwork, first: int) -> list[Bridge]:
@@ -72,11 +72,8 @@ def bridges(found: VirtualNetwork, first: int) -> list[Bridge]:
 def member(name: str, network: str, address: str, groups: list[str], **changes: Any) -> Member:
     card = address.rsplit(".", 1)[1].zfill(2)
     fields = {"network": network, "subnet": "one", "address": address, "mac": f"52:54:00:00:00:{card}"}
-    annotations = {ANNOTATION: json.dumps({**fields, "securityGroups": groups, **changes})}
-    metadata = {"name": name, "namespace": "space", "annotations": annotations}
-    found = member_of({"kind": "Pod", "metadata": metadata, "spec": {}})
-    assert found
-    return found
+    text = json.dumps({**fields, "securityGroups": groups, **changes})
+    return Member(Reference("Pod", "space", name), Interface.from_json(text), name)
 
 
 def snapshot() -> NetworkSnapshot:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import EngineError
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.environment import expand
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.images import full_image_name
@@ -24,13 +25,13 @@ RESOLVED = Resolved(
 )
 
 
-def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+VOLUMES = [{"name": "data", "emptyDir": {}}]
+
+
+def pod(*containers: dict[str, Any], **spec: Any) -> Pod:
     named = [{"name": "main", "image": "busybox", **container} for container in containers or ({},)]
-    return {
-        "kind": "Pod",
-        "metadata": {"name": "one", "namespace": "space"},
-        "spec": {"containers": named, **spec},
-    }
+    metadata = {"name": "one", "namespace": "space"}
+    return Pod.from_dict({"metadata": metadata, "spec": {"containers": named, **spec}})
 
 
 def specs(*containers: dict[str, Any], **spec: Any) -> list[dict[str, Any]]:
@@ -135,7 +136,7 @@ def test_mounts_carry_access_and_propagation() -> None:
         "subPath": "in",
         "mountPropagation": "Bidirectional",
     }
-    mounts = {m["destination"]: m for m in specs({"volumeMounts": [mount]})[0]["mounts"]}
+    mounts = {m["destination"]: m for m in specs({"volumeMounts": [mount]}, volumes=VOLUMES)[0]["mounts"]}
     assert mounts["/d"]["source"] == "/run/sub-paths/in"
     assert mounts["/d"]["options"] == ["rbind", "ro", "rshared"]
     assert mounts["/etc/hosts"]["source"] == "/n/hosts"
@@ -176,9 +177,9 @@ def test_images_without_a_registry_are_local(name: str, full: str) -> None:
 
 
 def test_character_devices_are_handed_over_where_they_are_mounted() -> None:
-    volumes = [{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]
+    tun = {"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}
     mounts = [{"name": "tun", "mountPath": "/dev/net/tun"}, {"name": "data", "mountPath": "/data"}]
-    spec, other = specs({"volumeMounts": mounts}, {"name": "side"}, volumes=volumes)[1:]
+    spec, other = specs({"volumeMounts": mounts}, {"name": "side"}, volumes=[tun, *VOLUMES])[1:]
     assert spec["devices"][-1:] == [{"path": "/dev/net/tun:/dev/net/tun:rw"}]
     assert [mount["destination"] for mount in spec["mounts"]][2:] == ["/data"]
     assert other["devices"] == []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import EngineError
+from neocloud.engines.manifest import VolumeClaim
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage import volumes as storage
 from neocloud.engines.podman.storage.volumes import Volumes
@@ -15,15 +16,12 @@ from neocloud.engines.podman.storage.volumes import Volumes
 MEBIBYTE = 2**20
 
 
-def claim(name: str, source: dict[str, str] | None = None) -> dict[str, Any]:
+def claim(name: str, source: dict[str, str] | None = None) -> VolumeClaim:
     spec: dict[str, Any] = {"resources": {"requests": {"storage": "1Gi"}}}
     if source:
         spec["dataSourceRef"] = source
-    return {
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": "space"},
-        "spec": spec,
-    }
+    metadata = {"name": name, "namespace": "space"}
+    return VolumeClaim.from_dict({"metadata": metadata, "spec": spec})
 
 
 IMAGE = {"kind": "MachineImage", "name": "debian"}

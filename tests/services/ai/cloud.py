@@ -69,7 +69,7 @@ class AiCloud:
         return self.engine.world.pods[self.reference(resource_id)]
 
     def container(self, resource_id: str) -> dict[str, Any]:
-        return self.pod(resource_id).manifest["spec"]["containers"][0]
+        return self.pod(resource_id).manifest.to_dict()["spec"]["containers"][0]
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ async def cloud(tmp_path):
 
 
 def devices(cloud: Cloud, instance_id: str) -> set[str]:
-    volumes = cloud.pod(instance_id).manifest["spec"]["volumes"]
+    volumes = cloud.pod(instance_id).manifest.to_dict()["spec"]["volumes"]
     return {volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume}
 
 

@@ -99,7 +99,7 @@ async def test_a_service_accounts_token_reaches_the_guest(cloud: Cloud) -> None:
     metadata = {"parent_id": cloud.project, "name": "robot"}
     made = await cloud.call("nebius.iam.v1.ServiceAccountService/Create", metadata=metadata)
     instance = await cloud.machine("one", service_account_id=made.resource_id)
-    secret = cloud.engine.world.objects[Reference("Secret", instance.metadata.id, "identity")]
+    secret = cloud.engine.world.objects[Reference("Secret", instance.metadata.id, "identity")].to_dict()
     token = json.loads(base64.b64decode(secret["data"]["token.json"]))
     assert token["token_type"] == "Bearer" and token["expires_at"].endswith("Z")
     profile = await cloud.call("nebius.iam.v1.ProfileService/Get")

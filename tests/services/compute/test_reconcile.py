@@ -18,7 +18,7 @@ LABELS = {NAMESPACE_LABEL: CLUSTER_NAMESPACE, ROOT_FILESYSTEM_LABEL: "jail"}
 async def test_a_new_filesystem_becomes_a_volume(bench: Bench) -> None:
     await bench.insert(ID, 10)
     await bench.until_state(ID, "READY")
-    claim = bench.engine.world.objects[bench.claim(ID)]
+    claim = bench.engine.world.objects[bench.claim(ID)].to_dict()
     assert claim["spec"]["resources"]["requests"]["storage"] == str(10 * GIB)
     status = (await bench.message(ID)).status
     assert status.state == FilesystemStatus.State.Value("READY")
@@ -34,7 +34,7 @@ async def test_a_filesystem_grows(bench: Bench) -> None:
         return (await bench.message(ID)).status.size_bytes == 20 * GIB
 
     await bench.clock.run_until(has_grown)
-    claim = bench.engine.world.objects[bench.claim(ID)]
+    claim = bench.engine.world.objects[bench.claim(ID)].to_dict()
     assert claim["spec"]["resources"]["requests"]["storage"] == str(20 * GIB)
 
 
@@ -48,7 +48,7 @@ async def test_an_owned_filesystem_waits_for_its_owners_namespace(bench: Bench) 
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLUSTER_NAMESPACE}}
     await bench.engine.apply([namespace])
     await bench.until_state(ID, "READY")
-    claim = bench.engine.world.objects[bench.claim(ID, CLUSTER_NAMESPACE)]
+    claim = bench.engine.world.objects[bench.claim(ID, CLUSTER_NAMESPACE)].to_dict()
     assert claim["spec"]["dataSourceRef"]["name"] == "jail"
 
 

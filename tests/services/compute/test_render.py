@@ -1,3 +1,5 @@
+from typing import Any
+
 from neocloud.engines.base import Reference
 from neocloud.services.compute.render import FilesystemView, removal, render
 from neocloud.services.compute.resources import NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
@@ -6,8 +8,12 @@ ID = "computefilesystem-e00abc"
 LABELS = {NAMESPACE_LABEL: "slurmcluster-e00xyz", ROOT_FILESYSTEM_LABEL: "jail"}
 
 
+def written(view: FilesystemView) -> list[dict[str, Any]]:
+    return [manifest.to_dict() for manifest in render(view)]
+
+
 def test_a_users_filesystem_has_a_namespace_of_its_own() -> None:
-    namespace, claim = render(FilesystemView(ID, 1024, {}, owner_id=""))
+    namespace, claim = written(FilesystemView(ID, 1024, {}, owner_id=""))
     assert namespace == {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -22,7 +28,7 @@ def test_a_users_filesystem_has_a_namespace_of_its_own() -> None:
 
 
 def test_an_owned_filesystem_lies_in_its_owners_namespace_and_starts_as_a_copy() -> None:
-    (claim,) = render(FilesystemView(ID, 1024, LABELS, owner_id="slurmcluster-e00xyz"))
+    (claim,) = written(FilesystemView(ID, 1024, LABELS, owner_id="slurmcluster-e00xyz"))
     assert claim["metadata"]["namespace"] == "slurmcluster-e00xyz"
     assert claim["spec"]["dataSourceRef"] == {
         "apiGroup": "neocloud.dev",
@@ -33,7 +39,7 @@ def test_an_owned_filesystem_lies_in_its_owners_namespace_and_starts_as_a_copy()
 
 def test_labels_of_a_filesystem_nobody_owns_cannot_place_it_elsewhere() -> None:
     """A user's own label must not put a volume into another tenant's namespace."""
-    namespace, claim = render(FilesystemView(ID, 1024, LABELS, owner_id=""))
+    namespace, claim = written(FilesystemView(ID, 1024, LABELS, owner_id=""))
     assert namespace["metadata"]["name"] == claim["metadata"]["namespace"] == ID
     assert "dataSourceRef" not in claim["spec"]
 

@@ -1,6 +1,5 @@
 """A machine as Kubernetes objects: what the launcher and the engine are told (CMP-01, CMP-08)."""
 
-import base64
 import json
 import os
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from neocloud.engines.base import Reference
-from neocloud.engines.validation import checked
+from neocloud.engines.manifest import Pod, Secret
 from neocloud.services.compute.render import (
     DiskView,
     GpuView,
@@ -66,13 +65,14 @@ VIEW = MachineView(
 
 def wish(view: MachineView) -> dict:
     secret = machine_objects(view)[1]
-    return json.loads(base64.b64decode(secret["data"]["machine.json"]))
+    assert isinstance(secret, Secret)
+    return json.loads(secret.contents["machine.json"])
 
 
 def test_the_objects_are_those_of_the_snapshot() -> None:
     volume = VolumeView("computedisk-e00boot", 10 << 30, VolumeSource(machine_image="ubuntu24.04-driverless"))
     objects = [*volume_objects(volume), *machine_objects(VIEW), machine_pod(VIEW)]
-    rendered = yaml.safe_dump_all(checked(objects), sort_keys=False, width=110)
+    rendered = yaml.safe_dump_all([each.to_dict() for each in objects], sort_keys=False, width=110)
     rendered += f"--- # machine.json\n{yaml.safe_dump(wish(VIEW))}"
     if os.environ.get(WRITE):
         SNAPSHOT.write_text(rendered)
@@ -81,7 +81,7 @@ def test_the_objects_are_those_of_the_snapshot() -> None:
 
 def test_no_machine_is_privileged() -> None:
     for filesystems, more in ((VIEW.filesystems, {"SYS_CHROOT", "FSETID", "SETFCAP"}), ((), set())):
-        (container,) = machine_pod(replace(VIEW, filesystems=filesystems))["spec"]["containers"]
+        (container,) = machine_pod(replace(VIEW, filesystems=filesystems)).spec()["containers"]
         security = container["securityContext"]
         assert set(security) == {"allowPrivilegeEscalation", "capabilities"}
         assert security["allowPrivilegeEscalation"] is False
@@ -98,18 +98,26 @@ def test_what_changes_while_it_runs_makes_no_other_pod() -> None:
     moved = replace(VIEW.interface, public_address="203.0.113.9", security_groups=("vpcsecuritygroup-e00y",))
     grown = (replace(VIEW.disks[0], size_bytes=20 << 30), VIEW.disks[1])
     changed = replace(VIEW, interface=moved, disks=grown, user_data="#cloud-config\n")
-    assert machine_pod(changed)["spec"] == machine_pod(VIEW)["spec"]
-    assert machine_pod(changed)["metadata"] != machine_pod(VIEW)["metadata"]
+    assert machine_pod(changed).fingerprint == machine_pod(VIEW).fingerprint
+    assert machine_pod(changed) != machine_pod(VIEW)
+
+
+def test_the_spec_of_a_running_machine_is_kept_and_read_back() -> None:
+    """Its record holds the spec as a dictionary; the pod of it must not look like another one."""
+    pod = machine_pod(VIEW)
+    kept = json.loads(json.dumps(pod.spec()))
+    assert pod.with_spec(kept) == pod == Pod.from_dict(pod.to_dict())
+    assert pod.with_spec(kept).spec() == kept
 
 
 def test_without_kvm_no_device_of_it_is_asked_for() -> None:
-    volumes = machine_pod(replace(VIEW, acceleration="tcg", gpus=()))["spec"]["volumes"]
+    volumes = machine_pod(replace(VIEW, acceleration="tcg", gpus=())).spec()["volumes"]
     assert [v["hostPath"]["path"] for v in volumes if "hostPath" in v] == ["/dev/net/tun"]
 
 
 def test_a_token_is_what_the_metadata_service_hands_out() -> None:
     secret = identity_secret(ID, "secret", "2026-11-21T12:00:00Z")
-    assert json.loads(base64.b64decode(secret["data"]["token.json"])) == {
+    assert json.loads(secret.contents["token.json"]) == {
         "access_token": "secret",
         "expires_at": "2026-11-21T12:00:00Z",
         "token_type": "Bearer",

@@ -36,7 +36,7 @@ async def disk(cloud: Cloud, name: str = "data", **spec: Any) -> str:
 
 
 def source(cloud: Cloud, identifier: str) -> dict[str, str]:
-    claim = cloud.engine.world.objects[Reference("PersistentVolumeClaim", identifier, identifier)]
+    claim = cloud.engine.world.objects[Reference("PersistentVolumeClaim", identifier, identifier)].to_dict()
     return claim["spec"]["dataSourceRef"]
 
 
@@ -136,7 +136,9 @@ async def test_a_disk_is_written_by_one_machine_at_a_time(cloud: Cloud) -> None:
     await cloud.until_gone(first.metadata.id)
     second = await cloud.machine("two", boot_disk=boot_disk("two-boot"), secondary_disks=[existing(data)])
     assert cloud.machines.wish(second.metadata.id)["disks"][1]["id"] == data
-    claims = cloud.pod(second.metadata.id).manifest["metadata"]["annotations"]["neocloud.dev/claims"]
+    claims = cloud.pod(second.metadata.id).manifest.to_dict()["metadata"]["annotations"][
+        "neocloud.dev/claims"
+    ]
     assert data in claims
 
 

@@ -77,7 +77,7 @@ async def test_names_of_the_fast_flavour_say_so(cloud: FakeCloud) -> None:
     deployment_id = await deploy(cloud, await add_model(cloud), flavour="FAST")
     deployment = await cloud.until(deployment_id, "READY")
     assert list(deployment.status.served_names) == ["bank-fast"]
-    arguments = cloud.pod(deployment_id).manifest["spec"]["containers"][0]["args"]
+    arguments = cloud.pod(deployment_id).manifest.containers[0].args
     assert arguments[arguments.index("--served-model-name") + 1] == "bank-fast"
 
 

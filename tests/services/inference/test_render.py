@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from neocloud.engines.pod_fields import check_pod
 from neocloud.services.inference.render import (
     EngineView,
     ReplicaView,
@@ -77,8 +76,7 @@ def test_the_command_line_for_embeddings() -> None:
 
 
 def test_a_replica_is_a_pod_that_the_engine_takes() -> None:
-    pod = replica_pod(REPLICA)
-    check_pod(pod)
+    pod = replica_pod(REPLICA).to_dict()
     (container,) = pod["spec"]["containers"]
     assert container["command"][:2] == ["/bin/sh", "-c"] and "bank" not in container["command"][2]
     assert container["args"][0] == "vllm"
@@ -94,7 +92,8 @@ def test_a_replica_is_a_pod_that_the_engine_takes() -> None:
 
 
 def test_the_key_is_in_no_pod() -> None:
-    objects = foundation("inferencedeployment-e00one", "bank", b"secret-of-the-engine")
+    manifests = foundation("inferencedeployment-e00one", "bank", b"secret-of-the-engine")
+    objects = [each.to_dict() for each in manifests]
     assert [each["kind"] for each in objects] == ["Namespace", "NetworkPolicy", "Secret"]
     assert objects[2]["data"]["key"] == "c2VjcmV0LW9mLXRoZS1lbmdpbmU="
     assert objects[2]["data"].keys() == {"key", "neocloud_engine_key.py"}
@@ -103,13 +102,11 @@ def test_the_key_is_in_no_pod() -> None:
 
 def test_a_replica_on_gpus_asks_for_them() -> None:
     pod = replica_pod(replace(REPLICA, adapters=None, engine=replace(ENGINE, gpus=2)))
-    check_pod(pod)
-    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert pod.containers[0].limits["nvidia.com/gpu"] == "2"
 
 
 def test_fetching_from_a_hub_says_the_id_as_an_argument() -> None:
     spec = ModelSpec()
     spec.source.hub.id, spec.source.hub.revision = "Qwen/Qwen3-0.6B", "main"
     _, pod = fetch_objects("inferencemodel-e00one", "jail", Path("/home/models/x"), spec.source.hub)
-    check_pod(pod)
-    assert pod["spec"]["containers"][0]["args"] == ["Qwen/Qwen3-0.6B", "main", "/weights"]
+    assert pod.to_dict()["spec"]["containers"][0]["args"] == ["Qwen/Qwen3-0.6B", "main", "/weights"]

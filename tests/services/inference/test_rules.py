@@ -124,7 +124,7 @@ async def test_a_model_is_served_for_one_task(cloud: FakeCloud) -> None:
     )
     deployment_id = await cloud.create("Deployment", "vectors", embed)
     await cloud.until(deployment_id, "READY")
-    assert "--runner pooling" in " ".join(cloud.pod(deployment_id).manifest["spec"]["containers"][0]["args"])
+    assert "--runner pooling" in " ".join(cloud.pod(deployment_id).manifest.containers[0].args)
     said = await refusal(cloud, "Deployment", "b", {**vectors, "flavour": "FAST"})
     assert "must be EMBED, as of vectors" in said
     await cloud.create("Deployment", "vectors-fast", {**embed, "flavour": "FAST"})

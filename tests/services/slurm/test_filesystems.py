@@ -63,7 +63,7 @@ async def change(cloud: FakeCloud, cluster: Any) -> None:
 
 
 def pod(cloud: FakeCloud, cluster: Any, name: str) -> Any:
-    return cloud.world.pods[Reference("Pod", cluster.metadata.id, name)].manifest
+    return cloud.world.pods[Reference("Pod", cluster.metadata.id, name)].manifest.to_dict()
 
 
 def mounted_at(manifest: Any) -> dict[str, str]:

@@ -3,12 +3,14 @@
 import base64
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from neocloud.engines.manifest import Manifest
 from neocloud.services.slurm.render import (
     ClusterSecrets,
     ClusterView,
@@ -38,8 +40,12 @@ VIEW = ClusterView(
 )
 
 
+def written(manifests: Sequence[Manifest]) -> list[dict]:
+    return [manifest.to_dict() for manifest in manifests]
+
+
 def pod(name: str, view: ClusterView = VIEW) -> dict:
-    return next(pod for pod in pods(view) if pod["metadata"]["name"] == name)
+    return next(pod for pod in written(pods(view)) if pod["metadata"]["name"] == name)
 
 
 def settings(text: str) -> dict[str, str]:
@@ -47,7 +53,7 @@ def settings(text: str) -> dict[str, str]:
 
 
 def test_the_objects_are_those_of_the_snapshot():
-    rendered = yaml.safe_dump_all(render(VIEW), sort_keys=False, width=110)
+    rendered = yaml.safe_dump_all(written(render(VIEW)), sort_keys=False, width=110)
     if os.environ.get(WRITE):
         SNAPSHOT.write_text(rendered)
     assert rendered == SNAPSHOT.read_text(), f"meant? {WRITE}=1 pytest {__file__}, then look at the diff"
@@ -61,7 +67,7 @@ def test_a_pod_comes_after_everything_it_mounts():
         "Secret": "secret",
         "PersistentVolumeClaim": "persistentVolumeClaim",
     }
-    for item in render(VIEW):
+    for item in written(render(VIEW)):
         if item["kind"] in kinds:
             known.add((kinds[item["kind"]], item["metadata"]["name"]))
         for volume in item.get("spec", {}).get("volumes", []):
@@ -73,7 +79,7 @@ def test_a_pod_comes_after_everything_it_mounts():
 
 
 def test_every_mount_names_a_volume_of_its_pod():
-    for item in pods(VIEW):
+    for item in written(pods(VIEW)):
         volumes = {volume["name"] for volume in item["spec"]["volumes"]}
         for container in item["spec"]["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
@@ -81,14 +87,14 @@ def test_every_mount_names_a_volume_of_its_pod():
 
 def test_pods_are_named_as_slurm_users_know_them():
     """FT-11: `login-0`, `worker-[0-1]`."""
-    names = [item["metadata"]["name"] for item in pods(VIEW)]
+    names = [item["metadata"]["name"] for item in written(pods(VIEW))]
     assert names == ["accounting-0", "controller-0", "login-0", "worker-0", "worker-1", "gpu-0"]
-    assert all(item["spec"]["hostname"] == item["metadata"]["name"] for item in pods(VIEW))
+    assert all(item["spec"]["hostname"] == item["metadata"]["name"] for item in written(pods(VIEW)))
 
 
 def test_no_pod_is_privileged():
     """SLURM-07: SYS_ADMIN to lay mounts, no access to the machine's devices."""
-    for item in pods(VIEW):
+    for item in written(pods(VIEW)):
         for container in item["spec"]["containers"]:
             context = container.get("securityContext", {})
             assert not context.get("privileged")
@@ -98,7 +104,7 @@ def test_no_pod_is_privileged():
 
 
 def test_only_workers_and_login_nodes_may_write_the_shared_root():
-    for item in pods(VIEW):
+    for item in written(pods(VIEW)):
         for container in item["spec"]["containers"]:
             for mount in container["volumeMounts"]:
                 if mount["name"] == "shared-root":
@@ -113,7 +119,7 @@ def test_the_token_key_stays_with_the_daemons():
 def test_only_the_login_node_is_reachable_from_the_machine_and_only_on_loopback():
     published = {
         item["metadata"]["name"]: (port["hostIP"], port["hostPort"])
-        for item in pods(VIEW)
+        for item in written(pods(VIEW))
         for container in item["spec"]["containers"]
         for port in container["ports"]
         if "hostPort" in port
@@ -187,7 +193,7 @@ def test_slurm_is_told(setting, value):
 
 
 def test_the_database_password_is_in_secrets_only():
-    plain = yaml.safe_dump_all(item for item in render(VIEW) if item["kind"] != "Secret")
+    plain = yaml.safe_dump_all(item for item in written(render(VIEW)) if item["kind"] != "Secret")
     assert VIEW.secrets.database_password not in plain
     assert VIEW.secrets.database_password not in repr(VIEW)
 
@@ -195,15 +201,15 @@ def test_the_database_password_is_in_secrets_only():
 def test_secrets_keep_every_byte():
     key = bytes(range(256)) * 4
     view = replace(VIEW, secrets=replace(VIEW.secrets, slurm_key=key))
-    secret = next(item for item in foundation(view) if item["metadata"]["name"] == "slurm-key")
+    secret = next(item for item in written(foundation(view)) if item["metadata"]["name"] == "slurm-key")
     assert base64.b64decode(secret["data"]["slurm.key"]) == key
 
 
 def test_login_keys_are_one_per_line():
-    keys = next(item for item in foundation(VIEW) if item["metadata"]["name"] == "login-keys")
+    keys = next(item for item in written(foundation(VIEW)) if item["metadata"]["name"] == "login-keys")
     assert keys["data"]["root"] == "ssh-ed25519 AAAA one@bank\nssh-ed25519 BBBB two@bank\n"
 
 
 def test_other_namespaces_are_kept_out():
-    policy = next(item for item in foundation(VIEW) if item["kind"] == "NetworkPolicy")
+    policy = next(item for item in written(foundation(VIEW)) if item["kind"] == "NetworkPolicy")
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]

@@ -1,12 +1,12 @@
 """The folder by which workers see models: those made since have it, and none restarts to get it."""
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.engines.manifest import Mount, Pod
 from neocloud.services.slurm.render import SHOWN_LABEL
 from neocloud.services.slurm.resources import SHOWN_PATH, shown_folder
 from tests.services.slurm.cloud import FakeCloud, ask, create_cluster, eventually, fake_cloud, gone, ready
@@ -19,11 +19,11 @@ def worker(world: FakeWorld, cluster_id: str, name: str = "worker-0") -> Any:
 
 
 def variables(pod: Any) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in pod.manifest["spec"]["containers"][0]["env"]}
+    return {each.name: each.value for each in pod.manifest.containers[0].env}
 
 
 def as_an_earlier_release_made_it(pod: Any) -> None:
-    manifest = deepcopy(pod.manifest)
+    manifest = pod.manifest.to_dict()
     del manifest["metadata"]["labels"][SHOWN_LABEL]
     (container,) = manifest["spec"]["containers"]
     container["env"] = [each for each in container["env"] if each["name"] != "NODE_FILESYSTEMS"]
@@ -31,7 +31,7 @@ def as_an_earlier_release_made_it(pod: Any) -> None:
         each["value"] = each["value"].replace(",models", "")
     container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "shown"]
     manifest["spec"]["volumes"] = [each for each in manifest["spec"]["volumes"] if each["name"] != "shown"]
-    pod.manifest = manifest
+    pod.manifest = Pod.from_dict(manifest)
 
 
 async def test_workers_see_the_clusters_folder_read_only_and_say_so_to_slurm(tmp_path: Path) -> None:
@@ -39,11 +39,11 @@ async def test_workers_see_the_clusters_folder_read_only_and_say_so_to_slurm(tmp
         cluster = await create_cluster(cloud, count=1)
         pod, folder = worker(cloud.world, cluster.metadata.id), shown_folder(tmp_path, cluster.metadata.id)
         assert folder.is_dir()
-        (volume,) = (each for each in pod.manifest["spec"]["volumes"] if each["name"] == "shown")
-        assert volume["hostPath"]["path"] == str(folder)
-        mounts = pod.manifest["spec"]["containers"][0]["volumeMounts"]
-        (mount,) = (each for each in mounts if each["name"] == "shown")
-        assert mount == {"name": "shown", "mountPath": "/run/neocloud/filesystems/0", "readOnly": True}
+        (volume,) = (each for each in pod.manifest.volumes if each.name == "shown")
+        assert volume.host_path.path == str(folder)
+        mounts = pod.manifest.containers[0].volume_mounts
+        (mount,) = (each for each in mounts if each.name == "shown")
+        assert mount == Mount("shown", "/run/neocloud/filesystems/0", read_only=True)
         assert variables(pod)["NODE_FILESYSTEMS"] == SHOWN_PATH
         assert variables(pod)["NODE_CONF"].endswith("Feature=worker,models")
         delete = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
@@ -61,8 +61,8 @@ async def test_a_worker_of_an_earlier_release_goes_on_without_it(tmp_path: Path)
     async with fake_cloud(tmp_path, world) as cloud:
         await grow(cloud, cluster)
         assert worker(world, cluster.metadata.id) is before
-        assert SHOWN_LABEL not in before.manifest["metadata"]["labels"]
-        assert SHOWN_LABEL in worker(world, cluster.metadata.id, "worker-1").manifest["metadata"]["labels"]
+        assert SHOWN_LABEL not in before.manifest.labels
+        assert SHOWN_LABEL in worker(world, cluster.metadata.id, "worker-1").manifest.labels
 
 
 async def grow(cloud: FakeCloud, cluster: Any) -> None:

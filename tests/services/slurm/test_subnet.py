@@ -48,7 +48,9 @@ async def allocations(cloud: FakeCloud, cluster: Any) -> dict[str, str]:
 
 def interfaces(cloud: FakeCloud, cluster: Any) -> dict[str, dict[str, Any]]:
     return {
-        reference.name: json.loads(pod.manifest["metadata"]["annotations"]["neocloud.dev/interface"])
+        reference.name: json.loads(
+            pod.manifest.to_dict()["metadata"]["annotations"]["neocloud.dev/interface"]
+        )
         for reference, pod in cloud.world.pods.items()
         if reference.namespace == cluster.metadata.id
     }

@@ -20,7 +20,7 @@ from tests.services.tuning.cloud import (
 
 def attempt_of(cloud: FakeCloud, job_id: str) -> str:
     pod = cloud.pod(job_id)
-    return pod.manifest["metadata"]["labels"][ATTEMPT_LABEL] if pod else ""
+    return pod.manifest.labels[ATTEMPT_LABEL] if pod else ""
 
 
 async def test_a_file_becomes_a_model_that_outlives_its_job(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_job_that_does_not_say_where_gets_the_smallest_that_fits(tmp_pat
         job_id = await started_job(cloud, platform="", preset="")
         spec = (await cloud.job(job_id)).spec
         assert (spec.platform, spec.preset) == ("cpu-local", "1vcpu-2gb")
-        limits = cloud.pod(job_id).manifest["spec"]["containers"][0]["resources"]["limits"]
+        limits = cloud.pod(job_id).manifest.containers[0].limits
         assert limits == {"cpu": "1", "memory": "2048Mi"}
 
 

@@ -21,7 +21,7 @@ from neocloud.core.reconcile import Worker
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.engines.fake import FakeEngine
-from neocloud.engines.virtual_network import VirtualNetwork
+from neocloud.engines.manifest import VirtualNetwork
 from neocloud.server import ApiServer
 from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap

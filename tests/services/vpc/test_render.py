@@ -1,7 +1,7 @@
 """What the engine is given for a network, whole (rfd 0010)."""
 
 from neocloud.engines.base import Reference
-from neocloud.engines.virtual_network import parse_virtual_network
+from neocloud.engines.manifest import VirtualNetwork
 from neocloud.services.vpc.render import (
     EGRESS,
     GroupView,
@@ -40,7 +40,7 @@ NETWORK = NetworkView(
 
 def test_a_network_is_a_namespace_and_one_object() -> None:
     labels = {"neocloud.dev/network": "vpcnetwork-e00x"}
-    assert render(NETWORK) == [
+    assert [each.to_dict() for each in render(NETWORK)] == [
         {
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -112,9 +112,9 @@ def test_a_network_is_a_namespace_and_one_object() -> None:
 
 
 def test_engines_can_read_it() -> None:
-    found = parse_virtual_network(render(NETWORK)[1])
-    assert [subnet.name for subnet in found.subnets] == ["vpcsubnet-e00a", "vpcsubnet-e00b"]
-    assert parse_virtual_network(render(NetworkView("vpcnetwork-e00x", "a.internal"))[1]).subnets == ()
+    for view in (NETWORK, NetworkView("vpcnetwork-e00x", "a.internal")):
+        network = render(view)[1]
+        assert VirtualNetwork.from_dict(network.to_dict()) == network
 
 
 def test_both_go_with_the_network() -> None:

@@ -1,19 +1,18 @@
 """Claims of the fake engine: what they begin with, and who still uses them."""
 
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.data_source import CLAIM, DISK, MACHINE_IMAGE, data_source_of
+from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.world import FakeWorld
+from neocloud.engines.manifest import CLAIM, DISK, MACHINE_IMAGE, VolumeClaim
 from neocloud.engines.membership import check_unused
-from neocloud.engines.pod_references import mounted_claims
 
 
-def fill_claim(world: FakeWorld, faults: Faults, manifest: KubernetesObject) -> None:
+def fill_claim(world: FakeWorld, faults: Faults, claim: VolumeClaim) -> None:
     """What a claim begins with: once, when it is new. Raises EngineError."""
-    reference, source = Reference.of(manifest), data_source_of(manifest)
+    reference, source = claim.reference, claim.data_source
     known = world.objects.get(reference)
-    if known:
-        if data_source_of(known) != source:
+    if isinstance(known, VolumeClaim):
+        if known.data_source != source:
             raise EngineError(
                 f"PersistentVolumeClaim {reference.name} exists with another dataSourceRef; "
                 "remove it first, which deletes its data, or choose another name."
@@ -37,7 +36,7 @@ def refuse_if_used(world: FakeWorld, reference: Reference) -> None:
     for pod in world.pods.values():
         if pod.reference.namespace == reference.namespace and reference.kind == "Namespace":
             continue  # it goes too
-        for claim in mounted_claims(pod.manifest):
+        for claim in pod.manifest.mounted_claims:
             is_meant = claim == reference or (
                 reference.kind == "Namespace" and claim.namespace == reference.name
             )

@@ -30,12 +30,17 @@ from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.observation import observed_pod
 from neocloud.engines.fake.shell import Seat, StillRunning, log_lines, run
 from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld
-from neocloud.engines.interface import member_of, pod_fingerprint
-from neocloud.engines.manifests import check_reference, in_order
+from neocloud.engines.manifest import (
+    Manifest,
+    Namespace,
+    Pod,
+    VirtualNetwork,
+    VolumeClaim,
+    check_reference,
+    in_order,
+    read_manifest,
+)
 from neocloud.engines.membership import check_member, check_network
-from neocloud.engines.pod_references import required_objects
-from neocloud.engines.validation import checked
-from neocloud.engines.virtual_network import parse_virtual_network
 
 Responder = Callable[[Reference, str, Sequence[str], bytes], ExecResult | None]
 """(pod, container, command, stdin) to an answer; None leaves it to the built-in programs."""
@@ -86,12 +91,12 @@ class FakeEngine:
         self.faults.check_available()
         return self._capabilities
 
-    async def apply(self, objects: Sequence[KubernetesObject]) -> None:
-        manifests = in_order(checked(objects))
+    async def apply(self, objects: Sequence[Manifest | KubernetesObject]) -> None:
+        manifests = in_order([o if isinstance(o, Manifest) else read_manifest(o) for o in objects])
         self.faults.check_available()
-        self.applied.append([Reference.of(manifest) for manifest in manifests])
+        self.applied.append([manifest.reference for manifest in manifests])
         for manifest in manifests:
-            if manifest["kind"] == "Pod":
+            if isinstance(manifest, Pod):
                 self.faults.check_apply()
                 await self._apply_pod(manifest)
             else:
@@ -236,34 +241,33 @@ class FakeEngine:
 
     # Inside
 
-    def _apply_object(self, manifest: KubernetesObject) -> None:
-        reference = Reference.of(manifest)
-        if reference.kind == "Namespace":
-            self.world.add_namespace(reference.name)
+    def _apply_object(self, manifest: Manifest) -> None:
+        reference = manifest.reference
+        if isinstance(manifest, Namespace):
+            self.world.add_namespace(manifest.name)
             return
         self._require_namespace(reference)
-        if reference.kind == "VirtualNetwork":
-            network = parse_virtual_network(manifest)
-            check_network(network, self.world.networks(), self.world.members())
-        elif reference.kind == "PersistentVolumeClaim":
+        if isinstance(manifest, VirtualNetwork):
+            check_network(manifest, self.world.networks(), self.world.members())
+        elif isinstance(manifest, VolumeClaim):
             fill_claim(self.world, self.faults, manifest)
         self.world.objects[reference] = manifest
 
-    async def _apply_pod(self, manifest: KubernetesObject) -> None:
-        reference = Reference.of(manifest)
+    async def _apply_pod(self, manifest: Pod) -> None:
+        reference = manifest.reference
         self._require_namespace(reference)
         self._require_references(manifest)
         existing = self.world.pods.get(reference)
-        member = member_of(manifest)
+        member = manifest.member
         if member:
             check_member(member, self.world.network, self.world.holders)
-        if existing and pod_fingerprint(existing.manifest) != pod_fingerprint(manifest):
+        if existing and existing.manifest.fingerprint != manifest.fingerprint:
             self._remove_pod(reference)
             existing = None
         if existing:
             self.world.change(existing, manifest)
         else:
-            containers = [FakeContainer(container) for container in manifest["spec"]["containers"]]
+            containers = [FakeContainer(container) for container in manifest.containers]
             address = str(member.interface.address) if member else self.world.address_of(reference)
             existing = FakePod(manifest, address, containers)
             self.world.add(existing)
@@ -280,13 +284,12 @@ class FakeEngine:
         if reference.namespace not in self.world.namespaces:
             raise EngineError(f"Namespace {reference.namespace} does not exist; apply it before its objects.")
 
-    def _require_references(self, manifest: KubernetesObject) -> None:
-        for needed in required_objects(manifest):
+    def _require_references(self, manifest: Pod) -> None:
+        for needed in manifest.required_objects:
             if needed not in self.world.objects:
                 raise EngineError(f"{needed.kind} {needed.name} does not exist; apply it before the pod.")
-        for container in manifest["spec"]["containers"]:
-            if container["image"] in self.faults.unknown_images:
-                raise EngineError(f"Image {container['image']} is not known; build or import it first.")
+        for image in manifest.images & set(self.faults.unknown_images):
+            raise EngineError(f"Image {image} is not known; build or import it first.")
 
     def _is_due(self, pod: FakePod, container: FakeContainer) -> bool:
         if container.state is not ContainerState.EXITED:
@@ -299,7 +302,7 @@ class FakeEngine:
         container.ports.clear()
         self._tell(EventKind.POD_STARTED, pod.reference)
         manifest = container.manifest
-        command = [*(manifest.get("command") or []), *(manifest.get("args") or [])]
+        command = [*manifest.command, *manifest.args]
         seconds = self.faults.die_after_seconds.get(pod.reference.name)
         if self._clock and seconds is not None:
             task = asyncio.create_task(self._die_later(pod, container, seconds))
@@ -314,7 +317,7 @@ class FakeEngine:
         container.logs += log_lines(result.stdout + result.stderr)
         # A program that is not known here is taken for a daemon that serves the ports it declares.
         if result.exit_code == 127:
-            container.ports |= {port["containerPort"] for port in manifest.get("ports") or []}
+            container.ports |= {port.container_port for port in manifest.ports or ()}
         elif container.is_running:
             self._end(pod, container, result.exit_code, restart=False)
 
@@ -358,12 +361,13 @@ class FakeEngine:
         return Seat(self.world, pod, container, lambda code: self._end(pod, container, code))
 
     def _probe_answers(self, pod: FakePod, container: FakeContainer) -> bool:
-        probe = container.manifest.get("readinessProbe")
+        probe = container.manifest.readiness_probe
         if probe is None:
             return True
-        if "exec" not in probe:
-            return (probe.get("tcpSocket") or probe["httpGet"])["port"] in container.ports
-        return run(self._seat(pod, container), probe["exec"]["command"]).exit_code == 0
+        if probe.exec:
+            return run(self._seat(pod, container), probe.exec.command).exit_code == 0
+        action = probe.tcp_socket or probe.http_get
+        return action is not None and action.port in container.ports
 
     def _now(self) -> datetime:
         return self._clock.now() if self._clock else self.world.tick()

@@ -16,7 +16,7 @@ def observed_pod(pod: FakePod, answers: Callable[[FakePod, FakeContainer], bool]
         phase=_phase(pod),
         ready=running and all(answers(pod, container) for container in pod.containers),
         ip=pod.ip,
-        labels=dict(pod.manifest["metadata"].get("labels") or {}),
+        labels=dict(pod.manifest.labels),
         restart_count=sum(container.restart_count for container in pod.containers),
         started_at=min(starts) if starts else None,
         message="; ".join(f"{c.name} ended with code {c.exit_code}" for c in gone),

@@ -7,10 +7,9 @@ connecting to peers, ending. It never starts a process and touches no real file.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neocloud.engines.base import MAX_LINE_BYTES, ExecResult, KubernetesObject, Reference
+from neocloud.engines.base import MAX_LINE_BYTES, ExecResult, Reference
 from neocloud.engines.fake.world import FakeContainer, FakePod, FakeWorld, Files
-from neocloud.engines.manifests import file_contents
-from neocloud.engines.pod_references import claim_reference
+from neocloud.engines.manifest import ConfigMap, Secret
 
 NOT_FOUND = 127
 
@@ -132,27 +131,26 @@ def _read(seat: Seat, path: str) -> bytes | None:
 
 def _place(seat: Seat, path: str) -> tuple[Files, str]:
     """The files a path belongs to, and its name among them."""
-    for mount in seat.container.manifest.get("volumeMounts") or []:
-        prefix = mount["mountPath"].rstrip("/") + "/"
+    for mount in seat.container.manifest.volume_mounts:
+        prefix = mount.mount_path.rstrip("/") + "/"
         if path.startswith(prefix):
             inner = path.removeprefix(prefix)
-            if mount.get("subPath"):
-                inner = f"{mount['subPath']}/{inner}"
-            return _volume(seat, mount["name"]), inner
+            if mount.sub_path:
+                inner = f"{mount.sub_path}/{inner}"
+            return _volume(seat, mount.name), inner
     return seat.container.files, path
 
 
 def _volume(seat: Seat, name: str) -> Files:
-    volumes: list[KubernetesObject] = seat.pod.manifest["spec"]["volumes"]
-    volume = next(volume for volume in volumes if volume["name"] == name)
-    namespace = seat.pod.reference.namespace
-    if "persistentVolumeClaim" in volume:
-        reference = claim_reference(seat.pod.manifest, volume["persistentVolumeClaim"]["claimName"])
-        return seat.world.volumes.setdefault(reference, {})
-    for field, kind, name_field in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
-        if field in volume:
-            reference = Reference(kind, namespace, volume[field][name_field])
-            return file_contents(seat.world.objects[reference])
+    pod = seat.pod.manifest
+    volume = pod.volume(name)
+    if claim := pod.claim_of(volume):
+        return seat.world.volumes.setdefault(claim, {})
+    for kind, source in (("ConfigMap", volume.config_map), ("Secret", volume.secret)):
+        if source:
+            found = seat.world.objects[Reference(kind, pod.namespace, source.name)]
+            assert isinstance(found, ConfigMap | Secret)
+            return dict(found.contents)
     return seat.pod.scratch.setdefault(name, {})
 
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import Reference
 from neocloud.engines.fake.by_namespace import ByNamespace
-from neocloud.engines.interface import Member, member_of
+from neocloud.engines.manifest import Container, Manifest, Pod, Service, VirtualNetwork
+from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.security import may_connect
-from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
 Files = dict[str, bytes]
 """Content by path."""
@@ -31,7 +31,7 @@ class ContainerState(StrEnum):
 
 @dataclass
 class FakeContainer:
-    manifest: KubernetesObject
+    manifest: Container
     state: ContainerState = ContainerState.CREATED
     exit_code: int = 0
     restart_count: int = 0
@@ -43,7 +43,7 @@ class FakeContainer:
 
     @property
     def name(self) -> str:
-        return self.manifest["name"]
+        return self.manifest.name
 
     @property
     def is_running(self) -> bool:
@@ -52,7 +52,7 @@ class FakeContainer:
 
 @dataclass
 class FakePod:
-    manifest: KubernetesObject
+    manifest: Pod
     ip: str
     containers: list[FakeContainer]
     scratch: dict[str, Files] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class FakePod:
 
     @property
     def reference(self) -> Reference:
-        return Reference.of(self.manifest)
+        return self.manifest.reference
 
     @property
     def policy(self) -> str:
-        return self.manifest["spec"].get("restartPolicy", "Always")
+        return self.manifest.policy
 
 
 @dataclass
@@ -75,7 +75,7 @@ class FakeWorld:
     path: Path | None = None
     namespaces: dict[str, int] = field(default_factory=dict)
     """Each with its number, which is never given again, so that subnets stay put."""
-    objects: ByNamespace[KubernetesObject] = field(default_factory=ByNamespace)
+    objects: ByNamespace[Manifest] = field(default_factory=ByNamespace)
     """All but pods and namespaces."""
     pods: ByNamespace[FakePod] = field(default_factory=ByNamespace)
     volumes: ByNamespace[Files] = field(default_factory=ByNamespace)
@@ -109,9 +109,9 @@ class FakeWorld:
         self.pods[pod.reference] = pod
         self.change(pod, pod.manifest)
 
-    def change(self, pod: FakePod, manifest: KubernetesObject) -> None:
+    def change(self, pod: FakePod, manifest: Pod) -> None:
         self._let_go(pod)
-        pod.manifest, pod.member = manifest, member_of(manifest)
+        pod.manifest, pod.member = manifest, manifest.member
         if pod.member:
             self.holders |= dict.fromkeys(pod.member.holdings, pod.reference)
 
@@ -127,12 +127,11 @@ class FakeWorld:
             self.holders.pop(what, None)
 
     def networks(self) -> list[VirtualNetwork]:
-        found = (m for r, m in self.objects.items() if r.kind == "VirtualNetwork")
-        return [parse_virtual_network(manifest) for manifest in found]
+        return [found for found in self.objects.values() if isinstance(found, VirtualNetwork)]
 
     def network(self, namespace: str) -> VirtualNetwork | None:
-        found = (r for r in self.objects.of(namespace) if r.kind == "VirtualNetwork")
-        return next((parse_virtual_network(self.objects[reference]) for reference in found), None)
+        found = (self.objects[reference] for reference in self.objects.of(namespace))
+        return next((network for network in found if isinstance(network, VirtualNetwork)), None)
 
     def members(self) -> list[Member]:
         return [pod.member for pod in self.pods.values() if pod.member]
@@ -177,7 +176,7 @@ class FakeWorld:
         network = self.network(pod.member.interface.network) if pod.member else None
         lines = ["127.0.0.1 localhost"]
         for other in self.neighbours(pod):
-            hostname = other.manifest["spec"].get("hostname") or other.reference.name
+            hostname = other.manifest.hostname or other.reference.name
             full = [f"{hostname}.{network.domain}"] if network and network.domain else []
             services = (
                 self._services_of(other) if other.reference.namespace == pod.reference.namespace else ()
@@ -186,9 +185,7 @@ class FakeWorld:
         return "\n".join(lines) + "\n"
 
     def _services_of(self, pod: FakePod) -> Iterator[str]:
-        labels = pod.manifest["metadata"].get("labels") or {}
         for reference in self.objects.of(pod.reference.namespace):
-            if reference.kind == "Service":
-                selector = self.objects[reference]["spec"].get("selector") or {}
-                if selector and selector.items() <= labels.items():
-                    yield reference.name
+            service = self.objects[reference]
+            if isinstance(service, Service) and service.selects(pod.manifest.labels):
+                yield service.name

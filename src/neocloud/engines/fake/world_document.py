@@ -11,7 +11,7 @@ from typing import Any
 from neocloud.engines.base import Reference
 from neocloud.engines.fake.by_namespace import ByNamespace
 from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld, Files
-from neocloud.engines.interface import member_of
+from neocloud.engines.manifest import Container, Pod, read_manifest
 
 Document = dict[str, Any]
 
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def document_of(world: FakeWorld) -> Document:
     return {
         "namespaces": world.namespaces,
-        "objects": [[_key(reference), manifest] for reference, manifest in world.objects.items()],
+        "objects": [[_key(reference), found.to_dict()] for reference, found in world.objects.items()],
         "pods": [[_key(reference), _pod(pod)] for reference, pod in world.pods.items()],
         "volumes": [[_key(reference), _files(files)] for reference, files in world.volumes.items()],
         "addresses": [[_key(reference), address] for reference, address in world.addresses.items()],
@@ -33,7 +33,7 @@ def fill_world(world: FakeWorld, document: Mapping[str, Any]) -> None:
     """Put what the document says into a new world. Raises KeyError, TypeError or ValueError for a document
     that is no world's."""
     world.namespaces.update(document["namespaces"])
-    _fill(world.objects, [(key, manifest) for key, manifest in document["objects"]])
+    _fill(world.objects, [(key, read_manifest(found)) for key, found in document["objects"]])
     _fill(world.pods, [(key, _pod_from(pod)) for key, pod in document["pods"]])
     _fill(world.volumes, [(key, _files_from(files)) for key, files in document["volumes"]])
     _fill(world.addresses, document["addresses"])
@@ -51,27 +51,31 @@ def _key(reference: Reference) -> list[str]:
 
 
 def _pod(pod: FakePod) -> Document:
+    manifest = pod.manifest.to_dict()
+    written = zip(pod.containers, manifest["spec"]["containers"], strict=True)
     return {
-        "manifest": pod.manifest,
+        "manifest": manifest,
         "ip": pod.ip,
-        "containers": [_container(container) for container in pod.containers],
+        "containers": [_container(container, each) for container, each in written],
         "scratch": {name: _files(files) for name, files in pod.scratch.items()},
     }
 
 
 def _pod_from(document: Mapping[str, Any]) -> FakePod:
+    manifest = Pod.from_dict(document["manifest"])
+    written = zip(manifest.containers, document["containers"], strict=True)
     return FakePod(
-        document["manifest"],
+        manifest,
         document["ip"],
-        [_container_from(each) for each in document["containers"]],
+        [_container_from(container, each) for container, each in written],
         {name: _files_from(files) for name, files in document["scratch"].items()},
-        member_of(document["manifest"]),
+        manifest.member,
     )
 
 
-def _container(container: FakeContainer) -> Document:
+def _container(container: FakeContainer, manifest: Document) -> Document:
     return {
-        "manifest": container.manifest,
+        "manifest": manifest,
         "state": container.state.value,
         "exit_code": container.exit_code,
         "restart_count": container.restart_count,
@@ -82,10 +86,10 @@ def _container(container: FakeContainer) -> Document:
     }
 
 
-def _container_from(document: Mapping[str, Any]) -> FakeContainer:
+def _container_from(manifest: Container, document: Mapping[str, Any]) -> FakeContainer:
     started_at = document["started_at"]
     return FakeContainer(
-        document["manifest"],
+        manifest,
         ContainerState(document["state"]),
         int(document["exit_code"]),
         int(document["restart_count"]),

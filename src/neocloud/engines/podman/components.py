@@ -6,15 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.interface import interface_of
-from neocloud.engines.manifests import file_contents
-from neocloud.engines.pod_references import mounted_claims
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import (
+    ConfigMap,
+    Manifest,
+    Namespace,
+    NetworkPolicy,
+    Pod,
+    Secret,
+    VirtualNetwork,
+    VolumeClaim,
+)
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.attachments import Attachments, BridgePorts
 from neocloud.engines.podman.network.dns import HostsFiles
-from neocloud.engines.podman.network.namespace_networks import POLICY, NamespaceNetworks
+from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.pods import Pods
 from neocloud.engines.podman.records import Objects
@@ -51,21 +58,20 @@ class Components:
         pods = Pods(layout, libpod, networks, attachments, hosts_files, objects, volumes, config_mounts)
         return cls(layout, networks, virtual, hosts_files, objects, volumes, config_mounts, pods)
 
-    async def apply_object(self, manifest: KubernetesObject) -> None:
+    async def apply_object(self, manifest: Manifest) -> None:
         """Anything but a Pod."""
-        reference = Reference.of(manifest)
-        if reference.kind == "Namespace":
+        reference = manifest.reference
+        if isinstance(manifest, Namespace):
             await self.networks.ensure(reference.name)
             await self.hosts_files.refresh(reference.name)
             return
         if self.networks.find(reference.namespace) is None:
             raise EngineError(f"Namespace {reference.namespace} does not exist; apply it before its objects.")
-        if reference.kind in self.config_mounts:
-            contents = file_contents(manifest)
-            self.config_mounts[reference.kind].put(reference.namespace, reference.name, contents)
-        elif reference.kind == "PersistentVolumeClaim":
+        if isinstance(manifest, ConfigMap | Secret):
+            self.config_mounts[manifest.kind].put(manifest.namespace, manifest.name, manifest.contents)
+        elif isinstance(manifest, VolumeClaim):
             await asyncio.to_thread(self.volumes.ensure_claim, manifest)
-        elif reference.kind == "VirtualNetwork":
+        elif isinstance(manifest, VirtualNetwork):
             await self.virtual.apply(manifest)
             await self.networks.sync()
             await self.hosts_files.refresh_networks()
@@ -73,11 +79,10 @@ class Components:
             self.objects.put(manifest)
             await self._follow_change(reference)
 
-    async def announce(self, manifest: KubernetesObject) -> None:
+    async def announce(self, pod: Pod) -> None:
         """Give a pod its address and its line in the hosts file before any of its peers starts."""
-        reference = Reference.of(manifest)
-        if interface_of(manifest) is None:
-            await self.networks.allocate(reference.namespace, reference.name)
+        if pod.interface is None:
+            await self.networks.allocate(pod.namespace, pod.name)
 
     async def remove_object(self, reference: Reference) -> None:
         """Anything but a Pod or a Namespace."""
@@ -87,7 +92,7 @@ class Components:
             self._refuse_if_mounted(reference)
             await asyncio.to_thread(self.volumes.remove_claim, reference.namespace, reference.name)
         elif reference.kind == "VirtualNetwork":
-            if self.objects.get(reference):
+            if self.virtual.find(reference.namespace):
                 await self.virtual.remove(reference.namespace)
                 await self.networks.sync()
         else:
@@ -106,25 +111,23 @@ class Components:
 
     def address(self, pod: Reference) -> str | None:
         """None for a pod that was never applied."""
-        manifest = self.objects.get(pod)
-        interface = interface_of(manifest) if manifest else None
-        if interface:
-            return str(interface.address)
+        applied = self.objects.pod(pod)
+        if applied and applied.interface:
+            return str(applied.interface.address)
         network = self.networks.find(pod.namespace)
         address = network.addresses.get(pod.name) if network else None
         return str(address) if address else None
 
-    def applied_pods(self) -> Iterator[tuple[KubernetesObject, str]]:
+    def applied_pods(self) -> Iterator[tuple[Pod, str]]:
         """Manifest and address of every pod that was applied by this or an earlier engine."""
         for namespace in self.networks.namespaces():
-            for manifest in self.objects.list(namespace, "Pod"):
-                address = self.address(Reference.of(manifest))
-                if address:
-                    yield manifest, address
+            for pod in self.objects.list(namespace, Pod):
+                if address := self.address(pod.reference):
+                    yield pod, address
 
     async def _follow_change(self, reference: Reference) -> None:
         """Apply the effect of an object that is only recorded: rules for a policy, names for a service."""
-        if reference.kind == POLICY:
+        if reference.kind == NetworkPolicy.kind:
             await self.networks.sync()
         else:
             await self._refresh_names(reference.namespace)
@@ -136,9 +139,8 @@ class Components:
 
     def _refuse_if_mounted(self, claim: Reference, leaving: str = "") -> None:
         """By a pod of whatever namespace, but for one that is leaving itself."""
-        for manifest in self.objects.all("Pod"):
-            if manifest["metadata"]["namespace"] != leaving and claim in mounted_claims(manifest):
+        for pod in self.objects.all(Pod):
+            if pod.namespace != leaving and claim in pod.mounted_claims:
                 raise EngineError(
-                    f"PersistentVolumeClaim {claim.name} is in use by pod "
-                    f"{manifest['metadata']['name']}; remove that pod first."
+                    f"PersistentVolumeClaim {claim.name} is in use by pod {pod.name}; remove that pod first."
                 )

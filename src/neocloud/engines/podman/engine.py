@@ -24,7 +24,7 @@ from neocloud.engines.base import (
     Observation,
     Reference,
 )
-from neocloud.engines.manifests import KINDS, check_reference, in_order
+from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order, read_manifest
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
 from neocloud.engines.podman.execution import execute
@@ -40,7 +40,6 @@ from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
 from neocloud.engines.podman.storage.images import Images, root_filesystem
 from neocloud.engines.podman.storage.user_namespaces import missing_support
-from neocloud.engines.validation import checked
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
 _PODS_AT_ONCE = 8
@@ -99,16 +98,16 @@ class PodmanEngine:
             warnings=(*host.warnings, *gpu_warnings, *name_warnings),
         )
 
-    async def apply(self, objects: Sequence[KubernetesObject]) -> None:
-        manifests = in_order(checked(objects))
+    async def apply(self, objects: Sequence[Manifest | KubernetesObject]) -> None:
+        manifests = in_order([o if isinstance(o, Manifest) else read_manifest(o) for o in objects])
         await self._prepare()
-        pods = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
+        pods = [manifest for manifest in manifests if isinstance(manifest, Pod)]
         for manifest in manifests[: len(manifests) - len(pods)]:
             await self._components.apply_object(manifest)
-        for manifest in pods:
-            await self._components.announce(manifest)
+        for pod in pods:
+            await self._components.announce(pod)
         settled = await self._components.pods.find_settled(pods) if len(pods) > 1 else set[Reference]()
-        await _all(_PODS_AT_ONCE, [self._apply_pod(manifest, settled) for manifest in pods])
+        await _all(_PODS_AT_ONCE, [self._apply_pod(pod, settled) for pod in pods])
 
     async def observe(self, namespace: str) -> Observation:
         check_reference(Reference("Namespace", namespace, namespace))
@@ -237,8 +236,8 @@ class PodmanEngine:
             await self._find_user_namespaces()
             await remember_tables(self.layout)
             await self._components.networks.sync()
-            for manifest, address in self._components.applied_pods():
-                self._prober.follow(manifest, address, adopted=True)
+            for pod, address in self._components.applied_pods():
+                self._prober.follow(pod, address, adopted=True)
             self._prepared = True
         await self._prober.first_answers()
 
@@ -250,11 +249,10 @@ class PodmanEngine:
         self._components.pods.shifts_ids = not missing
         self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
 
-    async def _apply_pod(self, manifest: KubernetesObject, settled: Set[Reference]) -> None:
-        reference = Reference.of(manifest)
-        if reference not in settled:
-            await self._components.pods.ensure(manifest)
-        self._prober.follow(manifest, self._components.address(reference) or "")
+    async def _apply_pod(self, pod: Pod, settled: Set[Reference]) -> None:
+        if pod.reference not in settled:
+            await self._components.pods.ensure(pod)
+        self._prober.follow(pod, self._components.address(pod.reference) or "")
 
     async def _remove_pod(self, reference: Reference) -> None:
         self._prober.forget(reference)

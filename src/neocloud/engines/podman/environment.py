@@ -7,9 +7,9 @@ Secret instead where that matters.
 import re
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
-from typing import Any
 
-from neocloud.engines.base import EngineError, KubernetesObject
+from neocloud.engines.base import EngineError
+from neocloud.engines.manifest import Container, Pod, VariableSource
 
 Contents = Mapping[str, Mapping[str, bytes]]
 """Files by object name and key."""
@@ -18,24 +18,23 @@ _REFERENCE = re.compile(r"\$(\$|\(([-._a-zA-Z][-._a-zA-Z0-9]*)\))")
 
 
 def container_environment(
-    manifest: KubernetesObject,
-    container: Mapping[str, Any],
+    pod: Pod,
+    container: Container,
     address: IPv4Address,
     config_maps: Contents,
     secrets: Contents,
 ) -> dict[str, str]:
     values: dict[str, str] = {}
-    for source in container.get("envFrom") or []:
-        reference = source.get("configMapRef") or source.get("secretRef") or {}
-        objects = config_maps if "configMapRef" in source else secrets
-        for key, content in objects[reference["name"]].items():
-            values[source.get("prefix", "") + key] = content.decode()
-    for variable in container.get("env") or []:
-        if "valueFrom" in variable:
-            value = _looked_up(variable["valueFrom"], manifest, address, config_maps, secrets)
+    for source in container.env_from:
+        for reference, objects in ((source.config_map_ref, config_maps), (source.secret_ref, secrets)):
+            for key, content in objects[reference.name].items() if reference else ():
+                values[source.prefix + key] = content.decode()
+    for variable in container.env or ():
+        if variable.value_from:
+            value = _looked_up(variable.value_from, pod, address, config_maps, secrets)
         else:
-            value = expand(str(variable.get("value", "")), values)
-        values[variable["name"]] = value
+            value = expand(variable.value or "", values)
+        values[variable.name] = value
     return values
 
 
@@ -55,41 +54,34 @@ def expand_all(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def _looked_up(
-    source: Mapping[str, Any],
-    manifest: KubernetesObject,
+    source: VariableSource,
+    pod: Pod,
     address: IPv4Address,
     config_maps: Contents,
     secrets: Contents,
 ) -> str:
-    if "fieldRef" in source:
-        return _field(source["fieldRef"].get("fieldPath", ""), manifest, address)
-    for field, objects in (("secretKeyRef", secrets), ("configMapKeyRef", config_maps)):
-        if field in source:
-            reference = source[field]
-            contents = objects.get(reference["name"], {})
-            if reference["key"] in contents:
-                return contents[reference["key"]].decode()
-            if reference.get("optional"):
+    for reference, objects in ((source.secret_key_ref, secrets), (source.config_map_key_ref, config_maps)):
+        if reference:
+            contents = objects.get(reference.name, {})
+            if reference.key in contents:
+                return contents[reference.key].decode()
+            if reference.optional:
                 return ""
             raise EngineError(
-                f"Pod {manifest['metadata']['name']} needs key {reference['key']!r} of "
-                f"{reference['name']}, which is not there."
+                f"Pod {pod.name} needs key {reference.key!r} of {reference.name}, which is not there."
             )
-    raise EngineError(
-        f"Pod {manifest['metadata']['name']}: a variable may come from secretKeyRef, "
-        f"configMapKeyRef or fieldRef, not from {', '.join(source) or 'nothing'}."
-    )
+    assert source.field_ref is not None, "a source is one of the three"
+    return _field(source.field_ref.field_path, pod, address)
 
 
-def _field(path: str, manifest: KubernetesObject, address: IPv4Address) -> str:
+def _field(path: str, pod: Pod, address: IPv4Address) -> str:
     fields = {
-        "metadata.name": manifest["metadata"]["name"],
-        "metadata.namespace": manifest["metadata"]["namespace"],
+        "metadata.name": pod.name,
+        "metadata.namespace": pod.namespace,
         "status.podIP": str(address),
     }
     if path not in fields:
         raise EngineError(
-            f"Pod {manifest['metadata']['name']}: fieldRef {path!r} is not supported; "
-            f"use one of {', '.join(fields)}."
+            f"Pod {pod.name}: fieldRef {path!r} is not supported; use one of {', '.join(fields)}."
         )
     return fields[path]

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 from typing import Any
 
-from neocloud.engines.base import Accelerator, EngineError, KubernetesObject, Reference
-from neocloud.engines.podman.translate import GPU
+from neocloud.engines.base import Accelerator, EngineError, Reference
+from neocloud.engines.manifest import GPU, Pod
 
 _QUERY = "--query-gpu=index,name,memory.total"
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -64,17 +64,17 @@ class GpuAllocator:
 
     @contextlib.asynccontextmanager
     async def reserve(
-        self, manifest: KubernetesObject, look: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+        self, pod: Pod, look: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
     ) -> AsyncIterator[dict[str, tuple[int, ...]]]:
         """GPU numbers by container, held until the containers that carry them as labels exist.
 
         `look` gives the containers that exist; it is asked when nobody else is choosing.
         """
-        wanted = _wanted(manifest)
+        wanted = _wanted(pod)
         if not wanted:
             yield {}
             return
-        reference = Reference.of(manifest)
+        reference = pod.reference
         async with self._lock:
             found, _ = await asyncio.to_thread(find_accelerators)
             taken = _in_use(await look()).union(*self._reserved.values())
@@ -95,11 +95,8 @@ class GpuAllocator:
             del self._reserved[reference]
 
 
-def _wanted(manifest: KubernetesObject) -> dict[str, int]:
-    counts = {
-        container["name"]: int((container.get("resources") or {}).get("limits", {}).get(GPU, 0))
-        for container in manifest["spec"]["containers"]
-    }
+def _wanted(pod: Pod) -> dict[str, int]:
+    counts = {container.name: int(container.limits.get(GPU, 0)) for container in pod.containers}
     return {name: count for name, count in counts.items() if count}
 
 

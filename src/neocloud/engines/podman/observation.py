@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from neocloud.engines.base import KubernetesObject, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import ObservedPod, PodPhase, Reference
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.processes import LOST
 from neocloud.engines.podman.translate import SANDBOX
 
@@ -37,7 +38,7 @@ def started_at(row: Row) -> datetime | None:
 def observed_pod(
     reference: Reference,
     rows: Iterable[Row],
-    manifest: KubernetesObject | None,
+    pod: Pod | None,
     *,
     ip: str | None,
     ready: bool,
@@ -45,9 +46,8 @@ def observed_pod(
 ) -> ObservedPod:
     """`ready` is the prober's word; a pod that does not run whole is never ready."""
     rows = [row for row in rows if container_name(row) != SANDBOX]
-    spec = manifest["spec"] if manifest else {}
-    wanted = len(spec.get("containers", rows))
-    phase, message = phase_of(rows, wanted, spec.get("restartPolicy", "Always"))
+    wanted = len(pod.containers if pod else rows)
+    phase, message = phase_of(rows, wanted, pod.policy if pod else "Always")
     starts = [start for row in rows if (start := started_at(row))]
     whole = len(rows) == wanted and all(is_running(row) for row in rows)
     return ObservedPod(
@@ -55,7 +55,7 @@ def observed_pod(
         phase=phase,
         ready=ready and whole,
         ip=ip,
-        labels=dict((manifest or {"metadata": {}})["metadata"].get("labels") or {}),
+        labels=dict(pod.labels) if pod else {},
         restart_count=restart_count,
         started_at=min(starts) if starts else None,
         message=message,

@@ -22,6 +22,7 @@ from neocloud.engines.base import (
     ObservedPod,
     Reference,
 )
+from neocloud.engines.manifest import NetworkPolicy, Service, VirtualNetwork
 from neocloud.engines.podman.components import Components
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod, NotFound
@@ -31,7 +32,7 @@ from neocloud.engines.podman.translate import SANDBOX
 
 logger = logging.getLogger(__name__)
 
-_RECORDED = ("VirtualNetwork", "Service", "NetworkPolicy")
+_RECORDED = (VirtualNetwork, Service, NetworkPolicy)
 _KINDS = {
     "start": EventKind.POD_STARTED,
     "died": EventKind.POD_DIED,
@@ -98,7 +99,7 @@ class Observer:
         return observed_pod(
             reference,
             rows,
-            self._components.objects.get(reference),
+            self._components.objects.pod(reference),
             ip=self._components.address(reference),
             ready=self._prober.is_ready(reference, starts),
             restart_count=sum(run.restart_count for run in inspected.values()),
@@ -111,8 +112,7 @@ class Observer:
         for kind, config_mounts in self._components.config_mounts.items():
             others += [Reference(kind, namespace, name) for name in config_mounts.names(namespace)]
         for kind in _RECORDED:
-            manifests = self._components.objects.list(namespace, kind)
-            others += [Reference.of(manifest) for manifest in manifests]
+            others += [manifest.reference for manifest in self._components.objects.list(namespace, kind)]
         claims = self._components.volumes.claims(namespace)
         return others + [Reference("PersistentVolumeClaim", namespace, name) for name in claims]
 

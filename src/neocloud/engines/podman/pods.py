@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.osfiles import make_folder
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.interface import member_of, pod_fingerprint
-from neocloud.engines.pod_fields import is_device
-from neocloud.engines.pod_references import claim_reference, environment_objects
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import HostPath, Pod, Volume
 from neocloud.engines.podman.change_log import logged, pod_field
 from neocloud.engines.podman.gpus import GpuAllocator
 from neocloud.engines.podman.layout import Layout
@@ -29,7 +27,7 @@ from neocloud.engines.podman.processes import LOST, with_lost
 from neocloud.engines.podman.records import Objects
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.images import full_image_name, root_filesystem
-from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, find_sub_paths
+from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts
 from neocloud.engines.podman.storage.user_namespaces import first_id
 from neocloud.engines.podman.storage.volumes import FILE_MODE, Volumes
 from neocloud.engines.podman.translate import (
@@ -91,67 +89,66 @@ class Pods:
 
     def applied(self, namespace: str) -> set[Reference]:
         """Return the pods that were applied and not removed, whether or not their containers exist."""
-        return {Reference.of(manifest) for manifest in self._objects.list(namespace, "Pod")}
+        return {pod.reference for pod in self._objects.list(namespace, Pod)}
 
-    async def find_settled(self, manifests: Sequence[KubernetesObject]) -> set[Reference]:
+    async def find_settled(self, pods: Sequence[Pod]) -> set[Reference]:
         """Return the pods that `ensure` would not change, with one request per namespace.
 
         A reconciler applies all pods of its namespace periodically; mostly nothing has changed.
         """
         settled: set[Reference] = set()
-        for namespace in {manifest["metadata"]["namespace"] for manifest in manifests}:
+        for namespace in {pod.namespace for pod in pods}:
             found = by_pod(await self.rows(namespace))
-            for manifest in manifests:
-                reference = Reference.of(manifest)
-                if reference in found and self._is_settled(reference, manifest, found[reference]):
-                    settled.add(reference)
+            for pod in pods:
+                if pod.reference in found and self._is_settled(pod, found[pod.reference]):
+                    settled.add(pod.reference)
             await self._hosts_files.refresh(namespace)
         return settled
 
-    def _is_settled(self, reference: Reference, manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
+    def _is_settled(self, pod: Pod, rows: Sequence[Row]) -> bool:
         return (
-            not self._locks[reference].locked()
-            and self._objects.get(reference) == manifest
-            and _is_as_wanted(manifest, rows, self._first_id(manifest))
-            and not _is_lost(manifest, rows)
-            and not _to_start(manifest, rows)
+            not self._locks[pod.reference].locked()
+            and self._objects.pod(pod.reference) == pod
+            and _is_as_wanted(pod, rows, self._first_id(pod))
+            and not _is_lost(pod, rows)
+            and not _to_start(pod, rows)
         )
 
-    async def ensure(self, manifest: KubernetesObject) -> None:
+    async def ensure(self, pod: Pod) -> None:
         """Create or replace the pod so that it is as given, and start it if its policy says so."""
-        reference = Reference.of(manifest)
+        reference = pod.reference
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
-            first = self._first_id(manifest)
-            if not rows or not _is_as_wanted(manifest, rows, first):
-                await self._require_images(manifest)
-            before = self._objects.get(reference)
-            async with self._attachments.admitted(manifest):
-                is_lost = _is_lost(manifest, rows)
+            first = self._first_id(pod)
+            if not rows or not _is_as_wanted(pod, rows, first):
+                await self._require_images(pod)
+            before = self._objects.pod(reference)
+            async with self._attachments.admitted(pod):
+                is_lost = _is_lost(pod, rows)
                 if is_lost:
                     logger.warning(
                         "Pod %s was killed with its monitor; it is created again",
                         reference.name,
                         extra=pod_field(reference),
                     )
-                if rows and (is_lost or not _is_as_wanted(manifest, rows, first)):
+                if rows and (is_lost or not _is_as_wanted(pod, rows, first)):
                     await self._delete(reference, rows)
                     rows = []
-                self._objects.put(manifest)
-            await self._attachments.changed(before, manifest)
+                self._objects.put(pod)
+            await self._attachments.changed(before, pod)
             await self._hosts_files.refresh(reference.namespace)
             if not rows:
                 with logged(logger, f"Created and started pod {reference.name}", reference):
-                    await self._create(manifest)
+                    await self._create(pod)
             else:
-                await self._start_again(manifest, rows)
+                await self._start_again(pod, rows)
 
     async def remove(self, reference: Reference) -> None:
         """Stop and remove a pod and its scratch volumes; release its address."""
         async with self._locks[reference]:
             with logged(logger, f"Removed pod {reference.name}", reference):
                 await self._delete(reference, await self.rows(reference.namespace, reference.name))
-            before = self._objects.get(reference)
+            before = self._objects.pod(reference)
             self._objects.remove(reference)
             self._attachments.forget(reference)
             await self._attachments.changed(before, None)
@@ -164,14 +161,14 @@ class Pods:
             rows = await self.rows(reference.namespace, reference.name)
             if not rows:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
-            grace, manifest = self._grace(reference), self._objects.get(reference)
-            if manifest:  # its mounts may have been removed since it was stopped
-                await asyncio.to_thread(self._mount_volumes, manifest)
+            grace, pod = self._grace(reference), self._objects.pod(reference)
+            if pod:  # its mounts may have been removed since it was stopped
+                await asyncio.to_thread(self._mount_volumes, pod)
 
             async def restart(row: Row) -> None:
-                if manifest and member_of(manifest) and _owns_network(row):  # it gets another bridge port
+                if pod and pod.member and _owns_network(row):  # it gets another bridge port
                     await self._stop_container(row["Id"], grace)
-                    await self._start(manifest, row["Id"], owns_network=True)
+                    await self._start(pod, row["Id"], owns_network=True)
                 else:
                     await self._libpod.post(f"/containers/{row['Id']}/restart", t=grace)
 
@@ -188,30 +185,31 @@ class Pods:
         present = [container_name(row) for row in rows if container_name(row) != SANDBOX]
         if not present:
             raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
-        manifest = self._objects.get(reference)
-        wanted = [c["name"] for c in manifest["spec"]["containers"]] if manifest else present
+        pod = self._objects.pod(reference)
+        wanted = [each.name for each in pod.containers] if pod else present
         name = container or next(name for name in wanted if name in present)
         if name not in present:
             raise EngineError(f"Pod {reference.name} has no container {name!r}; it has {', '.join(present)}.")
         return f"{reference.namespace}.{reference.name}.{name}"
 
-    async def _require_images(self, manifest: KubernetesObject) -> None:
+    async def _require_images(self, pod: Pod) -> None:
         """Raise EngineError for a missing image, before anything of the old pod is removed."""
-        for image in _images(manifest):
+        for image in pod.images:
             if root_filesystem(self._layout, image):
                 continue
             if not await self._libpod.exists(f"/images/{full_image_name(image)}"):
-                name = manifest["metadata"]["name"]
-                raise EngineError(f"Pod {name}: image {image} is not here. Build or import the image first.")
+                raise EngineError(
+                    f"Pod {pod.name}: image {image} is not here. Build or import the image first."
+                )
 
-    async def _create(self, manifest: KubernetesObject) -> None:
-        async with self._gpus.reserve(manifest, self.rows) as devices:
-            resolved = await self._resolve(manifest, devices)
-            specs = container_specs(manifest, resolved, self._layout)
+    async def _create(self, pod: Pod) -> None:
+        async with self._gpus.reserve(pod, self.rows) as devices:
+            resolved = await self._resolve(pod, devices)
+            specs = container_specs(pod, resolved, self._layout)
             for spec in specs:
                 await self._create_container(spec)
         for spec in specs:
-            await self._start(manifest, spec["name"], owns_network="neocloud.network" in spec["labels"])
+            await self._start(pod, spec["name"], owns_network="neocloud.network" in spec["labels"])
 
     async def _create_container(self, spec: Mapping[str, Any]) -> None:
         """Create a container, in place of one that Podman may still be creating for a dead server."""
@@ -225,42 +223,37 @@ class Pods:
                 await asyncio.sleep(_CREATE_PAUSE_SECONDS)
         await self._libpod.post("/containers/create", spec)
 
-    async def _start(self, manifest: KubernetesObject, container: str, *, owns_network: bool) -> None:
-        reference, member = Reference.of(manifest), member_of(manifest)
+    async def _start(self, pod: Pod, container: str, *, owns_network: bool) -> None:
         try:
-            if member and owns_network:
-                await self._attachments.attach(member, container)
+            if pod.member and owns_network:
+                await self._attachments.attach(pod.member, container)
             await self._libpod.post(f"/containers/{container}/start")
-            if owns_network and self._first_id(manifest):
-                published = published_ports(manifest)
+            if owns_network and self._first_id(pod):
+                published = published_ports(pod)
                 await reset_early_connections((port["host_ip"], port["host_port"]) for port in published)
         except EngineError as error:
-            raise EngineError(f"Pod {reference.name} could not be started. {error}") from error
+            raise EngineError(f"Pod {pod.name} could not be started. {error}") from error
 
-    async def _start_again(self, manifest: KubernetesObject, rows: Sequence[Row]) -> None:
+    async def _start_again(self, pod: Pod, rows: Sequence[Row]) -> None:
         """Start containers that should run and do not: after a reboot, `shutdown` or a crash."""
-        idle, reference = _to_start(manifest, rows), Reference.of(manifest)
+        idle, reference = _to_start(pod, rows), pod.reference
         if not idle:
             return
         with logged(logger, f"Started {len(idle)} containers of pod {reference.name}", reference):
-            await self._resolve(manifest, {})
+            await self._resolve(pod, {})
             for row in idle:
                 if is_running(row):
                     await self._stop_container(row["Id"], 0)
-                await self._start(manifest, row["Id"], owns_network=_owns_network(row))
+                await self._start(pod, row["Id"], owns_network=_owns_network(row))
 
-    async def _resolve(self, manifest: KubernetesObject, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
+    async def _resolve(self, pod: Pod, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
         """Look up everything that the pod refers to, and create what is missing."""
-        metadata = manifest["metadata"]
-        if published_ports(manifest):
+        if published_ports(pod):
             await remove_stale_port_forwards()
-        pod_address = await self._attachments.assign_address(manifest)
-        shown = await asyncio.to_thread(self._mount_volumes, manifest)
+        pod_address = await self._attachments.assign_address(pod)
+        shown = await asyncio.to_thread(self._mount_volumes, pod)
         contents = {
-            kind: {
-                name: config_mounts.get(metadata["namespace"], name)
-                for name in environment_objects(manifest, kind)
-            }
+            kind: {name: config_mounts.get(pod.namespace, name) for name in pod.environment_objects(kind)}
             for kind, config_mounts in self._config_mounts.items()
         }
         return Resolved(
@@ -269,50 +262,48 @@ class Pods:
             network=pod_address.network,
             mac=pod_address.mac,
             **vars(shown),
-            first_id=self._first_id(manifest),
+            first_id=self._first_id(pod),
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
             devices=devices,
         )
 
-    def _first_id(self, manifest: KubernetesObject) -> int:
+    def _first_id(self, pod: Pod) -> int:
         """Return the id of this machine that root of the pod has in its user namespace; 0 without one."""
-        network = self._networks.find(manifest["metadata"]["namespace"])
-        if not self.shifts_ids or manifest["spec"].get("hostUsers", True) or not network:
+        network = self._networks.find(pod.namespace)
+        if not self.shifts_ids or pod.host_users is not False or not network:
             return 0
         return first_id(network.subnet)
 
-    def _mount_volumes(self, manifest: KubernetesObject) -> MountedPaths:
+    def _mount_volumes(self, pod: Pod) -> MountedPaths:
         """Create the pod's mounts and the root file systems of its containers."""
-        first = self._first_id(manifest)
-        roots = {image: root_filesystem(self._layout, image) for image in _images(manifest)}
+        first = self._first_id(pod)
+        roots = {image: root_filesystem(self._layout, image) for image in pod.images}
         if first:
             roots[SANDBOX] = self._layout.sandbox
         found = {image: folder for image, folder in roots.items() if folder}
-        return self._mounts.mount(manifest, self._volume_folders(manifest, first), found, first)
+        return self._mounts.mount(pod, self._volume_folders(pod, first), found, first)
 
-    def _volume_folders(self, manifest: KubernetesObject, first: int) -> dict[str, Path]:
-        namespace, pod = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-        folders = {}
-        for volume in manifest["spec"].get("volumes") or []:
-            kind, source = next((k, v or {}) for k, v in volume.items() if k != "name")
-            if is_device(source):
-                _require_device(source, pod)
-                continue
-            match kind:
-                case "configMap":
-                    path = self._config_mounts["ConfigMap"].view(namespace, source)
-                case "secret":
-                    path = self._config_mounts["Secret"].view(namespace, source)
-                case "persistentVolumeClaim":
-                    claim = claim_reference(manifest, source["claimName"])
-                    path = self._volumes.claim_path(claim.namespace, claim.name, first)
-                case "emptyDir":
-                    path = self._volumes.scratch_path(namespace, pod, volume["name"], source)
-                case _:
-                    path = _host_path(source, pod)
-            folders[volume["name"]] = path
+    def _volume_folders(self, pod: Pod, first: int) -> dict[str, Path]:
+        folders: dict[str, Path] = {}
+        for volume in pod.volumes:
+            if volume.host_path and volume.host_path.is_device:
+                _require_device(volume.host_path, pod)
+            else:
+                folders[volume.name] = self._volume_folder(pod, volume, first)
         return folders
+
+    def _volume_folder(self, pod: Pod, volume: Volume, first: int) -> Path:
+        if volume.config_map:
+            return self._config_mounts["ConfigMap"].view(pod.namespace, volume.config_map)
+        if volume.secret:
+            return self._config_mounts["Secret"].view(pod.namespace, volume.secret)
+        if claim := pod.claim_of(volume):
+            return self._volumes.claim_path(claim.namespace, claim.name, first)
+        if volume.empty_dir:
+            return self._volumes.scratch_path(pod.namespace, pod.name, volume.name, volume.empty_dir)
+        assert volume.host_path is not None, "a volume has a source"
+        return _host_path(volume.host_path, pod)
 
     async def _delete(self, reference: Reference, rows: Sequence[Row]) -> None:
         await self._stop(rows, self._grace(reference))
@@ -348,20 +339,15 @@ class Pods:
         await asyncio.gather(*(tolerant(row) for row in wanted))
 
     def _grace(self, reference: Reference) -> int:
-        manifest = self._objects.get(reference)
-        spec = manifest["spec"] if manifest else {}
-        return spec.get("terminationGracePeriodSeconds", _GRACE_SECONDS)
+        pod = self._objects.pod(reference)
+        return pod.grace_seconds if pod else _GRACE_SECONDS
 
 
-def _images(manifest: KubernetesObject) -> set[str]:
-    return {container["image"] for container in manifest["spec"]["containers"]}
-
-
-def _is_as_wanted(manifest: KubernetesObject, rows: Sequence[Row], first: int) -> bool:
-    spec = pod_fingerprint(manifest)
+def _is_as_wanted(pod: Pod, rows: Sequence[Row], first: int) -> bool:
+    spec = pod.fingerprint
     present = {container_name(row) for row in rows}
-    has_sub_paths = any(find_sub_paths(manifest))
-    return present == set(podman_names(manifest, first)) and all(
+    has_sub_paths = bool(pod.sub_paths)
+    return present == set(podman_names(pod, first)) and all(
         row["Labels"].get("neocloud.spec") == spec
         and row["Labels"].get(FIRST_ID_LABEL, "0") == str(first)
         and (not has_sub_paths or _mounts_safely(row))
@@ -377,15 +363,13 @@ def _owns_network(row: Row) -> bool:
     return "neocloud.network" in row["Labels"]
 
 
-def _is_lost(manifest: KubernetesObject, rows: Sequence[Row]) -> bool:
+def _is_lost(pod: Pod, rows: Sequence[Row]) -> bool:
     """Return whether a container lost its monitor: Podman cannot start it again, so it has to be replaced."""
-    policy = manifest["spec"].get("restartPolicy", "Always")
-    return policy != "Never" and any(row["State"] == LOST for row in rows)
+    return pod.policy != "Never" and any(row["State"] == LOST for row in rows)
 
 
-def _to_start(manifest: KubernetesObject, rows: Sequence[Row]) -> list[Row]:
+def _to_start(pod: Pod, rows: Sequence[Row]) -> list[Row]:
     """Return the containers to start, sandbox first; those in an earlier sandbox's network count, too."""
-    policy = manifest["spec"].get("restartPolicy", "Always")
     sandbox_start = max((row["StartedAt"] for row in rows if container_name(row) == SANDBOX), default=0)
 
     def is_due(row: Row) -> bool:
@@ -394,24 +378,23 @@ def _to_start(manifest: KubernetesObject, rows: Sequence[Row]) -> list[Row]:
         if row["State"] in ("created", "configured", "initialized"):
             return True
         is_sandbox = container_name(row) == SANDBOX
-        return is_sandbox or policy == "Always" or (policy == "OnFailure" and row["ExitCode"] != 0)
+        return is_sandbox or pod.policy == "Always" or (pod.policy == "OnFailure" and row["ExitCode"] != 0)
 
     return sorted(filter(is_due, rows), key=lambda row: container_name(row) != SANDBOX)
 
 
-def _require_device(source: Mapping[str, Any], pod: str) -> None:
-    if not Path(source["path"]).is_char_device():
-        raise EngineError(f"Pod {pod} wants device {source['path']}, which this machine does not have.")
+def _require_device(source: HostPath, pod: Pod) -> None:
+    if not Path(source.path).is_char_device():
+        raise EngineError(f"Pod {pod.name} needs device {source.path}, which this machine does not have.")
 
 
-def _host_path(source: Mapping[str, Any], pod: str) -> Path:
-    path = Path(source["path"])
-    kind = source.get("type", "")
-    if kind == "DirectoryOrCreate":
+def _host_path(source: HostPath, pod: Pod) -> Path:
+    path = Path(source.path)
+    if source.type == "DirectoryOrCreate":
         make_folder(path)
-    elif kind == "FileOrCreate" and not path.exists():
+    elif source.type == "FileOrCreate" and not path.exists():
         path.touch()
         path.chmod(FILE_MODE)
     if not path.exists():
-        raise EngineError(f"Pod {pod} wants to mount {path} of this machine, which is not there.")
+        raise EngineError(f"Pod {pod.name} mounts {path} of this machine, which is not there.")
     return path

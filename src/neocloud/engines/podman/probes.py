@@ -13,10 +13,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.manifests import fingerprint
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import HttpGet, Pod, Probe, fingerprint
 from neocloud.engines.podman.change_log import pod_field
 from neocloud.engines.podman.network.security_rules import PROBE_MARK
 
@@ -26,6 +25,7 @@ _FIRST_TCP_SECONDS = 0.1
 _FIRST_EXEC_SECONDS = 0.5
 _FIRST_ANSWERS_SECONDS = 2.0
 _PERIOD_SECONDS = 10
+_FAILURES = 3
 _STATUS_BYTES = 16
 """Bytes read of an HTTP response, enough for its status."""
 
@@ -58,27 +58,27 @@ class Prober:
         self._specs: dict[Reference, str] = {}
         self._states: dict[tuple[Reference, str], ReadinessState] = {}
 
-    def follow(self, manifest: KubernetesObject, address: str, *, adopted: bool = False) -> None:
+    def follow(self, pod: Pod, address: str, *, adopted: bool = False) -> None:
         """Start to probe a pod; does nothing for a pod that is followed with this spec already.
 
         An adopted pod has run before, so it is probed immediately.
         """
-        reference = Reference.of(manifest)
-        spec = fingerprint({"spec": manifest["spec"], "address": address})
+        reference = pod.reference
+        spec = fingerprint({"spec": pod.spec(), "address": address})
         if self._specs.get(reference) == spec:
             return
         self.forget(reference)
         self._specs[reference] = spec
         tasks = self._tasks.setdefault(reference, [])
-        for container in manifest["spec"]["containers"]:
-            probes = _ProbeRunner(self._run, reference, container["name"], address)
-            if probe := container.get("readinessProbe"):
-                state = ReadinessState(probe.get("failureThreshold", 3))
-                self._states[reference, container["name"]] = state
-                delay = 0 if adopted else probe.get("initialDelaySeconds", 0)
+        for container in pod.containers:
+            probes = _ProbeRunner(self._run, reference, container.name, address)
+            if probe := container.readiness_probe:
+                state = ReadinessState(_threshold(probe))
+                self._states[reference, container.name] = state
+                delay = 0 if adopted else probe.initial_delay_seconds or 0
                 tasks.append(asyncio.create_task(_watch_readiness(probes, probe, state, delay)))
-            if probe := container.get("livenessProbe"):
-                startup = container.get("startupProbe")
+            if probe := container.liveness_probe:
+                startup = container.startup_probe
                 tasks.append(asyncio.create_task(_watch_liveness(probes, probe, startup, self._restart)))
 
     async def first_answers(self) -> None:
@@ -118,15 +118,15 @@ class _ProbeRunner:
     container: str
     address: str
 
-    async def succeeds(self, probe: Mapping[str, Any]) -> bool:
-        timeout = float(probe.get("timeoutSeconds", 1))
+    async def succeeds(self, probe: Probe) -> bool:
+        timeout = float(_given(probe.timeout_seconds, 1))
         try:
             async with asyncio.timeout(timeout):
-                if "tcpSocket" in probe:
-                    return await _connects(self.address, probe["tcpSocket"]["port"])
-                if "httpGet" in probe:
-                    return await _gets(self.address, probe["httpGet"])
-                command = list(probe["exec"]["command"])
+                if probe.tcp_socket:
+                    return await _connects(self.address, probe.tcp_socket.port)
+                if probe.http_get:
+                    return await _gets(self.address, probe.http_get)
+                command = list(probe.exec.command) if probe.exec else []
                 return await self.run(self.reference, self.container, command, timeout) == 0
         except (EngineError, OSError, TimeoutError):
             return False
@@ -138,12 +138,12 @@ async def _connects(address: str, port: int) -> bool:
     return True
 
 
-async def _gets(address: str, action: Mapping[str, Any]) -> bool:
+async def _gets(address: str, action: HttpGet) -> bool:
     """Send a GET request; only the status counts, as in Kubernetes: 200 to 399."""
     loop = asyncio.get_running_loop()
-    request = f"GET {action.get('path', '/')} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    request = f"GET {action.path or '/'} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
     with _marked_socket() as probe:
-        await loop.sock_connect(probe, (address, action["port"]))
+        await loop.sock_connect(probe, (address, action.port))
         await loop.sock_sendall(probe, request.encode())
         response = b""
         while len(response) < _STATUS_BYTES and (part := await loop.sock_recv(probe, _STATUS_BYTES)):
@@ -160,11 +160,9 @@ def _marked_socket() -> socket.socket:
     return probe
 
 
-async def _watch_readiness(
-    probes: _ProbeRunner, probe: Mapping[str, Any], state: ReadinessState, delay: float
-) -> None:
-    period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
-    first = min(period, _FIRST_EXEC_SECONDS if "exec" in probe else _FIRST_TCP_SECONDS)
+async def _watch_readiness(probes: _ProbeRunner, probe: Probe, state: ReadinessState, delay: float) -> None:
+    period = float(_given(probe.period_seconds, _PERIOD_SECONDS))
+    first = min(period, _FIRST_EXEC_SECONDS if probe.exec else _FIRST_TCP_SECONDS)
     await asyncio.sleep(delay)
     while True:
         if await probes.succeeds(probe):
@@ -178,13 +176,13 @@ async def _watch_readiness(
 
 async def _watch_liveness(
     probes: _ProbeRunner,
-    probe: Mapping[str, Any],
-    startup: Mapping[str, Any] | None,
+    probe: Probe,
+    startup: Probe | None,
     restart: Callable[[Reference], Awaitable[None]],
 ) -> None:
     """Restart the pod if the probe fails too often; a startup probe has to succeed once before it counts."""
-    delay = probe.get("initialDelaySeconds", 0)
-    period = float(probe.get("periodSeconds", _PERIOD_SECONDS))
+    delay = probe.initial_delay_seconds or 0
+    period = float(_given(probe.period_seconds, _PERIOD_SECONDS))
     failures = 0
     await asyncio.sleep(delay)
     if startup:
@@ -192,7 +190,7 @@ async def _watch_liveness(
     while True:
         await asyncio.sleep(period)
         failures = 0 if await probes.succeeds(probe) else failures + 1
-        if failures >= probe.get("failureThreshold", 3):
+        if failures >= _threshold(probe):
             logger.warning(
                 "Container %s failed its liveness probe %d times; the pod is restarted",
                 probes.container,
@@ -207,9 +205,17 @@ async def _watch_liveness(
                 await _until_started(probes, startup)
 
 
-async def _until_started(probes: _ProbeRunner, startup: Mapping[str, Any]) -> None:
+async def _until_started(probes: _ProbeRunner, startup: Probe) -> None:
     """Wait for the startup probe, for its number of periods at most; then the liveness probe decides."""
-    for _ in range(startup.get("failureThreshold", 3)):
+    for _ in range(_threshold(startup)):
         if await probes.succeeds(startup):
             return
-        await asyncio.sleep(float(startup.get("periodSeconds", _PERIOD_SECONDS)))
+        await asyncio.sleep(float(_given(startup.period_seconds, _PERIOD_SECONDS)))
+
+
+def _threshold(probe: Probe) -> int:
+    return _FAILURES if probe.failure_threshold is None else probe.failure_threshold
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value

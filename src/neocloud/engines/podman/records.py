@@ -1,45 +1,49 @@
 # pyright: strict
-"""Manifests as they were last applied, one JSON file each.
+"""Records: small JSON files that survive the server, written whole or not at all.
 
-They tell what a pod is (labels, probes, policy) after a restart of the server; whether it runs is always
-asked of Podman. Secrets and ConfigMaps are not kept here.
-
-Small JSON files that survive the server: written whole or not at all.
+`Objects` keeps manifests as they were last applied, one file each. They tell what a pod is (labels, probes,
+policy) after a restart of the server; whether it runs is always read from Podman. Secrets and ConfigMaps are
+not kept here.
 """
 
 import json
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from neocloud.core import osfiles
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import Manifest, ManifestError, Pod, read_manifest
 from neocloud.engines.podman.layout import Layout
+
+Kind = TypeVar("Kind", bound=Manifest)
 
 
 class Objects:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def put(self, manifest: KubernetesObject) -> None:
-        path = self._path(Reference.of(manifest))
-        if read_record(path) != manifest:
-            write_record(path, manifest)
+    def put(self, manifest: Manifest) -> None:
+        path, record = self._path(manifest.reference), manifest.to_dict()
+        if read_record(path) != record:
+            write_record(path, record)
 
-    def get(self, reference: Reference) -> KubernetesObject | None:
-        return read_record(self._path(reference))
+    def pod(self, reference: Reference) -> Pod | None:
+        """The pod as it was last applied; None for one that was not."""
+        return _read(Pod, self._path(reference))
 
     def remove(self, reference: Reference) -> None:
         self._path(reference).unlink(missing_ok=True)
 
-    def all(self, kind: str) -> list[KubernetesObject]:
+    def all(self, kind: type[Kind]) -> list[Kind]:
         """Those of every namespace."""
         folder = self._layout.namespaces
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         return [manifest for name in names for manifest in self.list(name, kind)]
 
-    def list(self, namespace: str, kind: str) -> list[KubernetesObject]:
-        folder = self._folder(namespace, kind)
-        found = [read_record(path) for path in sorted(folder.glob("*.json"))]
+    def list(self, namespace: str, kind: type[Kind]) -> list[Kind]:
+        folder = self._folder(namespace, kind.kind)
+        found = [_read(kind, path) for path in sorted(folder.glob("*.json"))]
         return [manifest for manifest in found if manifest]
 
     def _folder(self, namespace: str, kind: str) -> Path:
@@ -47,6 +51,21 @@ class Objects:
 
     def _path(self, reference: Reference) -> Path:
         return self._folder(reference.namespace, reference.kind) / f"{reference.name}.json"
+
+
+def _read(kind: type[Kind], path: Path) -> Kind | None:
+    try:
+        return cast(Kind, _parsed(path.read_text()))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None  # there is none, or half of one from before a crash
+    except ManifestError as error:
+        raise EngineError(f"The record {path} cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Manifest:
+    """Manifests do not change, so that the same text needs to be read once."""
+    return read_manifest(json.loads(text))
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

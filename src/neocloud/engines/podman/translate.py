@@ -6,25 +6,28 @@ pod. Several containers share the network of a sandbox container that does nothi
 user namespace: Podman 4.3 cannot restart a container that has one and a fixed address ("already allocated").
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from neocloud.engines.base import KubernetesObject
-from neocloud.engines.interface import pod_fingerprint
-from neocloud.engines.manifests import quantity
-from neocloud.engines.pod_fields import is_device
+from neocloud.engines.manifest import (
+    GPU,
+    Container,
+    LinuxCapabilities,
+    Pod,
+    PodSecurityContext,
+    SecurityContext,
+    quantity,
+)
 from neocloud.engines.podman.environment import Contents, container_environment, expand_all
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.network.dns import hostname_of
 from neocloud.engines.podman.storage.images import ENVIRONMENT, full_image_name
 from neocloud.engines.podman.storage.user_namespaces import id_mappings
 
 SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""
-GPU = "nvidia.com/gpu"
 SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
 """On containers whose sub-paths are mount points of pod_mounts.py; older ones name the volume's files."""
 FIRST_ID_LABEL = "neocloud.first-id"
@@ -65,27 +68,25 @@ class Resolved:
     """The id of this machine that root of the pod has in its user namespace; 0 for a pod without one."""
 
 
-def podman_names(manifest: KubernetesObject, first_id: int) -> dict[str, str]:
+def podman_names(pod: Pod, first_id: int) -> dict[str, str]:
     """Podman's name by container name, in the order in which they start."""
-    metadata = manifest["metadata"]
-    names = [container["name"] for container in manifest["spec"]["containers"]]
+    names = [container.name for container in pod.containers]
     if len(names) > 1 or first_id:
         names.insert(0, SANDBOX)
-    return {name: f"{metadata['namespace']}.{metadata['name']}.{name}" for name in names}
+    return {name: f"{pod.namespace}.{pod.name}.{name}" for name in names}
 
 
-def container_specs(manifest: KubernetesObject, resolved: Resolved, layout: Layout) -> list[Spec]:
+def container_specs(pod: Pod, resolved: Resolved, layout: Layout) -> list[Spec]:
     """Bodies for `POST containers/create`, in the order in which they start."""
-    names = podman_names(manifest, resolved.first_id)
-    containers = manifest["spec"]["containers"]
-    specs = [_container(manifest, container, resolved, layout) for container in containers]
-    owner = _network_owner(manifest, resolved, layout)
+    names = podman_names(pod, resolved.first_id)
+    specs = [_container(pod, container, resolved, layout) for container in pod.containers]
+    owner = _network_owner(pod, resolved, layout)
     if SANDBOX not in names:
         return [_merged(specs[0], owner)]
-    identity = _identity(manifest, SANDBOX, resolved, layout)
+    identity = _identity(pod, SANDBOX, resolved, layout)
     sandbox = _merged(_merged(identity, owner), _sandbox(resolved, layout))
     for spec in specs:
-        spec |= _joined(manifest, names[SANDBOX], resolved)
+        spec |= _joined(pod, names[SANDBOX], resolved)
         if resolved.first_id:
             spec["mounts"] += _KERNEL_MOUNTS
     return [sandbox, *specs]
@@ -95,60 +96,59 @@ def _merged(first: Spec, second: Spec) -> Spec:
     return {**first, **second, "labels": {**first["labels"], **second.get("labels", {})}}
 
 
-def _identity(manifest: KubernetesObject, container: str, resolved: Resolved, layout: Layout) -> Spec:
-    metadata = manifest["metadata"]
+def _identity(pod: Pod, container: str, resolved: Resolved, layout: Layout) -> Spec:
     return {
         **(id_mappings(resolved.first_id) if resolved.first_id else {}),
-        "name": podman_names(manifest, resolved.first_id)[container],
+        "name": podman_names(pod, resolved.first_id)[container],
         "cgroup_parent": layout.cgroup,
         "labels": {
             "neocloud.home": layout.label,
-            "neocloud.namespace": metadata["namespace"],
-            "neocloud.pod": metadata["name"],
+            "neocloud.namespace": pod.namespace,
+            "neocloud.pod": pod.name,
             "neocloud.container": container,
-            "neocloud.spec": pod_fingerprint(manifest),
+            "neocloud.spec": pod.fingerprint,
             SUB_PATHS_LABEL: SUB_PATHS,
             FIRST_ID_LABEL: str(resolved.first_id),
         },
     }
 
 
-def published_ports(manifest: KubernetesObject) -> list[dict[str, Any]]:
+def published_ports(pod: Pod) -> list[dict[str, Any]]:
     """The ports of this machine that lead to the pod, on loopback unless it says otherwise."""
     return [
         {
-            "host_ip": port.get("hostIP") or "127.0.0.1",
-            "host_port": port["hostPort"],
-            "container_port": port["containerPort"],
-            "protocol": port.get("protocol", "TCP").lower(),
+            "host_ip": port.host_ip or "127.0.0.1",
+            "host_port": port.host_port,
+            "container_port": port.container_port,
+            "protocol": (port.protocol or "TCP").lower(),
         }
-        for container in manifest["spec"]["containers"]
-        for port in container.get("ports") or []
-        if "hostPort" in port
+        for container in pod.containers
+        for port in container.ports or ()
+        if port.host_port is not None
     ]
 
 
-def _network_owner(manifest: KubernetesObject, resolved: Resolved, layout: Layout) -> Spec:
+def _network_owner(pod: Pod, resolved: Resolved, layout: Layout) -> Spec:
     """The container that holds the pod's address, name and published ports."""
-    network = resolved.network or layout.network(manifest["metadata"]["namespace"])
+    network = resolved.network or layout.network(pod.namespace)
     card = {"static_mac": resolved.mac} if resolved.mac else {}
-    sysctls = (manifest["spec"].get("securityContext") or {}).get("sysctls") or []
+    sysctls = pod.security_context.sysctls if pod.security_context else ()
     return {
         "labels": {"neocloud.network": "owner"},
-        "hostname": hostname_of(manifest),
+        "hostname": pod.host_name,
         "netns": {"nsmode": "bridge"},
         "Networks": {network: {"static_ips": [str(resolved.address)], **card}},
-        "portmappings": published_ports(manifest),
-        "sysctl": {entry["name"]: entry["value"] for entry in sysctls},
+        "portmappings": published_ports(pod),
+        "sysctl": {entry.name: entry.value for entry in sysctls},
     }
 
 
-def _joined(manifest: KubernetesObject, sandbox: str, resolved: Resolved) -> Spec:
+def _joined(pod: Pod, sandbox: str, resolved: Resolved) -> Spec:
     namespace = {"nsmode": "container", "value": sandbox}
     joined: Spec = {"netns": namespace, "ipcns": namespace, "utsns": namespace}
     if resolved.first_id:
         joined["userns"] = namespace
-    if manifest["spec"].get("shareProcessNamespace"):
+    if pod.share_process_namespace:
         # The sandbox is process 1 of all and reaps; a second init would be in its way.
         joined |= {"pidns": namespace, "init": False}
     return joined
@@ -167,35 +167,32 @@ def _sandbox(resolved: Resolved, layout: Layout) -> Spec:
     }
 
 
-def _container(
-    manifest: KubernetesObject, container: Mapping[str, Any], resolved: Resolved, layout: Layout
-) -> Spec:
-    spec = manifest["spec"]
-    values = container_environment(
-        manifest, container, resolved.address, resolved.config_maps, resolved.secrets
-    )
-    devices = resolved.devices.get(container["name"], ())
+def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layout) -> Spec:
+    values = container_environment(pod, container, resolved.address, resolved.config_maps, resolved.secrets)
+    devices = resolved.devices.get(container.name, ())
     body: Spec = {
-        **_identity(manifest, container["name"], resolved, layout),
-        **_root(container["image"], values, resolved),
-        "command": expand_all(container.get("args") or [], values),
+        **_identity(pod, container.name, resolved, layout),
+        **_root(container.image, values, resolved),
+        "command": expand_all(container.args, values),
         "init": True,
         "systemd": "false",
         "image_volume_mode": "ignore",
         "use_image_hosts": True,
         "use_image_resolve_conf": True,
-        "restart_policy": _RESTART[spec.get("restartPolicy", "Always")],
-        "stop_timeout": spec.get("terminationGracePeriodSeconds", 30),
+        "restart_policy": _RESTART[pod.policy],
+        "stop_timeout": pod.grace_seconds,
         "mounts": _mounts(container, resolved, layout),
-        "devices": [{"path": f"{GPU}={number}"} for number in devices] + _devices(manifest, container),
-        "resource_limits": _limits(container.get("resources") or {}),
-        **_security(spec.get("securityContext") or {}, container.get("securityContext") or {}),
+        "devices": [{"path": f"{GPU}={number}"} for number in devices] + _devices(pod, container),
+        "resource_limits": _limits(container),
+        **_security(
+            pod.security_context or PodSecurityContext(), container.security_context or SecurityContext()
+        ),
     }
     body["labels"]["neocloud.gpus"] = ",".join(str(number) for number in devices)
-    if container.get("command"):
-        body["entrypoint"] = expand_all(container["command"], values)
-    if container.get("workingDir"):
-        body["work_dir"] = container["workingDir"]
+    if container.command:
+        body["entrypoint"] = expand_all(container.command, values)
+    if container.working_dir:
+        body["work_dir"] = container.working_dir
     return body
 
 
@@ -207,34 +204,31 @@ def _root(image: str, values: Mapping[str, str], resolved: Resolved) -> Spec:
     return {"rootfs": str(folder), "rootfs_overlay": True, "env": {**ENVIRONMENT, **values}}
 
 
-def _mounts(container: Mapping[str, Any], resolved: Resolved, layout: Layout) -> list[Spec]:
+def _mounts(container: Container, resolved: Resolved, layout: Layout) -> list[Spec]:
     mounts = [
         _bind(resolved.hosts_file, "/etc/hosts", ["ro", "rprivate"]),
         _bind(layout.resolv_conf, "/etc/resolv.conf", ["ro", "rprivate"]),
     ]
-    for mount in container.get("volumeMounts") or []:
-        if mount["name"] not in resolved.volumes:
+    for mount in container.volume_mounts:
+        if mount.name not in resolved.volumes:
             continue  # a device, which is handed over as one: as a mere mount it could not be opened
-        source = resolved.volumes[mount["name"]]
-        if mount.get("subPath"):
-            source = resolved.sub_paths[mount["name"], mount["subPath"]]
-        access = "ro" if mount.get("readOnly") else "rw"
-        propagation = _PROPAGATION[mount.get("mountPropagation", "None")]
-        mounts.append(_bind(source, mount["mountPath"], [access, propagation]))
+        source = resolved.volumes[mount.name]
+        if mount.sub_path:
+            source = resolved.sub_paths[mount.name, mount.sub_path]
+        access = "ro" if mount.read_only else "rw"
+        propagation = _PROPAGATION[mount.mount_propagation or "None"]
+        mounts.append(_bind(source, mount.mount_path, [access, propagation]))
     return mounts
 
 
-def _devices(manifest: KubernetesObject, container: Mapping[str, Any]) -> list[Spec]:
+def _devices(pod: Pod, container: Container) -> list[Spec]:
     """Character devices of this machine, at the paths where their volumes are mounted."""
-    paths = {
-        volume["name"]: volume["hostPath"]["path"]
-        for volume in manifest["spec"].get("volumes") or []
-        if is_device(volume.get("hostPath") or {})
-    }
-    mounts = [mount for mount in container.get("volumeMounts") or [] if mount["name"] in paths]
+    sources = ((volume.name, volume.host_path) for volume in pod.volumes)
+    paths = {name: source.path for name, source in sources if source and source.is_device}
     return [
-        {"path": f"{paths[mount['name']]}:{mount['mountPath']}:{'r' if mount.get('readOnly') else 'rw'}"}
-        for mount in mounts
+        {"path": f"{paths[mount.name]}:{mount.mount_path}:{'r' if mount.read_only else 'rw'}"}
+        for mount in container.volume_mounts
+        if mount.name in paths
     ]
 
 
@@ -247,8 +241,8 @@ def _bind(source: Path, destination: str, options: list[str]) -> Spec:
     }
 
 
-def _limits(resources: Mapping[str, Any]) -> Spec:
-    limits = resources.get("limits") or {}
+def _limits(container: Container) -> Spec:
+    limits = container.limits
     translated: Spec = {}
     if "cpu" in limits:
         quota = max(1000, int(quantity(limits["cpu"], "cpu") * _PERIOD))
@@ -258,21 +252,21 @@ def _limits(resources: Mapping[str, Any]) -> Spec:
     return translated
 
 
-def _security(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Spec:
+def _security(pod: PodSecurityContext, container: SecurityContext) -> Spec:
     translated: Spec = {}
-    user = container.get("runAsUser", pod.get("runAsUser"))
-    group = container.get("runAsGroup", pod.get("runAsGroup"))
+    user = pod.run_as_user if container.run_as_user is None else container.run_as_user
+    group = pod.run_as_group if container.run_as_group is None else container.run_as_group
     if user is not None or group is not None:
         translated["user"] = f"{user or 0}" + (f":{group}" if group is not None else "")
-    if pod.get("supplementalGroups"):
-        translated["groups"] = [str(number) for number in pod["supplementalGroups"]]
-    capabilities = container.get("capabilities") or {}
-    translated["cap_add"] = _capabilities(capabilities.get("add"))
-    translated["cap_drop"] = _capabilities(capabilities.get("drop"))
-    translated["read_only_filesystem"] = bool(container.get("readOnlyRootFilesystem"))
-    translated["no_new_privileges"] = container.get("allowPrivilegeEscalation") is False
+    if pod.supplemental_groups:
+        translated["groups"] = [str(number) for number in pod.supplemental_groups]
+    capabilities = container.capabilities or LinuxCapabilities()
+    translated["cap_add"] = _capabilities(capabilities.add)
+    translated["cap_drop"] = _capabilities(capabilities.drop)
+    translated["read_only_filesystem"] = bool(container.read_only_root_filesystem)
+    translated["no_new_privileges"] = container.allow_privilege_escalation is False
     return translated
 
 
-def _capabilities(names: list[str] | None) -> list[str]:
-    return [name if name == "ALL" else f"CAP_{name.removeprefix('CAP_')}" for name in names or []]
+def _capabilities(names: Sequence[str]) -> list[str]:
+    return [name if name == "ALL" else f"CAP_{name.removeprefix('CAP_')}" for name in names]

@@ -3,20 +3,29 @@
 What tenants wrote is only ever a word in a list: no shell sees it.
 """
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import IPv4Address
 
-from neocloud.engines.base import KubernetesObject, Reference
-from neocloud.engines.interface import annotation_of
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import (
+    Container,
+    ContainerPort,
+    Interface,
+    Manifest,
+    Mount,
+    Namespace,
+    Pod,
+    Secret,
+    SecurityContext,
+    Volume,
+    limits,
+    variables,
+)
 from neocloud.services.ai.resources import CONTAINER, POD
 
 WORKLOAD_LABEL = "neocloud.dev/ai-workload"
 RUN_LABEL = "neocloud.dev/ai-run"
-CLAIMS_ANNOTATION = "neocloud.dev/claims"
-"""Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
 FILES_SECRET = "files"
 SHM_BYTES = 64 * 1024 * 1024
 GRACE_SECONDS = 10
@@ -63,89 +72,75 @@ class WorkloadView:
     """Whether the engine starts it anew when it ends."""
 
 
-def workload_objects(view: WorkloadView) -> list[KubernetesObject]:
+def workload_objects(view: WorkloadView) -> list[Manifest]:
     labels = {WORKLOAD_LABEL: view.id}
-    objects: list[KubernetesObject] = [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": view.id, "labels": labels}}
-    ]
+    objects: list[Manifest] = [Namespace(name=view.id, labels=labels)]
     if view.files:
-        data = {
-            _file(index): base64.b64encode(content).decode() for index, (_, content) in enumerate(view.files)
-        }
-        metadata = {"name": FILES_SECRET, "namespace": view.id, "labels": labels}
-        objects.append(
-            {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
-        )
+        contents = {_file(index): content for index, (_, content) in enumerate(view.files)}
+        objects.append(Secret(name=FILES_SECRET, namespace=view.id, labels=labels, contents=contents))
     return [*objects, _pod(view)]
 
 
-def _pod(view: WorkloadView) -> KubernetesObject:
-    mine = view.interface
-    interface = annotation_of(
+def _pod(view: WorkloadView) -> Pod:
+    volumes, mounts = _volumes(view)
+    return Pod(
+        name=POD,
+        namespace=view.id,
+        labels={WORKLOAD_LABEL: view.id, RUN_LABEL: view.run},
+        interface=_interface(view.interface),
+        hostname=view.id,
+        restart_policy="Always" if view.is_restarted else "Never",
+        termination_grace_period_seconds=GRACE_SECONDS,
+        automount_service_account_token=False,
+        enable_service_links=False,
+        containers=(_container(view, mounts),),
+        volumes=tuple(volumes),
+    )
+
+
+def _interface(mine: InterfaceView) -> Interface:
+    return Interface(
         network=mine.network,
         subnet=mine.subnet,
-        address=mine.address,
+        address=IPv4Address(mine.address),
         mac=mine.mac,
         security_groups=mine.security_groups,
-        public_address=mine.public_address,
+        public_address=IPv4Address(mine.public_address) if mine.public_address else None,
     )
-    claims = {mount.claim.name: mount.claim.namespace for mount in view.mounts}
-    metadata = {
-        "name": POD,
-        "namespace": view.id,
-        "labels": {WORKLOAD_LABEL: view.id, RUN_LABEL: view.run},
-        "annotations": {**interface, CLAIMS_ANNOTATION: json.dumps(claims, sort_keys=True)},
-    }
-    volumes, mounts = _volumes(view)
-    spec = {
-        "hostname": view.id,
-        "restartPolicy": "Always" if view.is_restarted else "Never",
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "containers": [_container(view, mounts)],
-        "volumes": volumes,
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _container(view: WorkloadView, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    limits = {"cpu": str(view.vcpus), "memory": f"{view.memory_mib}Mi"}
-    limits |= {"nvidia.com/gpu": str(view.gpus)} if view.gpus else {}
-    container: dict[str, Any] = {
-        "name": CONTAINER,
-        "image": view.image,
-        "imagePullPolicy": "Never",
-        "env": [{"name": name, "value": value} for name, value in view.variables.items()],
-        "ports": [{"containerPort": number, "protocol": protocol} for number, protocol in view.ports],
-        "resources": {"limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False},
-        "volumeMounts": mounts,
-    }
-    container |= {"command": list(view.command)} if view.command else {}
-    container |= {"args": list(view.args)} if view.args else {}
-    container |= {"workingDir": view.working_dir} if view.working_dir else {}
-    return container
+def _container(view: WorkloadView, mounts: Sequence[Mount]) -> Container:
+    return Container(
+        name=CONTAINER,
+        image=view.image,
+        image_pull_policy="Never",
+        command=tuple(view.command),
+        args=tuple(view.args),
+        working_dir=view.working_dir or None,
+        env=variables(view.variables),
+        ports=tuple(ContainerPort(number, protocol) for number, protocol in view.ports),
+        resources=limits(cpus=view.vcpus, memory_mib=view.memory_mib, gpus=view.gpus),
+        security_context=SecurityContext(allow_privilege_escalation=False),
+        volume_mounts=tuple(mounts),
+    )
 
 
-def _volumes(view: WorkloadView) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    size = str(view.shm_bytes or SHM_BYTES)
-    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
-    mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
+def _volumes(view: WorkloadView) -> tuple[list[Volume], list[Mount]]:
+    volumes = [Volume.in_memory("shm", str(view.shm_bytes or SHM_BYTES))]
+    mounts = [Mount("shm", "/dev/shm")]
     names = {
         claim: f"filesystem-{index}"
         for index, claim in enumerate(dict.fromkeys(m.claim for m in view.mounts))
     }
     for claim, name in names.items():
-        volumes.append({"name": name, "persistentVolumeClaim": {"claimName": claim.name}})
+        volumes.append(Volume.of_claim(name, claim.name, claim.namespace))
     for mount in view.mounts:
-        shown: dict[str, Any] = {"name": names[mount.claim], "mountPath": mount.path}
-        shown |= {"subPath": mount.sub_path} if mount.sub_path else {}
-        mounts.append(shown | ({"readOnly": True} if mount.is_read_only else {}))
+        sub_path = mount.sub_path or None
+        mounts.append(Mount(names[mount.claim], mount.path, sub_path, read_only=mount.is_read_only))
     if view.files:
-        volumes.append({"name": "files", "secret": {"secretName": FILES_SECRET, "defaultMode": 0o444}})
+        volumes.append(Volume.of_secret("files", FILES_SECRET, mode=0o444))
     for index, (path, _) in enumerate(view.files):
-        mounts.append({"name": "files", "mountPath": path, "subPath": _file(index), "readOnly": True})
+        mounts.append(Mount("files", path, _file(index), read_only=True))
     return volumes, mounts
 
 

@@ -4,12 +4,27 @@ A replica is a pod that runs the engine from the shared root, with its model rea
 tenants wrote (names, ids) only ever is an argument in a list, never part of a shell's text.
 """
 
-import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from neocloud.engines.base import KubernetesObject
+from neocloud.engines.manifest import (
+    Container,
+    ContainerPort,
+    HttpGet,
+    Manifest,
+    Mount,
+    Namespace,
+    NetworkPolicy,
+    Pod,
+    Probe,
+    Secret,
+    SecurityContext,
+    Volume,
+    limits,
+    variables,
+)
 from neocloud.services.inference import engine_key
 from neocloud.services.inference.resources import ENGINE_PORT, MODULE_NAME
 
@@ -130,71 +145,54 @@ def engine_variables(view: EngineView) -> dict[str, str]:
     }
 
 
-def foundation(name: str, deployment_name: str, key: bytes) -> list[KubernetesObject]:
+def foundation(name: str, deployment_name: str, key: bytes) -> list[Manifest]:
     """What must be there before the first pod: a border and the key.
 
     Only this machine reaches the replicas. They begin no connection: a model's code, or a request that names
     an address to fetch from, reaches what the operator has opened and nothing else.
     """
-    same_namespace = [{"podSelector": {}}]
-    border = {
-        "podSelector": {},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"from": same_namespace}],
-        "egress": [{"to": same_namespace}],
-    }
+    files = {"key": key, f"{engine_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
     return [
         namespace_object(name, deployment_name),
-        _object("networking.k8s.io/v1", "NetworkPolicy", name, "same-namespace-only", spec=border),
-        _object("v1", "Secret", name, KEY_SECRET, type="Opaque", data=_engine_files(key)),
+        NetworkPolicy(name="same-namespace-only", namespace=name, denies_egress=True),
+        Secret(name=KEY_SECRET, namespace=name, contents=files),
     ]
 
 
-def _engine_files(key: bytes) -> dict[str, str]:
-    contents = {"key": key, f"{engine_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
-    return {name: base64.b64encode(content).decode() for name, content in contents.items()}
-
-
-def replica_pod(view: ReplicaView) -> KubernetesObject:
-    cpus = str(view.cpus)
-    limits = {"cpu": cpus, "memory": f"{view.memory_mib}Mi"}
-    if view.engine.gpus:
-        limits["nvidia.com/gpu"] = str(view.engine.gpus)
-    variables = {**engine_variables(view.engine), "OMP_NUM_THREADS": cpus}
-    health = {"httpGet": {"path": "/health", "port": ENGINE_PORT}}
+def replica_pod(view: ReplicaView, labels: Mapping[str, str] | None = None) -> Pod:
     arguments = engine_arguments(view.engine, MODEL_PATH, host="0.0.0.0", port=ENGINE_PORT)  # nosec B104
-    container = {
-        "name": CONTAINER,
-        "image": view.image,
-        "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", _START, CONTAINER],
-        "args": arguments,
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "ports": [{"containerPort": ENGINE_PORT}],
-        "resources": {"limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False},
-        "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 2},
+    container = Container(
+        name=CONTAINER,
+        image=view.image,
+        image_pull_policy="Never",
+        command=("/bin/sh", "-c", _START, CONTAINER),
+        args=tuple(arguments),
+        env=variables({**engine_variables(view.engine), "OMP_NUM_THREADS": str(view.cpus)}),
+        ports=(ContainerPort(ENGINE_PORT),),
+        resources=limits(cpus=view.cpus, memory_mib=view.memory_mib, gpus=view.engine.gpus),
+        security_context=SecurityContext(allow_privilege_escalation=False),
+        readiness_probe=_health(period_seconds=2, timeout_seconds=5, failures=2),
         # A model may take an hour to load; whoever answered once and then falls silent is hung.
-        "startupProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 720},
-        "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 4},
-        "volumeMounts": _mounts(view),
-    }
-    return _pod(view.namespace, view.name, container, _volumes(view))
+        startup_probe=_health(period_seconds=5, timeout_seconds=5, failures=720),
+        liveness_probe=_health(period_seconds=10, timeout_seconds=10, failures=4),
+        volume_mounts=_mounts(view),
+    )
+    return _pod(view.namespace, view.name, container, _volumes(view), labels)
 
 
-def fetch_objects(name: str, image: str, target: Path, hub: Any) -> list[KubernetesObject]:
+def fetch_objects(name: str, image: str, target: Path, hub: Any) -> list[Manifest]:
     """A pod that copies a model from the hub into the folder `target`."""
-    container = {
-        "name": FETCH_POD,
-        "image": image,
-        "imagePullPolicy": "Never",
-        "command": ["/usr/bin/python3", "-c", _FETCH],
-        "args": [hub.id, hub.revision, FETCH_PATH],
-        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"}],
-        "securityContext": {"allowPrivilegeEscalation": False},
-        "volumeMounts": [{"name": "weights", "mountPath": FETCH_PATH}],
-    }
-    volumes = [{"name": "weights", "hostPath": {"path": str(target), "type": "Directory"}}]
+    container = Container(
+        name=FETCH_POD,
+        image=image,
+        image_pull_policy="Never",
+        command=("/usr/bin/python3", "-c", _FETCH),
+        args=(hub.id, hub.revision, FETCH_PATH),
+        env=variables({"HOME": "/tmp", "HF_HUB_DISABLE_TELEMETRY": "1"}),
+        security_context=SecurityContext(allow_privilege_escalation=False),
+        volume_mounts=(Mount("weights", FETCH_PATH),),
+    )
+    volumes = (Volume.of_host("weights", str(target), "Directory"),)
     return [namespace_object(name, name), _pod(name, FETCH_POD, container, volumes)]
 
 
@@ -203,49 +201,55 @@ def adapter_path(adapter_id: str) -> str:
     return str(PurePosixPath(ADAPTERS_PATH) / adapter_id)
 
 
-def namespace_object(name: str, label: str) -> KubernetesObject:
-    metadata = {"name": name, "labels": {DEPLOYMENT_LABEL: label}}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-
-
-def _object(version: str, kind: str, namespace: str, name: str, **rest: Any) -> KubernetesObject:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, **rest}
+def namespace_object(name: str, label: str) -> Namespace:
+    return Namespace(name=name, labels={DEPLOYMENT_LABEL: label})
 
 
 def _pod(
-    namespace: str, name: str, container: dict[str, Any], volumes: list[dict[str, Any]]
-) -> KubernetesObject:
-    spec = {
-        "hostname": name,
-        "restartPolicy": "Never",  # the reconciler starts it anew, with pauses and a word about why
-        "terminationGracePeriodSeconds": 10,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    return _object("v1", "Pod", namespace, name, spec=spec)
+    namespace: str,
+    name: str,
+    container: Container,
+    volumes: tuple[Volume, ...],
+    labels: Mapping[str, str] | None = None,
+) -> Pod:
+    return Pod(
+        name=name,
+        namespace=namespace,
+        labels=labels or {},
+        hostname=name,
+        restart_policy="Never",  # the reconciler starts it anew, with pauses and a word about why
+        termination_grace_period_seconds=10,
+        automount_service_account_token=False,
+        enable_service_links=False,
+        containers=(container,),
+        volumes=volumes,
+    )
 
 
-def _mounts(view: ReplicaView) -> list[dict[str, Any]]:
-    path = {"subPath": view.weights_path} if view.weights_path else {}
-    mounts = [
-        {"name": "model", "mountPath": MODEL_PATH, **path, "readOnly": True},
-        {"name": "key", "mountPath": KEY_FOLDER, "readOnly": True},
-        {"name": "shm", "mountPath": "/dev/shm"},
-    ]
-    if view.adapters:
-        mounts.append({"name": "adapters", "mountPath": ADAPTERS_PATH, "readOnly": True})
-    return mounts
+def _health(*, period_seconds: int, timeout_seconds: int, failures: int) -> Probe:
+    return Probe(
+        http_get=HttpGet(ENGINE_PORT, "/health"),
+        period_seconds=period_seconds,
+        timeout_seconds=timeout_seconds,
+        failure_threshold=failures,
+    )
 
 
-def _volumes(view: ReplicaView) -> list[dict[str, Any]]:
-    shared_mib = max(256, view.memory_mib // 8)
-    volumes: list[dict[str, Any]] = [
-        {"name": "model", "hostPath": {"path": str(view.weights), "type": "Directory"}},
-        {"name": "key", "secret": {"secretName": KEY_SECRET, "defaultMode": 0o400}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_mib}Mi"}},
-    ]
-    if view.adapters:
-        volumes.append({"name": "adapters", "hostPath": {"path": str(view.adapters), "type": "Directory"}})
-    return volumes
+def _mounts(view: ReplicaView) -> tuple[Mount, ...]:
+    adapters = (Mount("adapters", ADAPTERS_PATH, read_only=True),) if view.adapters else ()
+    return (
+        Mount("model", MODEL_PATH, view.weights_path or None, read_only=True),
+        Mount("key", KEY_FOLDER, read_only=True),
+        Mount("shm", "/dev/shm"),
+        *adapters,
+    )
+
+
+def _volumes(view: ReplicaView) -> tuple[Volume, ...]:
+    adapters = (Volume.of_host("adapters", str(view.adapters), "Directory"),) if view.adapters else ()
+    return (
+        Volume.of_host("model", str(view.weights), "Directory"),
+        Volume.of_secret("key", KEY_SECRET),
+        Volume.in_memory("shm", f"{max(256, view.memory_mib // 8)}Mi"),
+        *adapters,
+    )

@@ -6,7 +6,8 @@ code and base model are there to be read only.
 
 from dataclasses import dataclass
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Container, Manifest, Mount, Namespace, Pod, Volume, limits, variables
 
 POD = "train"
 ATTEMPT_LABEL = "neocloud.dev/attempt"
@@ -35,53 +36,41 @@ class JobView:
         return Reference("Pod", self.id, POD)
 
 
-def render(job: JobView) -> list[KubernetesObject]:
-    return [_namespace(job), _pod(job)]
+def render(job: JobView) -> list[Manifest]:
+    return [Namespace(name=job.id, labels={JOB_LABEL: job.id}), _pod(job)]
 
 
-def _namespace(job: JobView) -> KubernetesObject:
-    metadata = {"name": job.id, "labels": {JOB_LABEL: job.id}}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-
-
-def _pod(job: JobView) -> KubernetesObject:
-    limits = {"cpu": str(job.cpus), "memory": f"{job.memory_mib}Mi"}
-    if job.gpus:
-        limits["nvidia.com/gpu"] = str(job.gpus)
-    path = {"subPath": job.model_path} if job.model_path else {}
-    container = {
-        "name": "recipes",
-        "image": job.image,
-        "imagePullPolicy": "Never",
-        "command": ["python3", f"{CODE}/tuning_job.py", WORK],
-        "env": [{"name": name, "value": value} for name, value in _environment(job).items()],
-        "resources": {"limits": limits},
-        "volumeMounts": [
-            {"name": "work", "mountPath": WORK},
-            {"name": "code", "mountPath": CODE, "readOnly": True},
-            {"name": "model", "mountPath": MODEL, **path, "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-    labels = {JOB_LABEL: job.id, ATTEMPT_LABEL: str(job.attempt)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": POD, "namespace": job.id, "labels": labels},
-        "spec": {
-            # What to do after an end depends on how far it was, which only the reconciler knows.
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "automountServiceAccountToken": False,
-            "containers": [container],
-            "volumes": [
-                {"name": "work", "hostPath": {"path": job.work_folder}},
-                {"name": "code", "hostPath": {"path": job.code_folder}},
-                {"name": "model", "hostPath": {"path": job.model_folder}},
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{job.memory_mib // 4}Mi"}},
-            ],
-        },
-    }
+def _pod(job: JobView) -> Pod:
+    container = Container(
+        name="recipes",
+        image=job.image,
+        image_pull_policy="Never",
+        command=("python3", f"{CODE}/tuning_job.py", WORK),
+        env=variables(_environment(job)),
+        resources=limits(cpus=job.cpus, memory_mib=job.memory_mib, gpus=job.gpus),
+        volume_mounts=(
+            Mount("work", WORK),
+            Mount("code", CODE, read_only=True),
+            Mount("model", MODEL, job.model_path or None, read_only=True),
+            Mount("shm", "/dev/shm"),
+        ),
+    )
+    return Pod(
+        name=POD,
+        namespace=job.id,
+        labels={JOB_LABEL: job.id, ATTEMPT_LABEL: str(job.attempt)},
+        # What to do after an end depends on how far it was, which only the reconciler knows.
+        restart_policy="Never",
+        termination_grace_period_seconds=GRACE_SECONDS,
+        automount_service_account_token=False,
+        containers=(container,),
+        volumes=(
+            Volume.of_host("work", job.work_folder),
+            Volume.of_host("code", job.code_folder),
+            Volume.of_host("model", job.model_folder),
+            Volume.in_memory("shm", f"{job.memory_mib // 4}Mi"),
+        ),
+    )
 
 
 def _environment(job: JobView) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """Which object a network is for the engine: a VirtualNetwork with all in it, in a namespace of its own."""
 
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Manifest, Namespace
+from neocloud.engines.manifest.network_spec import EGRESS as EGRESS
+from neocloud.engines.manifest.network_spec import Route, SecurityGroup, SecurityRule, Subnet, VirtualNetwork
 from neocloud.services.vpc.resources import network_namespace
 
-EGRESS = "egress"
 NETWORK_LABEL = "neocloud.dev/network"
 
 
@@ -51,21 +54,18 @@ class NetworkView:
     groups: tuple[GroupView, ...] = ()
 
 
-def render(network: NetworkView) -> list[KubernetesObject]:
+def render(network: NetworkView) -> list[Manifest]:
     namespace, labels = network_namespace(network.id), {NETWORK_LABEL: network.id}
-    spec = {
-        "subnets": [_subnet(subnet) for subnet in network.subnets],
-        "securityGroups": [_group(group) for group in network.groups],
-        "domain": network.domain,
-    }
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
-        {
-            "apiVersion": "neocloud.dev/v1",
-            "kind": "VirtualNetwork",
-            "metadata": {"name": namespace, "namespace": namespace, "labels": labels},
-            "spec": spec,
-        },
+        Namespace(name=namespace, labels=labels),
+        VirtualNetwork(
+            name=namespace,
+            namespace=namespace,
+            labels=labels,
+            subnets=tuple(_subnet(subnet) for subnet in network.subnets),
+            groups=tuple(_group(group) for group in network.groups),
+            domain=network.domain,
+        ),
     ]
 
 
@@ -77,25 +77,34 @@ def removal(network_id: str) -> list[Reference]:
     ]
 
 
-def _subnet(subnet: SubnetView) -> dict[str, object]:
-    routes = [{"destination": route.destination, "nextHop": route.next_hop} for route in subnet.routes]
-    return {"name": subnet.id, "cidrs": list(subnet.cidrs), "gateway": subnet.gateway, "routes": routes}
+def _subnet(subnet: SubnetView) -> Subnet:
+    return Subnet(
+        name=subnet.id,
+        cidrs=tuple(map(IPv4Network, subnet.cidrs)),
+        gateway=IPv4Address(subnet.gateway),
+        routes=tuple(_route(route) for route in subnet.routes),
+    )
 
 
-def _group(group: GroupView) -> dict[str, object]:
+def _route(route: RouteView) -> Route:
+    next_hop = None if route.next_hop == EGRESS else IPv4Address(route.next_hop)
+    return Route(IPv4Network(route.destination), next_hop)
+
+
+def _group(group: GroupView) -> SecurityGroup:
     """The first rule that matches decides, so they go in order of priority."""
     rules = sorted(group.rules, key=lambda rule: rule.priority)
-    return {"name": group.id, "rules": [_rule(rule) for rule in rules]}
+    return SecurityGroup(group.id, tuple(_rule(rule) for rule in rules))
 
 
-def _rule(rule: RuleView) -> dict[str, object]:
-    return {
-        "direction": rule.direction,
-        "access": rule.access,
-        "protocol": rule.protocol,
-        "ports": list(rule.ports),
-        "cidrs": list(rule.cidrs),
-        "groups": [rule.group] if rule.group else [],
-        "stateful": rule.is_stateful,
-        "priority": rule.priority,
-    }
+def _rule(rule: RuleView) -> SecurityRule:
+    return SecurityRule(
+        direction=rule.direction,
+        access=rule.access,
+        protocol=rule.protocol,
+        ports=rule.ports,
+        cidrs=tuple(map(IPv4Network, rule.cidrs)),
+        groups=(rule.group,) if rule.group else (),
+        stateful=rule.is_stateful,
+        priority=rule.priority,
+    )

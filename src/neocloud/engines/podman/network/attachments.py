@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.interface import Member, member_of
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import Pod
+from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import check_public_address
@@ -121,9 +122,9 @@ class Attachments:
         self._hosts_files = hosts_files
 
     @contextlib.asynccontextmanager
-    async def admitted(self, manifest: KubernetesObject) -> AsyncGenerator[None, None]:
+    async def admitted(self, pod: Pod) -> AsyncGenerator[None, None]:
         """Check that the pod fits its network and reserve its addresses until the caller has recorded it."""
-        member = member_of(manifest)
+        member = pod.member
         if member is None:
             yield
             return
@@ -133,19 +134,18 @@ class Attachments:
                 await check_public_address(self._networks.layout, member.interface.public_address, ranges)
             yield
 
-    async def changed(self, before: KubernetesObject | None, after: KubernetesObject | None) -> None:
+    async def changed(self, before: Pod | None, after: Pod | None) -> None:
         """Update firewall rules and host names if the network interface of a pod changed."""
-        old, new = (member_of(manifest) if manifest else None for manifest in (before, after))
+        old, new = (pod.member if pod else None for pod in (before, after))
         if old != new:
             await self._networks.sync()
             await self._hosts_files.refresh_networks()
 
-    async def assign_address(self, manifest: KubernetesObject) -> PodAddress:
+    async def assign_address(self, pod: Pod) -> PodAddress:
         """Return where the pod is attached; allocate an address if it has none."""
-        metadata, member = manifest["metadata"], member_of(manifest)
-        namespace = metadata["namespace"]
+        member, namespace = pod.member, pod.namespace
         if member is None:
-            address = await self._networks.allocate(namespace, metadata["name"])
+            address = await self._networks.allocate(namespace, pod.name)
             await self._hosts_files.refresh(namespace)
             return PodAddress(address, self._hosts_files.hosts_file(namespace))
         await self._hosts_files.refresh_networks()

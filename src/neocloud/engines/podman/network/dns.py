@@ -8,13 +8,13 @@ itself and would not see a new one under the same name.
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
 
-from neocloud.engines.interface import Member
+from neocloud.engines.manifest import Pod, Service
+from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.single_flight import SingleFlight
@@ -30,13 +30,13 @@ class HostEntry:
     """A pod with its address, as a hosts file names it."""
 
     address: IPv4Address
-    manifest: Mapping[str, Any]
+    pod: Pod
     domain: str = ""
     """Domain of its virtual network."""
 
 
 def render_hosts(
-    pods: Iterable[HostEntry], services: Iterable[Mapping[str, Any]], others: Iterable[HostEntry] = ()
+    pods: Iterable[HostEntry], services: Iterable[Service], others: Iterable[HostEntry] = ()
 ) -> str:
     """Return the content of a hosts file.
 
@@ -45,25 +45,20 @@ def render_hosts(
     """
     services = list(services)
     lines = [*_FIRST_LINES]
-    for pod in sorted(pods, key=lambda pod: pod.address):
-        hostname, spec = hostname_of(pod.manifest), pod.manifest["spec"]
-        names = _names(pod)
-        if spec.get("subdomain"):
-            names.append(f"{hostname}.{spec['subdomain']}")
-        names += [s["metadata"]["name"] for s in services if _selects(s, pod.manifest)]
-        lines.append(f"{pod.address} {' '.join(dict.fromkeys(names))}")
-    for pod in sorted(others, key=lambda pod: pod.address):
-        lines.append(f"{pod.address} {' '.join(_names(pod))}")
+    for entry in sorted(pods, key=lambda entry: entry.address):
+        names, pod = _names(entry), entry.pod
+        if pod.subdomain:
+            names.append(f"{pod.host_name}.{pod.subdomain}")
+        names += [service.name for service in services if service.selects(pod.labels)]
+        lines.append(f"{entry.address} {' '.join(dict.fromkeys(names))}")
+    for entry in sorted(others, key=lambda entry: entry.address):
+        lines.append(f"{entry.address} {' '.join(_names(entry))}")
     return "\n".join(lines) + "\n"
 
 
-def _names(pod: HostEntry) -> list[str]:
-    hostname = hostname_of(pod.manifest)
-    return [hostname, f"{hostname}.{pod.domain}"] if pod.domain else [hostname]
-
-
-def hostname_of(manifest: Mapping[str, Any]) -> str:
-    return manifest["spec"].get("hostname") or manifest["metadata"]["name"].replace(".", "-")
+def _names(entry: HostEntry) -> list[str]:
+    hostname = entry.pod.host_name
+    return [hostname, f"{hostname}.{entry.domain}"] if entry.domain else [hostname]
 
 
 def write_in_place(path: Path, text: str) -> None:
@@ -78,12 +73,6 @@ def write_in_place(path: Path, text: str) -> None:
             os.ftruncate(handle, len(content))
     finally:
         os.close(handle)
-
-
-def _selects(service: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    selector = (service.get("spec") or {}).get("selector") or {}
-    labels = pod["metadata"].get("labels") or {}
-    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
 class HostsFiles:
@@ -118,11 +107,11 @@ class HostsFiles:
             return
         on_networks = {member.pod.name for member in self._virtual.members(namespace)}
         pods = [
-            HostEntry(network.addresses[name], manifest)
-            for manifest in self._objects.list(namespace, "Pod")
-            if (name := manifest["metadata"]["name"]) in network.addresses and name not in on_networks
+            HostEntry(network.addresses[pod.name], pod)
+            for pod in self._objects.list(namespace, Pod)
+            if pod.name in network.addresses and pod.name not in on_networks
         ]
-        services = self._objects.list(namespace, "Service")
+        services = self._objects.list(namespace, Service)
         write_in_place(self.hosts_file(namespace), render_hosts(pods, services))
 
     def _write_networks(self) -> None:
@@ -140,16 +129,9 @@ class HostsFiles:
     def _hosts_of(self, namespace: str, members: list[Member], domain: str) -> str:
         own = [member for member in members if member.pod.namespace == namespace]
         others = [member for member in members if member.pod.namespace != namespace]
-        services = self._objects.list(namespace, "Service")
+        services = self._objects.list(namespace, Service)
         inside, outside = (
-            [
-                HostEntry(m.interface.address, manifest, domain)
-                for m in group
-                if (manifest := self._manifest(m))
-            ]
+            [HostEntry(m.interface.address, pod, domain) for m in group if (pod := self._objects.pod(m.pod))]
             for group in (own, others)
         )
         return render_hosts(inside, services, outside)
-
-    def _manifest(self, member: Member):
-        return self._objects.get(member.pod)

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
-from neocloud.engines.manifests import denies_egress
+from neocloud.engines.manifest import NetworkPolicy
 from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.host import resolver_configuration
 from neocloud.engines.podman.layout import Layout
@@ -35,7 +35,6 @@ from neocloud.engines.podman.storage.mounts import remove_tree
 
 logger = logging.getLogger(__name__)
 
-POLICY = "NetworkPolicy"
 _ROUTES = Path("/proc/net/route")
 
 
@@ -198,7 +197,7 @@ class NamespaceNetworks:
 
     def _egress(self) -> Egress:
         resolver, _ = resolver_configuration()
-        namespaces = (p["metadata"]["namespace"] for p in self._objects.all(POLICY) if denies_egress(p))
+        namespaces = (policy.namespace for policy in self._objects.all(NetworkPolicy) if policy.denies_egress)
         sealed = (self.find(namespace) for namespace in namespaces)
         return Egress(
             opened=self._opened,

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
 from neocloud.engines.base import Reference
-from neocloud.engines.interface import Member
-from neocloud.engines.virtual_network import Subnet, VirtualNetwork
+from neocloud.engines.manifest.network_spec import Member, Subnet, VirtualNetwork
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ pod by its bridge port, which no other pod can use.
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
+from neocloud.engines.manifest.network_spec import DIRECTIONS, SecurityRule, VirtualNetwork
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.network_snapshot import NetworkSnapshot, attached_members
 from neocloud.engines.podman.network.nftables import (
@@ -24,7 +25,6 @@ from neocloud.engines.podman.network.nftables import (
     rendered_map,
     rendered_set,
 )
-from neocloud.engines.virtual_network import DIRECTIONS, SecurityRule, VirtualNetwork
 
 PROBE_MARK = 0x4E430001
 """Mark on packets of the engine's own probes; only root can set it."""

@@ -14,8 +14,9 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from neocloud.engines.base import EngineError, KubernetesObject, Reference
-from neocloud.engines.interface import Member, member_of
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import Pod
+from neocloud.engines.manifest.network_spec import Member, VirtualNetwork
 from neocloud.engines.membership import check_member, check_network, check_unused
 from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.layout import Layout
@@ -23,11 +24,9 @@ from neocloud.engines.podman.libpod import Conflict, Libpod
 from neocloud.engines.podman.network.netavark import remove_network_chains
 from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
 from neocloud.engines.podman.records import Objects, read_record, write_record
-from neocloud.engines.virtual_network import VirtualNetwork, parse_virtual_network
 
 logger = logging.getLogger(__name__)
 
-KIND = "VirtualNetwork"
 BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
@@ -46,15 +45,15 @@ class VirtualNetworks:
         """Addresses and names reserved by pods that are being applied."""
 
     def networks(self) -> list[VirtualNetwork]:
-        return [parse_virtual_network(manifest) for manifest in self._objects.all(KIND)]
+        return self._objects.all(VirtualNetwork)
 
     def find(self, namespace: str) -> VirtualNetwork | None:
-        return next(map(parse_virtual_network, self._objects.list(namespace, KIND)), None)
+        return next(iter(self._objects.list(namespace, VirtualNetwork)), None)
 
     def members(self, namespace: str | None = None) -> list[Member]:
         """Return the pods on any virtual network, of all namespaces or one."""
-        pods = self._objects.list(namespace, "Pod") if namespace else self._objects.all("Pod")
-        return [member for manifest in pods if (member := member_of(manifest))]
+        pods = self._objects.list(namespace, Pod) if namespace else self._objects.all(Pod)
+        return [member for pod in pods if (member := pod.member)]
 
     def ranges(self) -> list[IPv4Network]:
         return [bridge.cidr for bridge in self._bridges()]
@@ -81,12 +80,11 @@ class VirtualNetworks:
             )
         return bridge
 
-    async def apply(self, manifest: KubernetesObject) -> None:
+    async def apply(self, network: VirtualNetwork) -> None:
         async with self._lock:
-            await self._apply(manifest)
+            await self._apply(network)
 
-    async def _apply(self, manifest: KubernetesObject) -> None:
-        network = parse_virtual_network(manifest)
+    async def _apply(self, network: VirtualNetwork) -> None:
         check_network(network, self.networks(), self.members())
         _refuse_custom_next_hops(network)
         _require_bridge_filter()
@@ -96,7 +94,7 @@ class VirtualNetworks:
             if name not in wanted or wanted[name].gateway != bridge.gateway:
                 self._refuse_if_occupied(bridge)
                 await self._remove_bridge(bridge)
-        self._objects.put(manifest)
+        self._objects.put(network)
         for bridge in wanted.values():
             await self._ensure_bridge(bridge)
 
@@ -107,8 +105,8 @@ class VirtualNetworks:
             for bridge in self._bridges():
                 if bridge.network == namespace:
                     await self._remove_bridge(bridge)
-            for manifest in self._objects.list(namespace, KIND):
-                self._objects.remove(Reference.of(manifest))
+            for network in self._objects.list(namespace, VirtualNetwork):
+                self._objects.remove(network.reference)
 
     def check_unused(self, namespace: str, *, with_pods_of: str = "") -> None:
         check_unused(namespace, (m for m in self.members() if m.pod.namespace != with_pods_of))

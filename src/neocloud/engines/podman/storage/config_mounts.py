@@ -17,7 +17,7 @@ from typing import Any
 
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.engines.base import EngineError
-from neocloud.engines.manifests import fingerprint
+from neocloud.engines.manifest import ConfigMapSource, SecretSource, encode, fingerprint
 from neocloud.engines.podman.records import read_record, write_record
 
 DEFAULT_MODE = 0o644
@@ -63,16 +63,16 @@ class ConfigMounts:
         with Folder.open(folder) as data:
             return {key: data.read(key) for key in data.names()}
 
-    def view(self, namespace: str, source: Mapping[str, Any]) -> Path:
+    def view(self, namespace: str, source: ConfigMapSource | SecretSource) -> Path:
         """Return the folder to mount for a pod's volume source; create it if needed."""
-        name = source.get("secretName") or source["name"]
+        name = source.name
         folder = self._root / namespace / name
-        if source.get("optional") and not (folder / "data").is_dir():
+        if source.optional and not (folder / "data").is_dir():
             self.put(namespace, name, {})
         record = {
-            "items": source.get("items"),
-            "mode": source.get("defaultMode", DEFAULT_MODE),
-            "optional": bool(source.get("optional")),
+            "items": encode(source.items),
+            "mode": DEFAULT_MODE if source.default_mode is None else source.default_mode,
+            "optional": source.optional,
         }
         view = folder / "views" / fingerprint(record)
         self._fill_view(view, record, self.get(namespace, name))

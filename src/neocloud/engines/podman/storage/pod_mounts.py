@@ -11,12 +11,13 @@ Podman itself, are renewed when the pod is applied again (also after a boot), an
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocloud.core.untrusted_files import Folder, UnsafePath
-from neocloud.engines.base import EngineError, KubernetesObject, PathRefused
+from neocloud.engines.base import EngineError, PathRefused
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.mounts import detach, mount_descriptor, mounts_below
 from neocloud.engines.podman.storage.user_namespaces import shifted_by, user_namespace
@@ -42,7 +43,7 @@ class PodMounts:
 
     def mount(
         self,
-        manifest: KubernetesObject,
+        pod: Pod,
         volumes: Mapping[str, Path],
         root_filesystems: Mapping[str, Path] | None = None,
         first_id: int = 0,
@@ -51,15 +52,15 @@ class PodMounts:
 
         Raises PathRefused for a link or device in a path, EngineError for a missing path.
         """
-        metadata, roots = manifest["metadata"], root_filesystems or {}
-        folder = self._folder(metadata["namespace"], metadata["name"])
+        roots = root_filesystems or {}
+        folder = self._folder(pod.namespace, pod.name)
         with contextlib.ExitStack() as stack:
             namespace = stack.enter_context(user_namespace(first_id)) if first_id else None
             sub_paths = {}
-            for volume, sub_path in find_sub_paths(manifest):
+            for volume, sub_path in pod.sub_paths:
                 if volume in volumes and (volume, sub_path) not in sub_paths:
                     point = folder / _file_name(volume, sub_path)
-                    where = f"Pod {metadata['name']}, volume {volume}"
+                    where = f"Pod {pod.name}, volume {volume}"
                     owner_ids = None if _is_shifted(volumes[volume], first_id) else namespace
                     _mount_sub_path(volumes[volume], sub_path, point, where, owner_ids)
                     sub_paths[volume, sub_path] = point
@@ -86,14 +87,6 @@ class PodMounts:
 
     def _folder(self, namespace: str, pod: str) -> Path:
         return self._root / namespace / pod
-
-
-def find_sub_paths(manifest: KubernetesObject) -> Iterator[SubPath]:
-    """Yield the sub-paths that the containers of a pod mount."""
-    for container in manifest["spec"]["containers"]:
-        for mount in container.get("volumeMounts") or []:
-            if mount.get("subPath"):
-                yield mount["name"], mount["subPath"]
 
 
 def _file_name(kind: str, text: str) -> str:

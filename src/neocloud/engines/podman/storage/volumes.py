@@ -11,16 +11,14 @@ import logging
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from neocloud.core.osfiles import make_folder, sync_folder
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.core.untrusted_trees import TreeLimits, copy_tree
-from neocloud.engines.base import EngineError, KubernetesObject
-from neocloud.engines.data_source import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, data_source_of
-from neocloud.engines.manifests import quantity
+from neocloud.engines.base import EngineError
+from neocloud.engines.manifest import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, EmptyDir, VolumeClaim
 from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.records import read_record, write_record
@@ -62,30 +60,29 @@ class Volumes:
         folder = self._layout.volumes / namespace
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
-    def ensure_claim(self, manifest: KubernetesObject) -> None:
+    def ensure_claim(self, claim: VolumeClaim) -> None:
         """Create the volume unless it exists; an overlay is mounted when the first pod mounts it."""
-        metadata, spec = manifest["metadata"], manifest.get("spec") or {}
-        folder = self._folder(metadata["namespace"], metadata["name"])
-        source = data_source_of(manifest)
+        folder = self._folder(claim.namespace, claim.name)
+        source, spec = claim.data_source, claim.to_dict()["spec"]
         below = source.name if source and source.kind == ROOT_FILESYSTEM else None
         copied = str(source) if source and not below else None
-        record = {"source": below, "copied": copied, "size_bytes": _size_of(manifest), "spec": spec}
+        record = {"source": below, "copied": copied, "size_bytes": claim.size_bytes, "spec": spec}
         known = read_record(folder / "volume.json") or {}
         if known and (known["source"], known.get("copied")) != (below, copied):
             raise EngineError(
-                f"PersistentVolumeClaim {metadata['name']} exists with another dataSourceRef; "
+                f"PersistentVolumeClaim {claim.name} exists with another dataSourceRef; "
                 "remove it first, which deletes its data, or choose another name."
             )
         if record["source"]:
             record["lower"] = self._lower(record["source"], known.get("lower"))
         else:
             if source and not known:
-                with logged(logger, f"Copied {source} to volume {metadata['namespace']}/{metadata['name']}"):
+                with logged(logger, f"Copied {source} to volume {claim.namespace}/{claim.name}"):
                     self._fill(folder / "data", source, record["size_bytes"])
             make_folder(folder / "data", FOLDER_MODE)
         if record != known:
             write_record(folder / "volume.json", record)
-            logger.debug("Created or changed volume %s/%s", metadata["namespace"], metadata["name"])
+            logger.debug("Created or changed volume %s/%s", claim.namespace, claim.name)
 
     def claim_path(self, namespace: str, name: str, first_id: int = 0) -> Path:
         """Return the folder that pods mount; an overlay shows owners shifted by `first_id`.
@@ -113,13 +110,11 @@ class Volumes:
             unmount(folder / "merged")
             remove_tree(folder)
 
-    def scratch_path(self, namespace: str, pod: str, volume: str, source: Mapping[str, Any]) -> Path:
+    def scratch_path(self, namespace: str, pod: str, volume: str, source: EmptyDir) -> Path:
         """Return the folder of an emptyDir, in memory if its medium says so; create it if needed."""
         path = self._scratch(namespace, pod) / volume
-        if source.get("medium") == "Memory":
-            limit = source.get("sizeLimit")
-            size = int(quantity(limit, "sizeLimit")) if limit else None
-            mount_tmpfs(path, size_bytes=size, mode=0o1777)
+        if source.medium == "Memory":
+            mount_tmpfs(path, size_bytes=source.size_bytes, mode=0o1777)
         else:
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(_SCRATCH_MODE)
@@ -173,17 +168,6 @@ class Volumes:
         if not current.is_dir():
             raise EngineError(f"The root file system {source} is not in {current}; build the images first.")
         return str(current.resolve())
-
-
-def _size_of(manifest: KubernetesObject) -> int:
-    name = manifest["metadata"]["name"]
-    requests = ((manifest.get("spec") or {}).get("resources") or {}).get("requests") or {}
-    if "storage" not in requests:
-        raise EngineError(f"PersistentVolumeClaim {name} has no size; set spec.resources.requests.storage.")
-    size = int(quantity(requests["storage"], f"PersistentVolumeClaim {name}: storage"))
-    if size < 1:
-        raise EngineError(f"PersistentVolumeClaim {name}: storage must be more than 0.")
-    return size
 
 
 def copy_folder(source: Path, target: Path, size_bytes: int) -> None:

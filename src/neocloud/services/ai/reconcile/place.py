@@ -8,7 +8,7 @@ from typing import Any
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
-from neocloud.engines.interface import mac_of
+from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.render import InterfaceView, MountView
 from neocloud.services.ai.resources import Reason, subnet_group_name

@@ -6,7 +6,7 @@ before it is used, so that no two instances answer to one.
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
-from neocloud.engines.interface import mac_of
+from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.resources.instance import InstanceReason

@@ -5,7 +5,8 @@ from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, Context, ReconcileResult, RetryLater, Step
-from neocloud.engines.base import KubernetesObject, Observation, Reference
+from neocloud.engines.base import Observation, Reference
+from neocloud.engines.manifest import Manifest
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
 from neocloud.services.compute.render import FilesystemView, removal, render
 from neocloud.services.compute.resources import (
@@ -60,7 +61,7 @@ class FilesystemReconciler(VolumeReconciler):
         )
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
-    def objects(self, volume: FilesystemView) -> Sequence[KubernetesObject]:
+    def objects(self, volume: FilesystemView) -> Sequence[Manifest]:
         return render(volume)
 
     def references(self, volume: FilesystemView) -> Sequence[Reference]:

@@ -7,7 +7,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import KubernetesObject
+from neocloud.engines.manifest import Secret
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import identity_secret
 from neocloud.services.compute.resources.instance import InstanceReason
@@ -29,7 +29,7 @@ class IdentityTokens:
     def of(cls, dependencies: Dependencies) -> "IdentityTokens":
         return cls(dependencies.provided.find(TokenIssuer), dependencies.clock)
 
-    async def objects(self, scope: MachineScope) -> Sequence[KubernetesObject]:
+    async def objects(self, scope: MachineScope) -> Sequence[Secret]:
         account_id = scope.instance.spec.service_account_id
         if not account_id or self._issue is None:
             return ()

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.engines.base import Engine, KubernetesObject, PodPhase, Reference
+from neocloud.engines.base import Engine, PodPhase, Reference
 from neocloud.engines.calls import engine_call
+from neocloud.engines.manifest import Pod
 from neocloud.services.compute.reconcile.addresses import find_addresses, release_public_address
 from neocloud.services.compute.reconcile.attachments import disk_views, ensure_disks, shared_views
 from neocloud.services.compute.reconcile.control import MachineControl
@@ -103,12 +104,12 @@ class InstanceReconciler:
             await self._remove_pod(scope)  # it ended when the cloud was stopped
             pod = None
         view = await self._view(scope, scope.addresses or await find_addresses(scope))
-        manifest = machine_pod(view)
+        rendered = machine_pod(view)
         if pod is None or not scope.record.pod_spec:
-            await self._keep_pod_spec(scope, manifest)
+            await self._keep_pod_spec(scope, rendered)
         else:
-            manifest["spec"] = scope.record.pod_spec
-        objects = [*machine_objects(view), *await self._tokens.objects(scope), manifest]
+            rendered = rendered.with_spec(scope.record.pod_spec)
+        objects = [*machine_objects(view), *await self._tokens.objects(scope), rendered]
         await engine_call(self._engine.apply(objects))
         scope.observation = await self._engine.observe(namespace(scope.id))
 
@@ -178,9 +179,9 @@ class InstanceReconciler:
         name = namespace(scope.id)
         await engine_call(self._engine.remove([Reference("Namespace", name, name)]))
 
-    async def _keep_pod_spec(self, scope: MachineScope, manifest: KubernetesObject) -> None:
+    async def _keep_pod_spec(self, scope: MachineScope, pod: Pod) -> None:
         """Keep the spec before the pod exists: after a crash the same pod must be made."""
-        await self._change_record(scope, lambda record: replace(record, pod_spec=manifest["spec"]))
+        await self._change_record(scope, lambda record: replace(record, pod_spec=pod.spec()))
 
     async def _halt(self, scope: MachineScope, halt: Halt) -> None:
         await self._change_record(scope, lambda record: replace(record, halt=halt))

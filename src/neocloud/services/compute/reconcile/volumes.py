@@ -11,8 +11,9 @@ from typing import Any
 
 from neocloud.core.reconcile.reconciler import Context, Failed, ReconcileResult, Step
 from neocloud.core.store.protocol import Store
-from neocloud.engines.base import Engine, EngineError, KubernetesObject, Observation, Reference
+from neocloud.engines.base import Engine, EngineError, Observation, Reference
 from neocloud.engines.calls import engine_call
+from neocloud.engines.manifest import Manifest
 from neocloud.services.compute.render import volume_objects, volume_removal
 from neocloud.services.compute.resources import FilesystemReason
 from neocloud.services.compute.resources.disk import DiskReason
@@ -90,7 +91,7 @@ class VolumeReconciler:
     async def remove_volume(self, scope: VolumeScope) -> None:
         await engine_call(self._engine.remove(self.references(scope.volume)))
 
-    def objects(self, volume: Any) -> Sequence[KubernetesObject]:
+    def objects(self, volume: Any) -> Sequence[Manifest]:
         return volume_objects(volume)
 
     def references(self, volume: Any) -> Sequence[Reference]:

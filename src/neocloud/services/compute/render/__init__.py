@@ -10,7 +10,6 @@ from neocloud.services.compute.render.machine import (
     identity_secret,
     machine_objects,
     machine_pod,
-    pod_annotations,
 )
 from neocloud.services.compute.render.volume import VolumeSource, VolumeView, volume_objects, volume_removal
 
@@ -26,7 +25,6 @@ __all__ = [
     "identity_secret",
     "machine_objects",
     "machine_pod",
-    "pod_annotations",
     "removal",
     "render",
     "volume_objects",

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import ROOT_FILESYSTEM, DataSource, Manifest, Namespace, VolumeClaim
 from neocloud.services.compute.resources import ROOT_FILESYSTEM_LABEL, claim_name, claim_namespace
 
 FILESYSTEM_LABEL = "neocloud.dev/filesystem"
@@ -33,11 +34,9 @@ class FilesystemView:
         return self.labels.get(ROOT_FILESYSTEM_LABEL, "") if self.owner_id else ""
 
 
-def render(filesystem: FilesystemView) -> list[KubernetesObject]:
-    objects = [_claim(filesystem)]
-    if filesystem.has_own_namespace:
-        objects.insert(0, _namespace(filesystem))
-    return objects
+def render(filesystem: FilesystemView) -> list[Manifest]:
+    namespace = [_namespace(filesystem)] if filesystem.has_own_namespace else []
+    return [*namespace, _claim(filesystem)]
 
 
 def removal(filesystem: FilesystemView) -> list[Reference]:
@@ -47,29 +46,17 @@ def removal(filesystem: FilesystemView) -> list[Reference]:
     return [filesystem.claim]
 
 
-def _namespace(filesystem: FilesystemView) -> KubernetesObject:
-    metadata = {"name": filesystem.namespace, "labels": {FILESYSTEM_LABEL: filesystem.id}}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+def _namespace(filesystem: FilesystemView) -> Namespace:
+    return Namespace(name=filesystem.namespace, labels={FILESYSTEM_LABEL: filesystem.id})
 
 
-def _claim(filesystem: FilesystemView) -> KubernetesObject:
-    spec: dict[str, object] = {
-        "accessModes": ["ReadWriteMany"],
-        "resources": {"requests": {"storage": str(filesystem.size_bytes)}},
-    }
-    if filesystem.root_filesystem:
-        spec["dataSourceRef"] = {
-            "apiGroup": "neocloud.dev",
-            "kind": "RootFilesystem",
-            "name": filesystem.root_filesystem,
-        }
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": filesystem.claim.name,
-            "namespace": filesystem.namespace,
-            "labels": {FILESYSTEM_LABEL: filesystem.id},
-        },
-        "spec": spec,
-    }
+def _claim(filesystem: FilesystemView) -> VolumeClaim:
+    source = filesystem.root_filesystem
+    return VolumeClaim(
+        name=filesystem.claim.name,
+        namespace=filesystem.namespace,
+        labels={FILESYSTEM_LABEL: filesystem.id},
+        storage=str(filesystem.size_bytes),
+        access_modes=("ReadWriteMany",),
+        data_source=DataSource(ROOT_FILESYSTEM, source) if source else None,
+    )

@@ -3,18 +3,29 @@
 What the guest is told lies in the Secret, so that telling it something new makes no other pod.
 """
 
-import base64
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Any
 
-from neocloud.engines.base import KubernetesObject, Reference
-from neocloud.engines.interface import annotation_of
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import (
+    Container,
+    Interface,
+    LinuxCapabilities,
+    Manifest,
+    Mount,
+    Namespace,
+    Pod,
+    Secret,
+    SecurityContext,
+    Volume,
+    limits,
+)
 from neocloud.services.compute.resources.instance import BOOT_DEVICE, POD_CONTAINER
 
 INSTANCE_LABEL = "neocloud.dev/instance"
-CLAIMS_ANNOTATION = "neocloud.dev/claims"
-"""Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
 MACHINE_SECRET, MACHINE_FOLDER, MACHINE_FILE = "machine", "/etc/neocloud/machine", "machine.json"
 IDENTITY_SECRET, IDENTITY_FOLDER, TOKEN_FILE = "identity", "/etc/neocloud/identity", "token.json"
 DISK_FILE = "disk.qcow2"
@@ -92,43 +103,57 @@ class MachineView:
     has_identity: bool = False
 
 
-def machine_objects(view: MachineView) -> list[KubernetesObject]:
+def machine_objects(view: MachineView) -> list[Manifest]:
     """All but the pod."""
-    labels = {INSTANCE_LABEL: view.id}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": view.id, "labels": labels}}
     wish = json.dumps(_wish(view), indent=1, sort_keys=True)
+    namespace = Namespace(name=view.id, labels={INSTANCE_LABEL: view.id})
     return [namespace, _secret(view.id, MACHINE_SECRET, {MACHINE_FILE: wish})]
 
 
-def identity_secret(instance_id: str, token: str, expires_at: str) -> KubernetesObject:
+def identity_secret(instance_id: str, token: str, expires_at: str) -> Secret:
     """What the machine's metadata service hands to programs in the guest."""
     content = json.dumps({"access_token": token, "expires_at": expires_at, "token_type": "Bearer"})
     return _secret(instance_id, IDENTITY_SECRET, {TOKEN_FILE: content})
 
 
-def machine_pod(view: MachineView) -> KubernetesObject:
-    metadata = {
-        "name": view.id,
-        "namespace": view.id,
-        "labels": {INSTANCE_LABEL: view.id},
-        "annotations": pod_annotations(view),
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(view)}
+def machine_pod(view: MachineView) -> Pod:
+    serving = FILESYSTEM_CAPABILITIES if view.filesystems else ()
+    mounted = list(_mounted(view))
+    container = Container(
+        name=POD_CONTAINER,
+        image=view.image,
+        image_pull_policy="Never",
+        resources=limits(cpus=view.vcpus, memory_mib=view.memory_mib + MEMORY_FOR_QEMU_MIB),
+        security_context=SecurityContext(
+            allow_privilege_escalation=False,
+            capabilities=LinuxCapabilities(add=(*LAUNCHER_CAPABILITIES, *serving), drop=("ALL",)),
+        ),
+        volume_mounts=tuple(mount for _, mount in mounted),
+    )
+    return Pod(
+        name=view.id,
+        namespace=view.id,
+        labels={INSTANCE_LABEL: view.id},
+        interface=_interface(view.interface),
+        hostname=view.hostname,
+        restart_policy=view.restart_policy,
+        termination_grace_period_seconds=GRACE_SECONDS,
+        automount_service_account_token=False,
+        enable_service_links=False,
+        containers=(container,),
+        volumes=tuple(volume for volume, _ in mounted),
+    )
 
 
-def pod_annotations(view: MachineView) -> dict[str, str]:
-    mine = view.interface
-    interface = annotation_of(
+def _interface(mine: InterfaceView) -> Interface:
+    return Interface(
         network=mine.network,
         subnet=mine.subnet,
-        address=mine.address,
+        address=IPv4Address(mine.address),
         mac=mine.mac,
         security_groups=mine.security_groups,
-        public_address=mine.public_address,
+        public_address=IPv4Address(mine.public_address) if mine.public_address else None,
     )
-    claims = {disk.id: disk.id for disk in view.disks}
-    claims |= {shared.claim.name: shared.claim.namespace for shared in view.filesystems}
-    return {**interface, CLAIMS_ANNOTATION: json.dumps(claims, sort_keys=True)}
 
 
 def _wish(view: MachineView) -> dict[str, Any]:
@@ -171,51 +196,28 @@ def _wish(view: MachineView) -> dict[str, Any]:
     }
 
 
-def _pod_spec(view: MachineView) -> dict[str, Any]:
-    volumes: list[dict[str, Any]] = []
-    mounts: list[dict[str, Any]] = []
-
-    def add(name: str, path: str, source: dict[str, Any], *, is_read_only: bool = False) -> None:
-        volumes.append({"name": name} | source)
-        mounts.append({"name": name, "mountPath": path} | ({"readOnly": True} if is_read_only else {}))
-
-    add("machine", MACHINE_FOLDER, _secret_source(MACHINE_SECRET), is_read_only=True)
+def _mounted(view: MachineView) -> Iterator[tuple[Volume, Mount]]:
+    """Volumes, and where the container sees them."""
+    yield Volume.of_secret("machine", MACHINE_SECRET), Mount("machine", MACHINE_FOLDER, read_only=True)
     if view.has_identity:
-        add("identity", IDENTITY_FOLDER, _secret_source(IDENTITY_SECRET), is_read_only=True)
+        yield (
+            Volume.of_secret("identity", IDENTITY_SECRET),
+            Mount("identity", IDENTITY_FOLDER, read_only=True),
+        )
     for index, disk in enumerate(view.disks):
-        add(f"disk-{index}", _disk_folder(index), _claim(disk.id), is_read_only=disk.is_read_only)
+        name = f"disk-{index}"
+        yield (
+            Volume.of_claim(name, disk.id, disk.id),
+            Mount(name, _disk_folder(index), read_only=disk.is_read_only),
+        )
     for index, shared in enumerate(view.filesystems):
-        add(
-            f"filesystem-{index}",
-            _filesystem_folder(index),
-            _claim(shared.claim.name),
-            is_read_only=shared.is_read_only,
+        name = f"filesystem-{index}"
+        yield (
+            Volume.of_claim(name, shared.claim.name, shared.claim.namespace),
+            Mount(name, _filesystem_folder(index), read_only=shared.is_read_only),
         )
     for name, device in _devices(view):
-        add(name, device, {"hostPath": {"path": device, "type": "CharDevice"}})
-    serving = FILESYSTEM_CAPABILITIES if view.filesystems else ()
-    container = {
-        "name": POD_CONTAINER,
-        "image": view.image,
-        "imagePullPolicy": "Never",
-        "resources": {
-            "limits": {"cpu": str(view.vcpus), "memory": f"{view.memory_mib + MEMORY_FOR_QEMU_MIB}Mi"}
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], "add": [*LAUNCHER_CAPABILITIES, *serving]},
-        },
-        "volumeMounts": mounts,
-    }
-    return {
-        "hostname": view.hostname,
-        "restartPolicy": view.restart_policy,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "containers": [container],
-        "volumes": volumes,
-    }
+        yield Volume.of_host(name, device, "CharDevice"), Mount(name, device)
 
 
 def _devices(view: MachineView) -> list[tuple[str, str]]:
@@ -237,15 +239,6 @@ def _filesystem_folder(index: int) -> str:
     return f"/filesystems/{index}"
 
 
-def _claim(name: str) -> dict[str, Any]:
-    return {"persistentVolumeClaim": {"claimName": name}}
-
-
-def _secret_source(name: str) -> dict[str, Any]:
-    return {"secret": {"secretName": name, "defaultMode": 0o400}}
-
-
-def _secret(namespace: str, name: str, files: dict[str, str]) -> KubernetesObject:
-    data = {file: base64.b64encode(text.encode()).decode() for file, text in files.items()}
-    metadata = {"name": name, "namespace": namespace, "labels": {INSTANCE_LABEL: namespace}}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+def _secret(namespace: str, name: str, files: Mapping[str, str]) -> Secret:
+    contents = {file: text.encode() for file, text in files.items()}
+    return Secret(name=name, namespace=namespace, labels={INSTANCE_LABEL: namespace}, contents=contents)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import MACHINE_IMAGE, DataSource, Manifest, Namespace, VolumeClaim
 
 NOUN_LABEL = "neocloud.dev/resource"
 
@@ -33,31 +34,26 @@ def claim_of(resource_id: str) -> Reference:
     return Reference("PersistentVolumeClaim", resource_id, resource_id)
 
 
-def volume_objects(volume: VolumeView) -> list[KubernetesObject]:
+def volume_objects(volume: VolumeView) -> list[Manifest]:
     labels = {NOUN_LABEL: volume.id}
-    spec: dict[str, object] = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": str(volume.size_bytes)}},
-    }
-    if volume.source.machine_image or volume.source.resource_id:
-        spec["dataSourceRef"] = _data_source(volume.source)
-    return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": volume.id, "labels": labels}},
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": volume.id, "namespace": volume.id, "labels": labels},
-            "spec": spec,
-        },
-    ]
+    claim = VolumeClaim(
+        name=volume.id,
+        namespace=volume.id,
+        labels=labels,
+        storage=str(volume.size_bytes),
+        data_source=_data_source(volume.source),
+    )
+    return [Namespace(name=volume.id, labels=labels), claim]
 
 
 def volume_removal(volume: VolumeView) -> list[Reference]:
     return [volume.claim, Reference("Namespace", volume.id, volume.id)]
 
 
-def _data_source(source: VolumeSource) -> dict[str, str]:
+def _data_source(source: VolumeSource) -> DataSource | None:
     if source.machine_image:
-        return {"apiGroup": "neocloud.dev", "kind": "MachineImage", "name": source.machine_image}
+        return DataSource(MACHINE_IMAGE, source.machine_image)
+    if not source.resource_id:
+        return None
     claim = claim_of(source.resource_id)
-    return {"kind": claim.kind, "namespace": claim.namespace, "name": claim.name}
+    return DataSource(claim.kind, claim.name, claim.namespace)

@@ -5,7 +5,8 @@ import json
 from collections.abc import Callable, Sequence
 
 from neocloud.core.reconcile.reconciler import Failed
-from neocloud.engines.base import Engine, KubernetesObject, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import Engine, ObservedPod, PodPhase, Reference
+from neocloud.engines.manifest import Pod
 from neocloud.services.compute.resources import preset
 from neocloud.services.inference.reconcile.log_tail import last_lines
 from neocloud.services.inference.reconcile.placement import Seen
@@ -29,6 +30,8 @@ from neocloud.services.inference.rules.memory import GIB
 from neocloud.services.inference.rules.shape import LARGEST_RANK
 
 REVISION_LABEL = "neocloud.dev/revision"
+_ANY_IMAGE = "any"
+"""Stands for the image where only the rest of a pod counts."""
 _ENDED = (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
 
@@ -91,17 +94,18 @@ class PodPlacement:
             message=pod.message,
         )
 
-    def _pod(self, scope: Scope, name: str) -> KubernetesObject:
-        pod = replica_pod(self._view(scope, name, self._image()))
-        pod["metadata"]["labels"] = {REVISION_LABEL: self._revision(scope, name)}
-        return pod
+    def _pod(self, scope: Scope, name: str) -> Pod:
+        view = self._view(scope, name, self._image())
+        return replica_pod(view, {REVISION_LABEL: self._revision(scope, name)})
 
     def _revision(self, scope: Scope, name: str) -> str:
         """Changes with what the spec says, not with a newer shared root: that is for replicas to come."""
         try:
-            pod = replica_pod(self._view(scope, name, ""))
+            pod = replica_pod(self._view(scope, name, _ANY_IMAGE)).to_dict()
         except WeightsGone:  # another revision than any: its start says why it cannot be
             return ""
+        for container in pod["spec"]["containers"]:
+            container["image"] = ""
         return hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:16]
 
     def _view(self, scope: Scope, name: str, image: str) -> ReplicaView:

@@ -10,7 +10,7 @@ from typing import Any
 
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
-from neocloud.engines.interface import mac_of
+from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, SSH_PORT, InterfaceView
 from neocloud.services.slurm.resources import Reason

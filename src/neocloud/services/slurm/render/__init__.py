@@ -1,10 +1,10 @@
-"""Which workloads a Slurm cluster needs: a ClusterView in, Kubernetes objects out.
+"""Which workloads a Slurm cluster needs: a ClusterView in, manifests out.
 
 Pure: no store, no engine, no clock, no randomness. `view` holds the input types, `configuration` Slurm's
 files, `objects` everything that is not a pod, `pods` the pods.
 """
 
-from neocloud.engines.base import KubernetesObject
+from neocloud.engines.manifest import Manifest
 from neocloud.services.slurm.render import objects
 from neocloud.services.slurm.render.configuration import configuration_version
 from neocloud.services.slurm.render.objects import namespace
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-def foundation(view: ClusterView) -> list[KubernetesObject]:
+def foundation(view: ClusterView) -> list[Manifest]:
     """Everything that must exist before the first pod, in the order to apply it."""
     return [
         namespace(view.namespace, view.name),
@@ -69,6 +69,6 @@ def foundation(view: ClusterView) -> list[KubernetesObject]:
     ]
 
 
-def render(view: ClusterView) -> list[KubernetesObject]:
+def render(view: ClusterView) -> list[Manifest]:
     """All objects of the cluster, in the order to apply them."""
     return [*foundation(view), *pods(view)]

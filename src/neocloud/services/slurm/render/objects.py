@@ -1,8 +1,6 @@
 """Every Kubernetes object of a cluster except its pods: network border, configuration, keys, volumes."""
 
-import base64
-
-from neocloud.engines.base import KubernetesObject
+from neocloud.engines.manifest import ConfigMap, Namespace, NetworkPolicy, Secret, Service, VolumeClaim
 from neocloud.services.slurm.render.configuration import accounting_files, configuration_files
 from neocloud.services.slurm.render.view import CLUSTER_LABEL, ClusterView
 
@@ -20,40 +18,36 @@ CONTROLLER_STATE_GIB = 1
 ACCOUNTING_DATA_GIB = 4
 
 
-def namespace(name: str, cluster_name: str) -> KubernetesObject:
-    labels = {CLUSTER_LABEL: cluster_name}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+def namespace(name: str, cluster_name: str) -> Namespace:
+    return Namespace(name=name, labels={CLUSTER_LABEL: cluster_name})
 
 
-def network_policy(view: ClusterView) -> KubernetesObject:
+def network_policy(view: ClusterView) -> NetworkPolicy:
     """Nodes of a cluster reach each other; other namespaces reach none of them."""
-    spec = {
-        "podSelector": {},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [{"podSelector": {}}]}],
-    }
-    return _object(view, "networking.k8s.io/v1", "NetworkPolicy", "same-namespace-only", spec=spec)
+    return NetworkPolicy(name="same-namespace-only", namespace=view.namespace, labels=view.labels)
 
 
-def nodes_service(view: ClusterView) -> KubernetesObject:
+def nodes_service(view: ClusterView) -> Service:
     """Headless: gives every pod a name where the engine resolves names through Services."""
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {CLUSTER_LABEL: view.name},
-    }
-    return _object(view, "v1", "Service", NODES_SERVICE, spec=spec)
+    return Service(
+        name=NODES_SERVICE,
+        namespace=view.namespace,
+        labels=view.labels,
+        selector={CLUSTER_LABEL: view.name},
+        is_headless=True,
+    )
 
 
-def config_maps(view: ClusterView) -> list[KubernetesObject]:
+def config_maps(view: ClusterView) -> list[ConfigMap]:
     keys = "".join(f"{key.strip()}\n" for key in view.authorized_keys)
+    files = {CONFIGURATION: configuration_files(view), LOGIN_KEYS: {"root": keys}}
     return [
-        _object(view, "v1", "ConfigMap", CONFIGURATION, data=configuration_files(view)),
-        _object(view, "v1", "ConfigMap", LOGIN_KEYS, data={"root": keys}),
+        ConfigMap(name=name, namespace=view.namespace, labels=view.labels, data=data)
+        for name, data in files.items()
     ]
 
 
-def secrets(view: ClusterView) -> list[KubernetesObject]:
+def secrets(view: ClusterView) -> list[Secret]:
     files = {
         SLURM_KEY: {"slurm.key": view.secrets.slurm_key},
         JWT_KEY: {"jwt.key": view.secrets.jwt_key},
@@ -61,32 +55,15 @@ def secrets(view: ClusterView) -> list[KubernetesObject]:
         ACCOUNTING_SECRET: {name: text.encode() for name, text in accounting_files(view).items()},
     }
     return [
-        _object(view, "v1", "Secret", name, type="Opaque", data=_encoded(content))
-        for name, content in files.items()
+        Secret(name=name, namespace=view.namespace, labels=view.labels, contents=contents)
+        for name, contents in files.items()
     ]
 
 
-def volume_claims(view: ClusterView) -> list[KubernetesObject]:
+def volume_claims(view: ClusterView) -> list[VolumeClaim]:
     """The daemons' own; the shared root is a compute Filesystem, which makes its claim itself."""
+    sizes_gib = {CONTROLLER_STATE: CONTROLLER_STATE_GIB, ACCOUNTING_DATA: ACCOUNTING_DATA_GIB}
     return [
-        _volume_claim(view, CONTROLLER_STATE, CONTROLLER_STATE_GIB),
-        _volume_claim(view, ACCOUNTING_DATA, ACCOUNTING_DATA_GIB),
+        VolumeClaim(name=name, namespace=view.namespace, labels=view.labels, storage=f"{gib}Gi")
+        for name, gib in sizes_gib.items()
     ]
-
-
-def _volume_claim(view: ClusterView, name: str, gib: int) -> KubernetesObject:
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": f"{gib}Gi"}},
-    }
-    return _object(view, "v1", "PersistentVolumeClaim", name, spec=spec)
-
-
-def _encoded(files: dict[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(content).decode() for name, content in files.items()}
-
-
-def _object(view: ClusterView, api_version: str, kind: str, name: str, **body: object) -> KubernetesObject:
-    labels = {CLUSTER_LABEL: view.name}
-    metadata = {"name": name, "namespace": view.namespace, "labels": labels}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}

@@ -5,16 +5,29 @@ login nodes may mount (SYS_ADMIN) because they lay private /proc, /dev and /tmp 
 entrypoint takes that right away again before a user's first process starts.
 """
 
-import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address
 
-from neocloud.engines.base import KubernetesObject
-from neocloud.engines.interface import annotation_of
+from neocloud.engines.manifest import (
+    ConfigMapSource,
+    Container,
+    ContainerPort,
+    Interface,
+    LinuxCapabilities,
+    Mount,
+    Pod,
+    Probe,
+    SecurityContext,
+    TcpSocket,
+    Variable,
+    Volume,
+    limits,
+)
 from neocloud.services.slurm.render import objects
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
-    CLUSTER_LABEL,
     CONTROLLER_POD,
     JAIL_PATH,
     NODE_SET_LABEL,
@@ -24,12 +37,10 @@ from neocloud.services.slurm.render.view import (
     SSH_PORT,
     WORKER_ROLE,
     ClusterView,
+    InterfaceView,
     NodeSetView,
 )
 from neocloud.services.slurm.resources import SHOWN_FEATURE, SHOWN_PATH
-
-CLAIMS_ANNOTATION = "neocloud.dev/claims"
-"""Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON."""
 
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
@@ -51,7 +62,7 @@ TMP_SHARE, SHM_SHARE = 0.25, 0.5
 LOGIN_TMP_MIB, LOGIN_SHM_MIB = 1024, 256
 
 
-def pods(view: ClusterView) -> list[KubernetesObject]:
+def pods(view: ClusterView) -> list[Pod]:
     return [
         accounting_pod(view),
         controller_pod(view),
@@ -60,207 +71,170 @@ def pods(view: ClusterView) -> list[KubernetesObject]:
     ]
 
 
-def accounting_pod(view: ClusterView) -> KubernetesObject:
-    mounts = [_mount("accounting-secret", f"{SECRETS}/accounting", read_only=True)]
-    database = _container(view, "database", DATABASE_PORT) | {
-        "volumeMounts": [*mounts, _mount("data", "/var/lib/mysql")],
-    }
+def accounting_pod(view: ClusterView) -> Pod:
+    secret = Mount("accounting-secret", f"{SECRETS}/accounting", read_only=True)
     # It listens inside the pod only, where no probe reaches; slurmdbd is ready when it has its database.
-    del database["readinessProbe"]
-    slurmdbd = _container(view, "accounting", SLURMDBD_PORT) | {
-        "volumeMounts": [*mounts, *_key_mounts("slurm-key", "jwt-key")],
-    }
-    volumes = [
+    database = replace(
+        _container(view, "database", DATABASE_PORT, (secret, Mount("data", "/var/lib/mysql"))),
+        readiness_probe=None,
+    )
+    mounts = (secret, *_key_mounts("slurm-key", "jwt-key"))
+    slurmdbd = _container(view, "accounting", SLURMDBD_PORT, mounts)
+    volumes = (
         *_secret_volumes("slurm-key", "jwt-key"),
-        _secret_volume("accounting-secret", objects.ACCOUNTING_SECRET),
-        _claim_volume("data", objects.ACCOUNTING_DATA),
-    ]
-    return _pod(view, ACCOUNTING_POD, "accounting", [database, slurmdbd], volumes)
+        Volume.of_secret("accounting-secret", objects.ACCOUNTING_SECRET),
+        Volume.of_claim("data", objects.ACCOUNTING_DATA),
+    )
+    return _pod(view, ACCOUNTING_POD, "accounting", (database, slurmdbd), volumes)
 
 
-def controller_pod(view: ClusterView) -> KubernetesObject:
-    mounts = [
-        _mount("configuration", CONFIGURATION, read_only=True),
-        _mount("shared-root", JAIL_PATH, read_only=True),
-        *_key_mounts("slurm-key", "jwt-key"),
-    ]
-    slurmctld = _container(view, "controller", SLURMCTLD_PORT) | {
-        "volumeMounts": [*mounts, _mount("state", "/var/lib/slurm")],
-    }
-    slurmrestd = _container(view, "rest", REST_PORT) | {"volumeMounts": mounts[:2]}
-    volumes = [
-        _config_volume("configuration", objects.CONFIGURATION),
-        _claim_volume("shared-root", view.shared_root_claim),
-        _claim_volume("state", objects.CONTROLLER_STATE),
+def controller_pod(view: ClusterView) -> Pod:
+    shared = (
+        Mount("configuration", CONFIGURATION, read_only=True),
+        Mount("shared-root", JAIL_PATH, read_only=True),
+    )
+    mounts = (*shared, *_key_mounts("slurm-key", "jwt-key"), Mount("state", "/var/lib/slurm"))
+    slurmctld = _container(view, "controller", SLURMCTLD_PORT, mounts)
+    slurmrestd = _container(view, "rest", REST_PORT, shared)
+    volumes = (
+        Volume("configuration", config_map=ConfigMapSource(name=objects.CONFIGURATION)),
+        Volume.of_claim("shared-root", view.shared_root_claim),
+        Volume.of_claim("state", objects.CONTROLLER_STATE),
         *_secret_volumes("slurm-key", "jwt-key"),
-    ]
-    return _pod(view, CONTROLLER_POD, "controller", [slurmctld, slurmrestd], volumes)
+    )
+    return _pod(view, CONTROLLER_POD, "controller", (slurmctld, slurmrestd), volumes)
 
 
-def login_pod(view: ClusterView, index: int) -> KubernetesObject:
-    container = _container(view, "login", SSH_PORT)
+def login_pod(view: ClusterView, index: int) -> Pod:
+    port = ContainerPort(SSH_PORT)
     if view.ssh_host_port is not None:
-        container["ports"][0] |= {
-            "hostIP": "127.0.0.1",
-            "hostPort": view.ssh_host_port + index,
-        }
-    if view.mounts:
-        container["env"] = _filesystem_variables(view)
-    container |= {
-        "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"]}},
-        "volumeMounts": [
-            *_node_mounts(view),
-            _mount("login-keys", LOGIN_KEYS, read_only=True),
-            _mount("ssh-host-key", f"{SECRETS}/ssh-host-key", read_only=True),
-        ],
-    }
-    volumes = [
+        port = replace(port, host_ip="127.0.0.1", host_port=view.ssh_host_port + index)
+    mounts = (
+        *_node_mounts(view),
+        Mount("login-keys", LOGIN_KEYS, read_only=True),
+        Mount("ssh-host-key", f"{SECRETS}/ssh-host-key", read_only=True),
+    )
+    container = replace(
+        _container(view, "login", SSH_PORT, mounts),
+        ports=(port,),
+        env=_filesystem_variables(view) if view.mounts else None,
+        security_context=_may("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
+    )
+    volumes = (
         *_node_volumes(view, LOGIN_TMP_MIB, LOGIN_SHM_MIB),
-        _config_volume("login-keys", objects.LOGIN_KEYS),
-        _secret_volume("ssh-host-key", objects.SSH_HOST_KEY),
-    ]
-    return _pod(view, view.login_names()[index], "login", [container], volumes)
+        Volume("login-keys", config_map=ConfigMapSource(name=objects.LOGIN_KEYS)),
+        Volume.of_secret("ssh-host-key", objects.SSH_HOST_KEY),
+    )
+    return _pod(view, view.login_names()[index], "login", (container,), volumes)
 
 
-def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> KubernetesObject:
+def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
     memory = node_set.memory_mib
-    limits = {"cpu": str(node_set.cpus), "memory": f"{memory + MEMORY_FOR_DAEMONS_MIB}Mi"}
-    if node_set.gpus:
-        limits["nvidia.com/gpu"] = str(node_set.gpus)
-    shows = name in view.shown_on
-    container = _container(view, "worker", SLURMD_PORT) | {
-        "env": [
-            {"name": "NODE_CONF", "value": node_conf(node_set, *([SHOWN_FEATURE] if shows else []))},
-            {"name": "NODE_GPUS", "value": str(node_set.gpus)},
-            *_filesystem_variables(view, *([SHOWN_PATH] if shows else [])),
-        ],
-        "resources": {"limits": limits},
-        "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "NET_RAW"]}},
-        "volumeMounts": _node_mounts(view),
-    }
+    mounts = _node_mounts(view)
     volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
-    pod = _pod(view, name, WORKER_ROLE, [container], volumes)
-    pod["metadata"]["labels"][NODE_SET_LABEL] = node_set.name
-    if shows:
-        _show_folder(view, pod)
-    return pod
-
-
-def _show_folder(view: ClusterView, pod: KubernetesObject) -> None:
-    """As one more filesystem, the last, that mount-jail lays into the shared root."""
-    pod["metadata"]["labels"][SHOWN_LABEL] = "true"
-    volume = {"name": "shown", "hostPath": {"path": view.shown_folder, "type": "Directory"}}
-    pod["spec"]["volumes"].append(volume)
-    mount = _mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True)
-    pod["spec"]["containers"][0]["volumeMounts"].append(mount)
+    labels = {NODE_SET_LABEL: node_set.name}
+    features, paths = (), ()
+    if name in view.shown_on:  # as one more filesystem, the last, that mount-jail lays into the shared root
+        labels[SHOWN_LABEL] = "true"
+        features, paths = (SHOWN_FEATURE,), (SHOWN_PATH,)
+        mounts = (*mounts, Mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True))
+        volumes = (*volumes, Volume.of_host("shown", view.shown_folder, "Directory"))
+    container = replace(
+        _container(view, WORKER_ROLE, SLURMD_PORT, mounts),
+        env=(
+            Variable("NODE_CONF", node_conf(node_set, *features)),
+            Variable("NODE_GPUS", str(node_set.gpus)),
+            *_filesystem_variables(view, *paths),
+        ),
+        resources=limits(cpus=node_set.cpus, memory_mib=memory + MEMORY_FOR_DAEMONS_MIB, gpus=node_set.gpus),
+        security_context=_may("SYS_ADMIN", "NET_RAW"),
+    )
+    return _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
 
 
 def _pod(
     view: ClusterView,
     name: str,
     role: str,
-    containers: list[dict[str, Any]],
-    volumes: list[dict[str, Any]],
-) -> KubernetesObject:
-    metadata = {
-        "name": name,
-        "namespace": view.namespace,
-        "labels": {CLUSTER_LABEL: view.name, ROLE_LABEL: role},
-    }
-    annotations = _annotations(view, name, volumes)
-    if annotations:
-        metadata["annotations"] = annotations
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "hostUsers": False,  # a user namespace, where the engine can make one
-            "hostname": name,
-            "subdomain": objects.NODES_SERVICE,
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 5,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "containers": containers,
-            "volumes": volumes,
-        },
-    }
+    containers: tuple[Container, ...],
+    volumes: tuple[Volume, ...],
+    labels: Mapping[str, str] | None = None,
+) -> Pod:
+    return Pod(
+        name=name,
+        namespace=view.namespace,
+        labels={**view.labels, ROLE_LABEL: role, **(labels or {})},
+        interface=_interface(view.interfaces[name]) if name in view.interfaces else None,
+        host_users=False,  # a user namespace, where the engine can make one
+        hostname=name,
+        subdomain=objects.NODES_SERVICE,
+        restart_policy="Always",
+        termination_grace_period_seconds=5,
+        automount_service_account_token=False,
+        enable_service_links=False,
+        containers=containers,
+        volumes=volumes,
+    )
 
 
-def _annotations(view: ClusterView, name: str, volumes: list[dict[str, Any]]) -> dict[str, str]:
-    """Where the pod is on a subnet, and where those of its volumes are that lie elsewhere."""
-    found: dict[str, str] = {}
-    if name in view.interfaces:
-        found |= annotation_of(**vars(view.interfaces[name]))
-    used = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in volumes}
-    foreign = {mount.claim.name: mount.claim.namespace for mount in view.mounts if mount.claim.name in used}
-    if foreign:
-        found[CLAIMS_ANNOTATION] = json.dumps(foreign, sort_keys=True)
-    return found
+def _interface(mine: InterfaceView) -> Interface:
+    return Interface(
+        network=mine.network,
+        subnet=mine.subnet,
+        address=IPv4Address(mine.address),
+        mac=mine.mac,
+        security_groups=mine.security_groups,
+    )
 
 
-def _container(view: ClusterView, role: str, port: int) -> dict[str, Any]:
+def _container(view: ClusterView, role: str, port: int, mounts: tuple[Mount, ...]) -> Container:
     """Roles and containers have the same names; a role is ready when its port answers."""
-    return {
-        "name": role,
-        "image": view.image,
-        "imagePullPolicy": "Never",
-        "args": [role],
-        "ports": [{"containerPort": port}],
-        "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1},
-    }
+    return Container(
+        name=role,
+        image=view.image,
+        image_pull_policy="Never",
+        args=(role,),
+        ports=(ContainerPort(port),),
+        readiness_probe=Probe(tcp_socket=TcpSocket(port), period_seconds=1),
+        volume_mounts=mounts,
+    )
 
 
-def _filesystem_variables(view: ClusterView, *more: str) -> list[dict[str, Any]]:
+def _may(*capabilities: str) -> SecurityContext:
+    return SecurityContext(capabilities=LinuxCapabilities(add=capabilities))
+
+
+def _filesystem_variables(view: ClusterView, *more: str) -> tuple[Variable, ...]:
     paths = " ".join((*(mount.path for mount in view.mounts), *more))
-    return [{"name": "NODE_FILESYSTEMS", "value": paths}] if paths else []
+    return (Variable("NODE_FILESYSTEMS", paths),) if paths else ()
 
 
-def _node_mounts(view: ClusterView) -> list[dict[str, Any]]:
-    return [
-        _mount("shared-root", JAIL_PATH),
-        _mount("tmp", "/tmp"),
-        _mount("shm", "/dev/shm"),
-        *(_mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),
+def _node_mounts(view: ClusterView) -> tuple[Mount, ...]:
+    return (
+        Mount("shared-root", JAIL_PATH),
+        Mount("tmp", "/tmp"),
+        Mount("shm", "/dev/shm"),
+        *(Mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),
         *_key_mounts("slurm-key"),
-    ]
+    )
 
 
-def _node_volumes(view: ClusterView, tmp_mib: int, shm_mib: int) -> list[dict[str, Any]]:
-    return [
-        _claim_volume("shared-root", view.shared_root_claim),
-        _memory_volume("tmp", tmp_mib),
-        _memory_volume("shm", shm_mib),
-        *(_claim_volume(f"filesystem-{index}", each.claim.name) for index, each in enumerate(view.mounts)),
+def _node_volumes(view: ClusterView, tmp_mib: int, shm_mib: int) -> tuple[Volume, ...]:
+    return (
+        Volume.of_claim("shared-root", view.shared_root_claim),
+        Volume.in_memory("tmp", f"{tmp_mib}Mi"),
+        Volume.in_memory("shm", f"{shm_mib}Mi"),
+        *(
+            Volume.of_claim(f"filesystem-{index}", mount.claim.name, mount.claim.namespace)
+            for index, mount in enumerate(view.mounts)
+        ),
         *_secret_volumes("slurm-key"),
-    ]
+    )
 
 
-def _key_mounts(*names: str) -> list[dict[str, Any]]:
-    return [_mount(name, f"{SECRETS}/{name}", read_only=True) for name in names]
+def _key_mounts(*names: str) -> tuple[Mount, ...]:
+    return tuple(Mount(name, f"{SECRETS}/{name}", read_only=True) for name in names)
 
 
-def _secret_volumes(*names: str) -> list[dict[str, Any]]:
-    return [_secret_volume(name, name) for name in names]
-
-
-def _mount(name: str, path: str, *, read_only: bool = False) -> dict[str, Any]:
-    mount: dict[str, Any] = {"name": name, "mountPath": path}
-    return mount | {"readOnly": True} if read_only else mount
-
-
-def _secret_volume(name: str, secret: str) -> dict[str, Any]:
-    return {"name": name, "secret": {"secretName": secret, "defaultMode": 0o400}}
-
-
-def _config_volume(name: str, config_map: str) -> dict[str, Any]:
-    return {"name": name, "configMap": {"name": config_map}}
-
-
-def _claim_volume(name: str, claim: str) -> dict[str, Any]:
-    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
-
-
-def _memory_volume(name: str, mib: int) -> dict[str, Any]:
-    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{mib}Mi"}}
+def _secret_volumes(*names: str) -> tuple[Volume, ...]:
+    return tuple(Volume.of_secret(name, name) for name in names)

@@ -106,6 +106,11 @@ class ClusterView:
     shown_on: frozenset[str] = frozenset()
     """Workers that have it: a running one is not started anew to get it."""
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Of every object of the cluster."""
+        return {CLUSTER_LABEL: self.name}
+
     def login_names(self) -> tuple[str, ...]:
         return tuple(f"login-{index}" for index in range(self.login_count))
 
