@@ -20,6 +20,7 @@ from typing import Any
 from neocloud import emulator, ending, home, running
 from neocloud.container_images import follow_images, load_images
 from neocloud.core.clock import Clock, SystemClock
+from neocloud.core.logs import set_up_logging
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Service
 from neocloud.core.store import Store, StoreError, watched_by
@@ -32,9 +33,10 @@ from neocloud.gateway_process import GatewayProcess
 from neocloud.running import Composition, ControlPlane
 from neocloud.server import ServerError
 from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
-from neocloud.settings import Settings, parse_arguments
+from neocloud.settings import Settings
+from neocloud.settings_file import parse_arguments
 
-log = logging.getLogger("neocloud")
+logger = logging.getLogger(__name__)
 
 SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
@@ -102,7 +104,9 @@ async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
 
         def gateway(api: str) -> GatewayProcess:
             return GatewayProcess.of(
-                *(settings.home, settings.gateway_port, api, settings.gateway_hosts, settings.media_domains)
+                *(settings.home, settings.gateway_port, api, settings.gateway_hosts, settings.media_domains),
+                log_level=settings.log_level,
+                log_format=settings.log_format,
             )
 
         yield replace(compose(settings, engine, clock), beside=follow, gateway=gateway)
@@ -126,10 +130,9 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
 def main() -> int:
     # Before any file is made. What programs of other users read through mounts gets a mode of its own.
     os.umask(0o077)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    log.setLevel(logging.INFO)
-    action, settings = parse_arguments()
     try:
+        action, settings = parse_arguments()
+        set_up_logging(settings.log_level, settings.log_format)
         if action == "serve":
             machine = on_emulator(settings) if settings.emulator else on_podman(settings)
             asyncio.run(running.serve(machine, settings))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from neocloud.engines.base import EngineError
 
-log = logging.getLogger("neocloud")
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 
@@ -25,7 +25,7 @@ class ImageKeeper(Protocol):
 async def load_images(home: Path, engine: ImageKeeper) -> None:
     for name, archive in _built(home):
         if not await engine.image_exists(name):
-            log.info("loading image %s", name)
+            logger.info("loading image %s", name)
             await engine.load_image(archive)
 
 
@@ -41,7 +41,7 @@ async def follow_images(home: Path, engine: ImageKeeper, on_change: Callable[[],
             await load_images(home, engine)
             await on_change()
         except (EngineError, OSError, ValueError) as error:
-            log.warning("new images could not be taken yet: %s", error)
+            logger.warning("new images could not be taken yet: %s", error)
         else:
             seen = found
 

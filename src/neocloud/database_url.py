@@ -12,26 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 VARIABLE = "NEOCLOUD_DATABASE_URL"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--database-url",
-        type=without_password,
-        default="",
-        help=f"postgresql://... without a password (default: ${VARIABLE}, or SQLite in the home)",
-    )
-    group.add_argument(
-        "--database-url-file",
-        type=in_file,
-        help="file of mode 0600 with the URL, which may hold a password",
-    )
-
-
-def take(given: str, in_file: str | None) -> str:
-    """The URL of the options, or of the environment, from which it is removed: programs that are started
-    later do not inherit it."""
-    named = os.environ.pop(VARIABLE, "")
-    return given or in_file or named
+def take() -> str:
+    """Return the URL of the environment and remove it there: programs that are started later do not inherit
+    it."""
+    return os.environ.pop(VARIABLE, "")
 
 
 def without_password(text: str) -> str:

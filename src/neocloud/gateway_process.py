@@ -24,7 +24,7 @@ from neocloud.core.osfiles import make_private_parents, write_file
 from neocloud.gateway_key import gateway_folder
 from neocloud.process_watch import Process
 
-log = logging.getLogger("neocloud.gateway")
+logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 DRAIN_SECONDS = 20.0
@@ -55,13 +55,25 @@ class GatewayProcess:
 
     @classmethod
     def of(
-        cls, home: Path, port: int, api: str, hosts: Sequence[str] = (), media_domains: Sequence[str] = ()
+        cls,
+        home: Path,
+        port: int,
+        api: str,
+        hosts: Sequence[str] = (),
+        media_domains: Sequence[str] = (),
+        *,
+        log_level: str = "info",
+        log_format: str = "text",
     ) -> "GatewayProcess":
-        """The real one; `api` is where the control plane listens for gRPC, `hosts` are its further names and
-        `media_domains` the hosts of media that requests may name."""
+        """Return the real one.
+
+        `api` is where the control plane listens for gRPC, `hosts` are further names of the gateway and
+        `media_domains` the hosts of media that requests may name.
+        """
         program = [sys.executable, "-m", "neocloud.gateway", "--home", str(home)]
         program += [f"--known-host={host}" for host in hosts]
         program += [f"--media-domain={domain}" for domain in media_domains]
+        program += ["--log-level", log_level, "--log-format", log_format]
         return cls(home, port, lambda chosen: [*program, "--port", str(chosen), "--api", api])
 
     @property
@@ -76,7 +88,7 @@ class GatewayProcess:
             _require_free(self._port)
             self._process = self._spawn()
         if not await self._answers_within(START_SECONDS):
-            log.error(
+            logger.error(
                 "the gateway does not answer on %s yet; its log: %s", self.address, log_file(self._home)
             )
         return self.address
@@ -90,7 +102,7 @@ class GatewayProcess:
             await self._until_ended(self._process)
             self._deaths = 1 if loop.time() - began >= GOOD_LIFE_SECONDS else self._deaths + 1
             pause = min(FIRST_BACK_OFF_SECONDS * 2 ** (self._deaths - 1), LONGEST_BACK_OFF_SECONDS)
-            log.warning("the gateway (process %d) ended; again in %g s", self._process.pid, pause)
+            logger.warning("the gateway (process %d) ended; again in %g s", self._process.pid, pause)
             await asyncio.sleep(pause)
             self._process = self._spawn()
 
@@ -99,7 +111,7 @@ class GatewayProcess:
         while not await process.ended_within(LOOK_SECONDS):
             misses = 0 if await self._answers() else misses + 1
             if misses == HUNG_AFTER_LOOKS:
-                log.error("the gateway (process %d) does not answer any more; it is ended", process.pid)
+                logger.error("the gateway (process %d) does not answer any more; it is ended", process.pid)
                 process.send(signal.SIGKILL)
 
     def _port_of_before(self) -> int:
@@ -116,9 +128,9 @@ class GatewayProcess:
         record = _read_record(self._home)
         is_same = record.get("arguments") == self._arguments() and record.get("program") == _program()
         if is_same and await self._answers_within(LOOK_SECONDS):
-            log.info("the gateway (process %d) went on; adopted", process.pid)
+            logger.info("the gateway (process %d) went on; adopted", process.pid)
             return process
-        log.info("the gateway (process %d) is of an earlier start; it is ended", process.pid)
+        logger.info("the gateway (process %d) is of an earlier start; it is ended", process.pid)
         await _end(process)
         return None
 
@@ -131,7 +143,7 @@ class GatewayProcess:
         with file.open("ab") as output:
             process = Process.start(arguments, output)
         _write_record(self._home, process, self._port, arguments)
-        log.info("the gateway is process %d on %s", process.pid, self.address)
+        logger.info("the gateway is process %d on %s", process.pid, self.address)
         return process
 
     async def _answers_within(self, seconds: float) -> bool:

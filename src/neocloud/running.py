@@ -28,7 +28,7 @@ from neocloud.server.retention import forget_old_history
 from neocloud.settings import Settings
 from neocloud.tls import tls_of
 
-log = logging.getLogger("neocloud")
+logger = logging.getLogger(__name__)
 
 MACHINE_PERMISSION = "cloud.machine.inspect"
 """On the first tenant, which is the operator's: admins and editors of it have it, who only look have not."""
@@ -178,7 +178,9 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     project_id=first.project_id,
                 )
                 what = "emulator, nothing real runs" if settings.emulator else "ready"
-                log.info("%s: grpc %s, http %s, home %s", what, addresses.grpc, addresses.http, settings.home)
+                logger.info(
+                    "%s: grpc %s, http %s, home %s", what, addresses.grpc, addresses.http, settings.home
+                )
                 await _stop_signal()
         finally:
             settings.server_file.unlink(missing_ok=True)
@@ -222,4 +224,4 @@ async def _stop_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-    log.info("stopping; workloads go on")
+    logger.info("stopping; workloads go on")

@@ -1,12 +1,15 @@
-"""What an operator may choose about a running control plane. Built once in app.py and passed on."""
+"""What an operator may choose about a control plane: the fields of `Settings`.
 
-import argparse
+Each field says how its option is named, read and described. The options of `neo up`, those of the server's
+program and `config.json` in the state folder all follow from that.
+"""
+
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
 from ipaddress import IPv4Network
 from pathlib import Path
-
-from neocloud import database_url
+from typing import Any
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
 DEFAULT_GRPC_PORT = 7370
@@ -20,62 +23,270 @@ PUBLISHED_DOMAIN = "api.nebius.cloud"
 """What clients without a domain setting call; served through the redirector only."""
 
 
+def model_folder(text: str) -> Path:
+    """With all links followed, as folders of models are compared."""
+    folder = Path(text).expanduser().resolve()
+    if folder == Path("/"):
+        raise ValueError("the whole machine cannot be opened for models")
+    return folder
+
+
+def host_name(text: str) -> str:
+    """As argparse reads it: a ValueError is told to the operator."""
+    if not text or not all(part.replace("-", "").replace(":", "").isalnum() for part in text.split(".")):
+        raise ValueError("a host name or an address, without scheme and port")
+    return text.lower()
+
+
+def media_domain(text: str) -> str:
+    """As argparse reads it; the gateway and vLLM compare names. A ValueError is told to the operator."""
+    name = host_name(text)
+    if ":" in name or name.rpartition(".")[2].isdigit():
+        raise ValueError("a host name, not an address")
+    return name
+
+
+def rate(text: str) -> float:
+    """As argparse reads it: a ValueError is told to the operator."""
+    found = float(text)
+    if not 0 <= found < float("inf"):
+        raise ValueError("must be 0 or more")
+    return found
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """As argparse reads it: a ValueError is told to the operator."""
+    first, _, last = text.partition("-")
+    found = int(first), int(last or first)
+    if not 1024 <= found[0] <= found[1] <= 65535:
+        raise ValueError("a range of ports is FIRST-LAST, from 1024 to 65535")
+    return found
+
+
+def ipv4_range(text: str) -> str:
+    """As argparse reads it: a ValueError is told to the operator."""
+    return str(IPv4Network(text)) if text else ""
+
+
+def absolute_path(text: str) -> Path:
+    """Return the path as the option gives it, below the current folder where it is relative."""
+    return Path(text).absolute()
+
+
+def log_level(text: str) -> str:
+    """Return the level. Raises ValueError with a message for the operator."""
+    return _one_of(text, ("debug", "info", "warning"))
+
+
+def log_format(text: str) -> str:
+    """Return the format. Raises ValueError with a message for the operator."""
+    return _one_of(text, ("text", "json"))
+
+
+def _one_of(text: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        raise ValueError(f"must be one of {', '.join(known)}")
+    return text
+
+
+@dataclass(frozen=True)
+class Option:
+    """How one field of `Settings` is chosen."""
+
+    help: str
+    flag: str = ""
+    """Without dashes; "" means the name of the field."""
+    parse: Callable[[str], Any] = str
+    """Read the text of an option or of `config.json`. Raises ValueError."""
+    kind: type = str
+    """What the command line shows as the type of the value."""
+    metavar: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    by_neo: bool = True
+    """Whether `neo up` has the option, too."""
+    clears: bool = False
+    """Whether "none" clears a list."""
+    example: str = ""
+    """What to write instead of a value that is refused."""
+
+
+def _option(default: Any, help: str, **more: Any) -> Any:
+    secret = more.pop("is_secret", False)
+    return field(default=default, repr=not secret, metadata={"option": Option(help, **more)})
+
+
+def _port(default: int | None, help: str, **more: Any) -> Any:
+    return _option(default, help, parse=int, kind=int, minimum=0, maximum=65535, **more)
+
+
 @dataclass(frozen=True)
 class Settings:
     home: Path = DEFAULT_HOME
     """All state lives here: database, keys, images, volumes, logs."""
-    host: str = "127.0.0.1"
-    """Where the TLS API listens. Plain text is served on loopback only, whatever this says."""
-    grpc_port: int = DEFAULT_GRPC_PORT
-    http_port: int = DEFAULT_HTTP_PORT
-    tls_port: int | None = None
+    grpc_port: int = _port(DEFAULT_GRPC_PORT, "Port of the gRPC API; 0: any free port. Default: 7370.")
+    http_port: int = _port(DEFAULT_HTTP_PORT, "Port of the JSON API; 0: any free port. Default: 7371.")
+    gateway_port: int = _port(
+        DEFAULT_GATEWAY_PORT,
+        "Port of the OpenAI-compatible API; 0: any free port. Default: 8900, or 0 if --grpc-port is.",
+    )
+    """Where the OpenAI-compatible gateway listens, on loopback. The emulator has none."""
+    gateway_hosts: tuple[str, ...] = _option(
+        (),
+        "Host name of the OpenAI-compatible API, e.g. behind a proxy; repeatable. Replaces the"
+        ' previous names; "none" removes all. Default: names of loopback.',
+        flag="gateway-host",
+        parse=host_name,
+        metavar="NAME",
+        clears=True,
+        example="Write a name as in models.example.com",
+    )
+    media_domains: tuple[str, ...] = _option(
+        (),
+        "Host from which model servers may fetch images, audio and video named in requests by"
+        ' https URL; repeatable. Replaces the previous hosts; "none" removes all. Default: none.',
+        flag="media-domain",
+        parse=media_domain,
+        metavar="NAME",
+        clears=True,
+        example="Write a name as in models.example.com",
+    )
+    tls_port: int | None = _port(None, "Port of the TLS API; 0: any free port. Default: 7372. Implies --tls.")
     """gRPC over TLS, with the cloud's own certificate authority; None: off."""
-    redirector_port: int = DEFAULT_REDIRECTOR_PORT
-    gateway_port: int = DEFAULT_GATEWAY_PORT
-    """Where the OpenAI-compatible gateway listens, on loopback; 0: any free port. The emulator has none."""
-    gateway_hosts: tuple[str, ...] = ()
-    """Names by which clients call the gateway, beside localhost and loopback addresses."""
-    media_domains: tuple[str, ...] = ()
-    """Hosts that requests to models may name, for the engines to fetch images, sounds and videos from."""
-    domain: str = DEFAULT_DOMAIN
-    """Clients look for the API at names under it, such as `compute.<domain>`."""
-    database_url: str = field(default="", repr=False)
+    redirector_port: int = _port(
+        DEFAULT_REDIRECTOR_PORT, "Port of the TLS redirector; 0: any free port. Default: 7373.", by_neo=False
+    )
+    host: str = _option(
+        "127.0.0.1",
+        "Address on which the TLS API listens; 0.0.0.0: all. Plain text is served on loopback"
+        " only. Default: 127.0.0.1.",
+    )
+    domain: str = _option(
+        DEFAULT_DOMAIN,
+        "Domain of the API, whose services are names such as compute.DOMAIN. Default: api.localhost.",
+    )
+    database_url: str = _option(
+        "",
+        "PostgreSQL URL to use instead of SQLite. A URL with a password belongs in the variable.",
+        is_secret=True,
+    )
     """A postgresql:// URL, maybe with a password; empty means SQLite in the home folder."""
-    price_file: Path | None = None
-    """Own price list; None means the one that ships."""
-    quota_file: Path | None = None
-    """Own quotas and first limits; None means those that ship."""
-    public_pool: str = ""
-    """Range of "public" addresses of new projects; empty means the vpc brick's default, 198.18.0.0/16."""
-    opened_ranges: tuple[IPv4Network, ...] = ()
-    """Private ranges that workloads of tenants may reach; without, they reach public addresses only."""
-    login_ports: tuple[int, int] = (2222, 2999)
-    """First and last port of loopback that login nodes of Slurm clusters may have."""
-    audit_days: int = 365
-    """How long audit events are kept."""
-    history_days: int = 400
+    database_url_file: Path | None = _option(
+        None,
+        "File of mode 0600 with that URL, which may contain a password.",
+        parse=absolute_path,
+        kind=Path,
+    )
+    """The operator's own, read at each start, in place of the URL."""
+    price_file: Path | None = _option(
+        None, "Price list to use instead of the built-in one.", parse=absolute_path, kind=Path
+    )
+    quota_file: Path | None = _option(
+        None, "Quotas and initial limits to use instead of the built-in ones.", parse=absolute_path, kind=Path
+    )
+    audit_days: int = _option(365, "Days to keep audit events. Default: 365.", parse=int, kind=int, minimum=1)
+    history_days: int = _option(
+        400,
+        "Days to keep the history that bills are computed from. Default: 400.",
+        parse=int,
+        kind=int,
+        minimum=62,
+    )
     """How long versions of resources that bills are computed from are kept once they are replaced. Longer
     than a year, so that a month can be compared with the same month of the year before."""
-    calls_per_second: float = 200.0
+    calls_per_second: float = _option(
+        200.0,
+        "Rate limit of an account; bursts may be ten times as large. Default: 200.",
+        parse=rate,
+        kind=float,
+        minimum=0,
+    )
     """Sustained calls of one account, with a burst of ten seconds' worth; 0: no limit. Terraform keeps ten
     calls in flight, and listing everything in a project takes about a hundred."""
-    sign_ins_per_second: float = 50.0
+    sign_ins_per_second: float = _option(
+        50.0,
+        "Rate limit of calls without a token from one address. Default: 50; 0: no limit.",
+        parse=rate,
+        kind=float,
+        minimum=0,
+    )
     """Sustained calls without a sign-in from one address, with a burst of ten seconds' worth; 0: no limit."""
-    tenant_name: str = "innovation-bank"
-    region: str = "eu-north1"
-    starting_seconds: float | None = None
-    """How long a machine is shown as STARTING at least: clients that look every few seconds wait to see it.
-    None means 6, and none in the emulator."""
-    model_folders: tuple[Path, ...] = ()
+    model_folders: tuple[Path, ...] = _option(
+        (),
+        "Folder from which every project may serve models in place; repeatable. Replaces the"
+        " previous folders.",
+        flag="model-folder",
+        parse=model_folder,
+        kind=Path,
+    )
     """Folders that are opened for models beside `<home>/models`: every project may serve what is in them."""
-    allow_private_issuers: bool = False
-    """Whether the issuers of federations may have private addresses, or be on this machine."""
-    issuer_hosts: tuple[str, ...] = ()
-    """Hosts that may serve endpoints of issuers, beside each issuer's own origin."""
-    emulator: bool = False
-    """Nothing real runs: the API on a fake engine, for clients' tests."""
-    emulator_gpus: str = ""
-    """What the emulated machine has, such as "8xH100,2xL40S"; empty means plenty of every published type."""
+    public_pool: str = _option(
+        "",
+        "Range of public addresses of new projects. Default: 198.18.0.0/16.",
+        parse=ipv4_range,
+        example="Write a range of IPv4 addresses: 198.18.0.0/16",
+    )
+    opened_ranges: tuple[IPv4Network, ...] = _option(
+        (),
+        "Private range that machines and containers may reach, such as 10.20.0.0/16; repeatable."
+        ' Replaces the previous ranges; "none" closes all. Default: public addresses only.',
+        flag="allow-egress",
+        parse=IPv4Network,
+        metavar="RANGE",
+        clears=True,
+        example="Write a range of IPv4 addresses: 10.20.0.0/16",
+    )
+    allow_private_issuers: bool = _option(
+        False,
+        "Allow federation issuers with private addresses or on this machine. Default: no.",
+        kind=bool,
+    )
+    issuer_hosts: tuple[str, ...] = _option(
+        (),
+        "Additional host that may serve endpoints of issuers; repeatable. Replaces the previous hosts.",
+        flag="issuer-host",
+    )
+    login_ports: tuple[int, int] = _option(
+        (2222, 2999),
+        "Loopback ports for the login nodes of Slurm clusters. Default: 2222-2999.",
+        parse=port_range,
+        metavar="FIRST-LAST",
+        example="Write a range of ports: 2222-2999",
+    )
+    log_level: str = _option(
+        "info",
+        "How much the server and the gateway write to their logs. Default: info.",
+        parse=log_level,
+        metavar="debug|info|warning",
+        example="Write debug, info or warning",
+    )
+    log_format: str = _option(
+        "text",
+        "Form of the lines in these logs. Default: text.",
+        parse=log_format,
+        metavar="text|json",
+        example="Write text or json",
+    )
+    tenant_name: str = _option("innovation-bank", "Name of the first tenant.", by_neo=False)
+    region: str = _option("eu-north1", "Name of this region. Default: eu-north1.", by_neo=False)
+    starting_seconds: float | None = _option(
+        None,
+        "How long a machine is shown as STARTING at least. Default: 6.",
+        parse=float,
+        kind=float,
+        by_neo=False,
+    )
+    """Clients that look every few seconds wait to see it. None means 6, and none in the emulator."""
+    emulator: bool = _option(
+        False,
+        "Run the whole API on a simulated machine, for clients' tests; needs no root.",
+        kind=bool,
+    )
+    emulator_gpus: str = _option(
+        "",
+        'GPUs of the simulated machine, as "8xH100,2xL40S" or "none". Default: plenty of each'
+        " type. Implies --emulator.",
+    )
 
     @property
     def shortest_start_seconds(self) -> float:
@@ -122,144 +333,17 @@ class Settings:
         return self.image("slurm")
 
 
-def parse_arguments(arguments: list[str] | None = None) -> tuple[str, Settings]:
-    """What to do ("serve", "stop" or "destroy") and with which settings."""
-    parser = argparse.ArgumentParser(
-        prog="python -m neocloud.app", description="Run Neocloud's control plane in the foreground."
-    )
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--stop-workloads", action="store_const", const="stop", dest="action")
-    action.add_argument("--destroy-workloads", action="store_const", const="destroy", dest="action")
-    parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="state folder (default: %(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address of the TLS API (default: %(default)s)")
-    parser.add_argument("--grpc-port", type=int, default=DEFAULT_GRPC_PORT, help="0 means any free port")
-    parser.add_argument("--http-port", type=int, default=DEFAULT_HTTP_PORT, help="0 means any free port")
-    parser.add_argument("--tls-port", type=int, help=f"serve TLS too, by custom on {DEFAULT_TLS_PORT}")
-    parser.add_argument(
-        "--redirector-port", type=int, default=DEFAULT_REDIRECTOR_PORT, help="0 means any free port"
-    )
-    parser.add_argument(
-        "--gateway-port", type=int, default=DEFAULT_GATEWAY_PORT, help="0 means any free port"
-    )
-    parser.add_argument(
-        "--gateway-host",
-        dest="gateway_hosts",
-        action="append",
-        type=host_name,
-        default=[],
-        help="a name by which clients call the gateway (may be repeated)",
-    )
-    parser.add_argument(
-        "--media-domain",
-        dest="media_domains",
-        action="append",
-        type=media_domain,
-        default=[],
-        help="a host that engines may fetch media from (may be repeated)",
-    )
-    parser.add_argument("--domain", default=DEFAULT_DOMAIN, help="of the API (default: %(default)s)")
-    database_url.add_options(parser)
-    parser.add_argument("--price-file", type=Path, help="own price list (YAML)")
-    parser.add_argument("--quota-file", type=Path, help="own quotas and first limits (YAML)")
-    parser.add_argument(
-        "--public-pool", type=ipv4_range, default="", help="public addresses (default: 198.18.0.0/16)"
-    )
-    parser.add_argument(
-        "--allow-egress",
-        dest="opened_ranges",
-        metavar="RANGE",
-        action="append",
-        type=IPv4Network,
-        default=[],
-        help="private range that workloads may reach (may be repeated)",
-    )
-    parser.add_argument(
-        "--login-ports",
-        type=port_range,
-        default=(2222, 2999),
-        help="of Slurm login nodes (default: 2222-2999)",
-    )
-    parser.add_argument("--audit-days", type=int, default=365, help="keep audit events for so many days")
-    parser.add_argument("--history-days", type=int, default=400, help="keep what bills need so many days")
-    parser.add_argument("--calls-per-second", type=rate, default=200.0, help="of one account; 0: no limit")
-    parser.add_argument(
-        "--sign-ins-per-second", type=rate, default=50.0, help="of callers without a token, from one address"
-    )
-    parser.add_argument("--tenant-name", default="innovation-bank", help="name of the first tenant")
-    parser.add_argument("--region", default="eu-north1", help="name of this region (default: %(default)s)")
-    parser.add_argument(
-        "--starting-seconds", type=float, help="how long a machine is shown as STARTING at least (default: 6)"
-    )
-    parser.add_argument(
-        "--model-folder",
-        dest="model_folders",
-        action="append",
-        type=model_folder,
-        default=[],
-        help="open this folder for models, for every project (may be repeated)",
-    )
-    parser.add_argument(
-        "--allow-private-issuers",
-        action="store_true",
-        help="let the issuers of federations have private addresses, or be on this machine",
-    )
-    parser.add_argument(
-        "--issuer-host",
-        dest="issuer_hosts",
-        action="append",
-        default=[],
-        help="a host beside an issuer's own that may serve its endpoints (may be repeated)",
-    )
-    parser.add_argument("--emulator", action="store_true", help="run nothing real, for clients' tests")
-    parser.add_argument("--emulator-gpus", default="", help='what the emulated machine has: "8xH100,2xL40S"')
-    values = vars(parser.parse_args(arguments))
-    chosen = values.pop("action") or "serve"
-    values["database_url"] = database_url.take(values["database_url"], values.pop("database_url_file"))
-    repeated = ("model_folders", "opened_ranges", "issuer_hosts", "gateway_hosts", "media_domains")
-    values |= {name: tuple(values[name]) for name in repeated}
-    return chosen, Settings(**{**values, "home": values["home"].expanduser().absolute()})
+def options() -> dict[str, tuple[Field[Any], Option]]:
+    """Return the fields that can be chosen, with their options, by name."""
+    return {each.name: (each, each.metadata["option"]) for each in fields(Settings) if each.metadata}
 
 
-def model_folder(text: str) -> Path:
-    """With all links followed, as folders of models are compared."""
-    folder = Path(text).expanduser().resolve()
-    if folder == Path("/"):
-        raise ValueError("the whole machine cannot be opened for models")
-    return folder
+def is_list(item: Field[Any]) -> bool:
+    """Return whether the option may be repeated."""
+    return item.default == ()
 
 
-def host_name(text: str) -> str:
-    """As argparse reads it: a ValueError is told to the operator."""
-    if not text or not all(part.replace("-", "").replace(":", "").isalnum() for part in text.split(".")):
-        raise ValueError("a host name or an address, without scheme and port")
-    return text.lower()
-
-
-def media_domain(text: str) -> str:
-    """As argparse reads it; the gateway and vLLM compare names. A ValueError is told to the operator."""
-    name = host_name(text)
-    if ":" in name or name.rpartition(".")[2].isdigit():
-        raise ValueError("a host name, not an address")
-    return name
-
-
-def rate(text: str) -> float:
-    """As argparse reads it: a ValueError is told to the operator."""
-    found = float(text)
-    if not 0 <= found < float("inf"):
-        raise ValueError("must be 0 or more")
-    return found
-
-
-def port_range(text: str) -> tuple[int, int]:
-    """As argparse reads it: a ValueError is told to the operator."""
-    first, _, last = text.partition("-")
-    found = int(first), int(last or first)
-    if not 1024 <= found[0] <= found[1] <= 65535:
-        raise ValueError("a range of ports is FIRST-LAST, from 1024 to 65535")
-    return found
-
-
-def ipv4_range(text: str) -> str:
-    """As argparse reads it: a ValueError is told to the operator."""
-    return str(IPv4Network(text)) if text else ""
+def flag(item: Field[Any]) -> str:
+    """Return the option's name on a command line."""
+    option: Option = item.metadata["option"]
+    return f"--{option.flag or item.name.replace('_', '-')}"

@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--destroy-workloads", action="store_true")
     options, _ = parser.parse_known_args()
     with (options.home / "calls").open("a") as calls:
-        calls.write(" ".join(sys.argv[3:]) + "\n")
+        calls.write(" ".join(sys.argv[1:]) + "\n")
     if options.stop_workloads or options.destroy_workloads:
         return 0
     if (options.home / "fail-start").exists():

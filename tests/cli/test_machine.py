@@ -17,6 +17,7 @@ from neocloud.cli.machine import requirements
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import stop_server
 from neocloud.client.profiles import config_file, read_profiles
+from neocloud.settings_file import read_settings
 from tests.cli.conftest import Neo
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ def machine(
     monkeypatch.setattr("neocloud.cli.machine.home.SERVER_MODULE", "tests.cli.stub_server")
     monkeypatch.setattr("neocloud.cli.commands.up.check_machine", lambda: None)
     monkeypatch.setattr("neocloud.cli.machine.images.image_names", lambda: [])
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{REPOSITORY / 'src'}")
     home = user_folders / "state"
     yield home
     stop_server(Home(home))
@@ -93,14 +94,13 @@ def test_options_of_up_are_kept_for_the_next_time(neo: Neo, machine: Path) -> No
     neo("up", *FREE_PORTS, "--price-file", "prices.yaml")
     neo("down")
     neo("up")
-    last = (machine / "calls").read_text().splitlines()[-1]
-    assert "--grpc-port 0" in last
-    assert f"--price-file {Path('prices.yaml').absolute()}" in last
+    assert (machine / "calls").read_text().splitlines()[-1] == f"--home {machine}"
+    kept = read_settings(machine)
+    assert (kept.grpc_port, kept.price_file) == (0, Path("prices.yaml").absolute())
 
 
 def test_the_servers_own_words_are_shown_when_it_cannot_start(neo: Neo, machine: Path) -> None:
     Home(machine).create()
-    Home(machine).keep_options(Home(machine).options())
     (machine / "fail-start").touch()
     ran = neo("up", *FREE_PORTS)
     assert ran.code == 5
@@ -111,7 +111,7 @@ def test_options_that_did_not_work_are_not_kept(neo: Neo, machine: Path) -> None
     Home(machine).create()
     (machine / "fail-start").touch()
     neo("up", "--grpc-port", "4711")
-    assert Home(machine).options().grpc_port == 7370
+    assert Home(machine).settings().grpc_port == 7370
 
 
 def test_status_shows_what_runs_and_what_the_engine_can_do(neo: Neo, machine: Path) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from neocloud.cli.machine.home import Options
 from neocloud.core.destinations import METADATA_ADDRESSES
 from neocloud.engines.base import Reference
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network import namespace_networks
 from neocloud.engines.podman.network.firewall import Egress, render_egress
 from neocloud.services.inference.render import foundation
-from neocloud.settings import parse_arguments
+from neocloud.settings import Settings
+from neocloud.settings_file import parse_arguments, write_settings
 from tests.engines.podman.conftest import busybox_root as busybox_root
 from tests.engines.podman.conftest import traces_of
 from tests.engines.podman.test_packets import network_of
@@ -193,8 +193,9 @@ def test_a_metadata_service_is_opened_by_its_own_address_alone() -> None:
     assert not re.search(r"set metadata {[^}]*100\.100\.100\.200", itself)
 
 
-def test_ranges_that_neo_up_was_given_reach_the_engine() -> None:
-    kept = Options(opened_ranges=("10.78.0.0/16", "192.168.78.1/32"))
-    _, settings = parse_arguments(["--home", "/nonexistent", *kept.arguments()])
-    assert settings.opened_ranges == (IPv4Network("10.78.0.0/16"), IPv4Network("192.168.78.1/32"))
-    assert parse_arguments(Options().arguments())[1].opened_ranges == ()
+def test_ranges_that_neo_up_was_given_reach_the_engine(tmp_path: Path) -> None:
+    opened = (IPv4Network("10.78.0.0/16"), IPv4Network("192.168.78.1/32"))
+    write_settings(Settings(home=tmp_path, opened_ranges=opened))
+    _, settings = parse_arguments(["--home", str(tmp_path)])
+    assert settings.opened_ranges == opened
+    assert Settings().opened_ranges == ()

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud.cli.machine.home import Options
 from neocloud.gateway.auth.host_check import AllowedHosts
 from neocloud.gateway_process import GatewayProcess as Supervised
-from neocloud.settings import parse_arguments
+from neocloud.settings import Settings
+from neocloud.settings_file import parse_arguments, write_settings
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body
 
@@ -88,10 +88,10 @@ def test_what_is_remembered_of_names_is_bounded() -> None:
 
 
 def test_names_that_neo_up_was_given_reach_the_gateway(tmp_path: Path) -> None:
-    kept = Options(gateway_hosts=(OWN, "other.example"))
-    _, settings = parse_arguments(["--home", "/nonexistent", *kept.arguments()])
+    write_settings(Settings(home=tmp_path, gateway_hosts=(OWN, "other.example")))
+    _, settings = parse_arguments(["--home", str(tmp_path)])
     assert settings.gateway_hosts == (OWN, "other.example")
-    assert parse_arguments(Options().arguments())[1].gateway_hosts == ()
+    assert Settings().gateway_hosts == ()
     process = Supervised.of(tmp_path, 1, "127.0.0.1:2", settings.gateway_hosts)
     assert process._arguments()[:3] == [sys.executable, "-m", "neocloud.gateway"]
     assert [f"--known-host={name}" in process._arguments() for name in settings.gateway_hosts] == [True] * 2

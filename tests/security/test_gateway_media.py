@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.cli.machine.home import Options
 from neocloud.gateway.__main__ import settings_of
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import check_media
 from neocloud.gateway_process import GatewayProcess
 from neocloud.services.inference.render import EngineView, engine_arguments
-from neocloud.settings import parse_arguments
+from neocloud.settings import Settings
+from neocloud.settings_file import parse_arguments, write_settings
 
 ALLOWED = frozenset(("media.example.com", "10.0.0.7"))
 
@@ -51,9 +51,9 @@ def test_links_of_citations_are_no_media() -> None:
 
 
 def test_domains_that_neo_up_was_given_reach_the_gateway_and_the_engines(tmp_path: Path) -> None:
-    kept = Options(media_domains=("media.example.com", "b.example"))
-    _, settings = parse_arguments(["--home", str(tmp_path), *kept.arguments()])
-    assert parse_arguments(Options().arguments())[1].media_domains == ()
+    write_settings(Settings(home=tmp_path, media_domains=("media.example.com", "b.example")))
+    _, settings = parse_arguments(["--home", str(tmp_path)])
+    assert Settings().media_domains == ()
     process = GatewayProcess.of(tmp_path, 1, "127.0.0.1:2", (), settings.media_domains)
     assert settings_of(process._arguments()[3:]).media_domains == {"media.example.com", "b.example"}
     view = EngineView(*("bank", 1, 1, 1), media_domains=settings.media_domains)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from neocloud import database_url
-from neocloud.cli.machine.home import Home, Options
+from neocloud.cli.machine import server_process
+from neocloud.cli.machine.home import Home
 from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
 from neocloud.core.private_folder import OpenFolder, ensure_private
@@ -19,7 +20,8 @@ from neocloud.core.store.vault import Vault
 from neocloud.emulator.machine import EmulatedWorld
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.manifest import Secret
-from neocloud.settings import Settings, parse_arguments
+from neocloud.settings import Settings
+from neocloud.settings_file import parse_arguments, read_settings
 from neocloud.testing.emulator import connected, emulator_process
 from tests.security.test_secrets import MARKER, make_secrets
 
@@ -169,11 +171,12 @@ def test_a_url_without_a_password_may_be_an_argument() -> None:
 def test_neo_hands_the_url_over_where_others_cannot_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = Options(database_url=URL)
+    home = Home(tmp_path)
+    home.keep_settings(Settings(home=tmp_path, database_url=URL))
     monkeypatch.setenv(database_url.VARIABLE, "postgresql://another/one")
-    assert "hunter2" not in " ".join(options.arguments())
-    assert options.environment()[database_url.VARIABLE] == URL
-    assert database_url.VARIABLE not in Options().environment()
+    assert "hunter2" not in " ".join(server_process._command(home))
+    assert database_url.VARIABLE not in server_process._environment()
+    assert read_settings(tmp_path).database == URL
 
 
 def test_what_neo_keeps_is_its_owners_alone(tmp_path: Path) -> None:
@@ -181,14 +184,15 @@ def test_what_neo_keeps_is_its_owners_alone(tmp_path: Path) -> None:
     home = Home(tmp_path)
     (tmp_path / "neo.json").write_text(json.dumps({"database_url": URL}))
     (tmp_path / "neo.json").chmod(0o644)
-    home.keep_options(home.options())
-    assert (tmp_path / "neo.json").stat().st_mode & 0o777 == 0o600
-    assert "hunter2" not in (tmp_path / "neo.json").read_text()
+    home.keep_settings(home.settings())
+    assert not (tmp_path / "neo.json").exists()
+    assert (tmp_path / "config.json").stat().st_mode & 0o777 == 0o600
+    assert "hunter2" not in (tmp_path / "config.json").read_text()
     assert (tmp_path / "database-url").stat().st_mode & 0o777 == 0o600
-    assert home.options().database_url == URL
-    home.keep_options(replace(home.options(), database_url="postgresql://neocloud@db.example/neocloud"))
+    assert home.settings().database_url == URL
+    home.keep_settings(replace(home.settings(), database_url="postgresql://neocloud@db.example/neocloud"))
     assert not (tmp_path / "database-url").exists()
-    assert home.options().database_url == "postgresql://neocloud@db.example/neocloud"
+    assert home.settings().database_url == "postgresql://neocloud@db.example/neocloud"
 
 
 def neo_up(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -227,9 +231,9 @@ def test_the_last_database_that_was_named_counts(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("neocloud.cli.commands.up._make_profile", lambda _: None)
     monkeypatch.setattr("neocloud.cli.commands.up._print_summary", lambda *_, **__: None)
 
-    def start(place: Home, options: Options) -> None:
-        kept.append(options)
-        place.keep_options(options)
+    def start(place: Home, settings: Settings) -> None:
+        kept.append(settings)
+        place.keep_settings(settings)
 
     monkeypatch.setattr("neocloud.cli.commands.up._start", start)
     home = ["up", "--home", str(tmp_path / "home")]
@@ -244,8 +248,7 @@ def test_the_last_database_that_was_named_counts(tmp_path: Path, monkeypatch: py
     finally:
         os.umask(mask)
     assert [(each.database_url, each.database_url_file) for each in kept] == [
-        ("", str(file)),
-        (URL, ""),
-        (URL, ""),
+        ("", file),
+        (URL, None),
+        (URL, None),
     ]
-    assert kept[0].arguments()[-2:] == ["--database-url-file", str(file)]

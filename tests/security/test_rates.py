@@ -7,12 +7,12 @@ import httpx
 import pytest
 
 from neocloud import app
-from neocloud.cli.machine.home import Options
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.rates import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, source_network
 from neocloud.server.rates import Rates
-from neocloud.settings import parse_arguments
+from neocloud.settings import Settings
+from neocloud.settings_file import parse_arguments, write_settings
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud
 
@@ -153,9 +153,9 @@ def test_an_operator_may_choose_the_rates() -> None:
         parse_arguments(["--calls-per-second", "-1"])
 
 
-def test_neo_up_passes_the_rates_on() -> None:
-    given = Options(calls_per_second=7.5, sign_ins_per_second=0.0).arguments()
-    _, settings = parse_arguments(given)
+def test_neo_up_passes_the_rates_on(tmp_path: Path) -> None:
+    write_settings(Settings(home=tmp_path, calls_per_second=7.5, sign_ins_per_second=0.0))
+    _, settings = parse_arguments(["--home", str(tmp_path)])
     assert (settings.calls_per_second, settings.sign_ins_per_second) == (7.5, 0)
-    _, usual = parse_arguments(Options().arguments())
+    usual = Settings()
     assert (usual.calls_per_second, usual.sign_ins_per_second) == (200.0, 50.0)

@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 
 from neocloud.core.clock import SystemClock
+from neocloud.core.logs import set_up_logging
 from neocloud.gateway.api.app import GatewayApp
 from neocloud.gateway.api.client_connections import ClientConnections, ClientProtocol
 from neocloud.gateway.composition import Gateway
@@ -147,6 +148,8 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument(
         "--media-domain", dest="media_domains", action="append", default=[], help="may be repeated"
     )
+    parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
     values = vars(parser.parse_args(arguments))
     lists = {"hosts": tuple(values["hosts"]), "media_domains": frozenset(values["media_domains"])}
     return GatewaySettings(**{**values, **lists})
@@ -154,9 +157,9 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
 
 def main() -> None:
     os.umask(0o077)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = settings_of()
+    set_up_logging(settings.log_level, settings.log_format)
     try:
         uvloop.run(serve(settings))
     except LedgerError as error:

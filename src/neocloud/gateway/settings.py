@@ -75,6 +75,9 @@ class GatewaySettings:
     media_domains: frozenset[str] = frozenset()
     """Hosts whose https URLs of images, sounds and videos are passed to the model servers to fetch."""
 
+    log_level: str = "info"
+    log_format: str = "text"
+
     @property
     def folder(self) -> Path:
         return self.home / "gateway"

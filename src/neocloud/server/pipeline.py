@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
+from neocloud.core.logs import bind, bind_more
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
 from neocloud.gateway_key import CLIENT_HEADER, GatewayKey
@@ -25,7 +26,7 @@ from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint,
 from neocloud.server.runtime import Runtime
 from neocloud.server.withholding import withhold_secrets
 
-_LOG = logging.getLogger("neocloud.server")
+logger = logging.getLogger(__name__)
 
 Middleware = Callable[[Request, Serve], Awaitable[Any]]
 """Wraps the serving of every call of a known caller: serves it, refuses it, or answers later."""
@@ -74,6 +75,17 @@ class Pipeline:
     ) -> Answer:
         """Serve the method at `path`; `decode` makes the request of a message class, from `size` bytes."""
         request_id = secrets.token_hex(16)
+        with bind(request_id=request_id, method=path):
+            return await self._answer(path, decode, headers, request_id, size)
+
+    async def _answer(
+        self,
+        path: str,
+        decode: Callable[[Any], Any],
+        headers: Mapping[str, str],
+        request_id: str,
+        size: int,
+    ) -> Answer:
         service = path.partition("/")[0]
         headers = self._from_client(headers)
         try:
@@ -84,7 +96,7 @@ class Pipeline:
             message = await self._serve(endpoint, decode, headers, request_id, size)
             return Answer(request_id, message, is_logged=endpoint.is_change)
         except contract.ApiError as error:
-            _LOG.info("%s %r %s: %r", request_id, path, error.code.name, error.message)
+            logger.info("%r %s: %r", path, error.code.name, error.message)
             return Answer(request_id, error=error, service=service)
         except StaleVersion:
             error = contract.conflict(
@@ -92,10 +104,10 @@ class Pipeline:
             )
             return Answer(request_id, error=error, service=service)
         except StoreError as error:
-            _LOG.error("%s %s store: %s", request_id, path, error)
+            logger.error("%s store: %s", path, error)
             return Answer(request_id, error=contract.unavailable(str(error)), service=service)
-        except Exception:  # noqa: BLE001 the border of the server
-            _LOG.exception("%s %s failed", request_id, path)
+        except Exception:
+            logger.exception("%s failed (request %s)", path, request_id)
             return Answer(request_id, error=contract.internal(request_id), service=service)
 
     def _from_client(self, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -130,6 +142,7 @@ class Pipeline:
         subject = None
         if not endpoint.is_public:
             subject = await self.known_caller(headers)
+            bind_more(subject=subject.id)
         elif not endpoint.is_internal:
             self._rates.count_sign_in(headers.get(SOURCE_HEADER, ""))
         try:
@@ -149,7 +162,7 @@ class Pipeline:
         contract.clear_input_only(answer)
         await withhold_secrets(self._runtime, request, answer)
         if endpoint.is_change:
-            _LOG.info("%s %s by %s", request_id, endpoint.rpc.path, request.subject_id or "anyone")
+            logger.info("%s by %s", endpoint.rpc.path, request.subject_id or "anyone")
         return answer
 
     async def _earlier_answer(self, endpoint: Endpoint, request: Request) -> Any | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.services.inference.resources import ModelFolders
-from neocloud.settings import parse_arguments
+from neocloud.settings_file import parse_arguments
 
 
 def test_folders_of_projects_and_models_are_theirs_alone(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _target(context: typer.Context) -> Target:
     account = read_credentials(credentials)
     port = server.tls.rpartition(":")[2]
     return Target(
-        address=f"{home.options().domain or 'api.localhost'}:{port}",
+        address=f"{home.settings().domain}:{port}",
         redirector=server.redirector,
         credentials=credentials.read_text(),
         service_account_id=account.service_account_id,

@@ -51,7 +51,7 @@ def build(
     place = Home(home_of(context, home))
     place.create()
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
-        place.keep_options(place.options())
+        place.keep_settings(place.settings())
         for name in chosen:
             with stage(f"Image {name}") as progress:
                 part = only if name == images.MACHINE else None
@@ -97,7 +97,7 @@ def import_image(
     place = Home(home_of(context, home))
     place.create()
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
-        place.keep_options(place.options())
+        place.keep_settings(place.settings())
         with stage(f"Import {file.name}"):
             facts = machine_disks.import_disk(
                 file, place.path, name=name, family=family or name, title=title or name

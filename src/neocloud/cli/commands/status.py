@@ -51,7 +51,7 @@ def status(
     report: dict[str, Any] = {
         "state": "running" if server else "stopped",
         "home": str(place.path),
-        "is_emulator": place.options().emulator,
+        "is_emulator": place.settings().emulator,
     }
     if server is not None:
         report |= _running_report(place, server)

@@ -49,7 +49,7 @@ def destroy(
         with stage("Stop the server"):
             stop_server(place)
         with stage("Remove containers, networks and images"):
-            run_server_verb(place, place.options(), "--destroy-workloads")
+            run_server_verb(place, "--destroy-workloads")
         with stage("Remove files"):
             _remove_files(place.path)
     _forget_profile(place.path)
@@ -131,6 +131,6 @@ def down(
         with stage("Stop the server"):
             was_running = stop_server(place)
         with stage("Stop workloads"):
-            run_server_verb(place, place.options(), "--stop-workloads")
+            run_server_verb(place, "--stop-workloads")
     echo("Neocloud is stopped." if was_running else "Neocloud was already stopped.")
     echo(f"Its state is kept in {place.path}. Start it again with `neo up`; remove it with `neo destroy`.")

@@ -1,47 +1,19 @@
 """`neo up`: check the machine, build missing images, start the server, create a profile."""
 
+import inspect
 import os
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.up_options import (
-    AllowEgress,
-    AllowPrivateIssuers,
-    AuditDays,
-    CallsPerSecond,
-    DatabaseUrl,
-    DatabaseUrlFile,
-    Domain,
-    Emulator,
-    EmulatorGpus,
-    GatewayHost,
-    GatewayPort,
-    GrpcPort,
-    HistoryDays,
-    Host,
-    HttpPort,
-    IssuerHost,
-    LoginPorts,
-    MediaDomain,
-    ModelFolder,
-    PriceFile,
-    PublicPool,
-    QuotaFile,
-    SignInsPerSecond,
-    StateFolder,
-    Tls,
-    TlsPort,
-)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.emulator import NOTHING_REAL, emulator_home
-from neocloud.cli.machine.home import Home, Options, RunningServer
+from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.requirements import check_machine
 from neocloud.cli.machine.server_process import start_server
 from neocloud.cli.output import fields_table, print_view, say
@@ -50,45 +22,13 @@ from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
-from neocloud.database_url import in_file, without_password
-from neocloud.settings import host_name
-from neocloud.settings import media_domain as read_media_domain
+from neocloud.database_url import VARIABLE, in_file, without_password
+from neocloud.settings import DEFAULT_REDIRECTOR_PORT, DEFAULT_TLS_PORT, Settings, flag, is_list, options
 
 app = command_group()
 
-DEFAULT_TLS_PORT = 7372
 
-
-@app.command()
-def up(
-    context: typer.Context,
-    home: StateFolder = None,
-    grpc_port: GrpcPort = None,
-    http_port: HttpPort = None,
-    gateway_port: GatewayPort = None,
-    gateway_host: GatewayHost = None,
-    media_domain: MediaDomain = None,
-    tls: Tls = None,
-    tls_port: TlsPort = None,
-    host: Host = None,
-    domain: Domain = None,
-    database_url: DatabaseUrl = None,
-    database_url_file: DatabaseUrlFile = None,
-    price_file: PriceFile = None,
-    quota_file: QuotaFile = None,
-    audit_days: AuditDays = None,
-    history_days: HistoryDays = None,
-    calls_per_second: CallsPerSecond = None,
-    sign_ins_per_second: SignInsPerSecond = None,
-    model_folder: ModelFolder = None,
-    public_pool: PublicPool = None,
-    allow_egress: AllowEgress = None,
-    allow_private_issuers: AllowPrivateIssuers = None,
-    issuer_host: IssuerHost = None,
-    login_ports: LoginPorts = None,
-    emulator: Emulator = False,
-    emulator_gpus: EmulatorGpus = None,
-) -> None:
+def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any) -> None:
     """Start the cloud on this machine.
 
     Builds missing container images (some minutes, once), starts the server and creates a profile, so that
@@ -103,48 +43,113 @@ def up(
       neo up --emulator                        # for tests: runs nothing real, free ports, temporary folder
     """
     os.umask(0o077)
-    database = _database(context, database_url, database_url_file)
-    emulator = emulator or emulator_gpus is not None
-    place = emulator_home(home) if emulator else Home(home_of(context, home))
+    given = {name: value for name, value in given.items() if value is not None and value != []}
+    if not given["emulator"]:
+        del given["emulator"]
+    _check_database(context, given)
+    is_emulator = bool(given.get("emulator")) or "emulator_gpus" in given
+    place = emulator_home(home) if is_emulator else Home(home_of(context, home))
     is_first = not place.was_started()
     place.create()
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
-        options = _options(
-            place.options(),
-            grpc_port=0 if emulator and is_first and grpc_port is None else grpc_port,
-            http_port=0 if emulator and is_first and http_port is None else http_port,
-            gateway_port=0 if gateway_port is None and grpc_port == 0 else gateway_port,
-            gateway_hosts=_names("--gateway-host", gateway_host, host_name),
-            media_domains=_names("--media-domain", media_domain, read_media_domain),
-            tls_port=_tls_port(place.options(), tls, tls_port, host),
-            host=host,
-            domain=domain,
-            **database,
-            price_file=str(price_file.absolute()) if price_file else None,
-            quota_file=str(quota_file.absolute()) if quota_file else None,
-            model_folders=tuple(str(folder.resolve()) for folder in model_folder) if model_folder else None,
-            audit_days=audit_days,
-            history_days=history_days,
-            calls_per_second=calls_per_second,
-            sign_ins_per_second=sign_ins_per_second,
-            public_pool=public_pool,
-            opened_ranges=_opened_ranges(allow_egress),
-            allow_private_issuers=allow_private_issuers,
-            issuer_hosts=tuple(issuer_host) if issuer_host else None,
-            login_ports=login_ports,
-            emulator=emulator or None,
-            emulator_gpus=emulator_gpus,
-        )
+        if is_emulator:
+            given["emulator"] = True
+            if is_first:
+                given = {"grpc_port": 0, "http_port": 0} | given
+        if given.get("grpc_port") == 0:
+            given.setdefault("gateway_port", 0)
+        settings = _settings(place.settings(), tls, given)
         server = place.server()
         is_new = server is None
         if server is None:
-            server = _start(place, options)
+            server = _start(place, settings)
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new)
 
 
-def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | None) -> int | None:
-    """Return the given port, the previous one, or the default; None without TLS."""
+def _signature() -> inspect.Signature:
+    """Return the parameters of `neo up`, most of them from the fields of Settings."""
+    state_folder = typer.Option(envvar="NEOCLOUD_HOME", help="State folder. Default: /var/lib/neocloud.")
+    tls = typer.Option(
+        "--tls/--no-tls",
+        help="Also serve the API over TLS, with the cloud's own certificate authority.",
+        show_default=False,
+    )
+    found = [
+        _parameter("context", typer.Context, inspect.Parameter.empty),
+        _parameter("home", Annotated[Path | None, state_folder], None),
+    ]
+    for name, (item, option) in options().items():
+        if not option.by_neo:
+            continue
+        if name == "tls_port":
+            found.append(_parameter("tls", Annotated[bool | None, tls], None))
+        names = [flag(item)]
+        if option.kind is bool and name != "emulator":
+            names = [f"{flag(item)}/--no-{flag(item).removeprefix('--')}"]
+        info = typer.Option(
+            *names,
+            help=option.help,
+            metavar=option.metavar,
+            min=option.minimum,
+            max=option.maximum,
+            envvar=VARIABLE if name == "database_url" else None,
+        )
+        kind: Any = list[option.kind] | None if is_list(item) else option.kind | None
+        if name == "emulator":
+            found.append(_parameter(name, Annotated[bool, info], False))
+        else:
+            found.append(_parameter(name, Annotated[kind, info], None))
+    return inspect.Signature(found)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
+    )
+
+
+def _register() -> None:
+    """Make a command of `up`; typer reads the parameters from its signature."""
+    signature = _signature()
+    command: Any = up
+    command.__signature__ = signature
+    command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    app.command()(up)
+
+
+_register()
+
+
+def _settings(kept: Settings, tls: bool | None, given: Mapping[str, Any]) -> Settings:
+    """Return what was chosen now over what was chosen before."""
+    chosen = {name: _parsed(name, value) for name, value in given.items()}
+    if "database_url_file" in chosen:
+        chosen["database_url"] = ""
+    elif "database_url" in chosen:
+        chosen["database_url_file"] = None
+    chosen["tls_port"] = port = _tls_port(kept, tls, chosen.get("tls_port"), chosen.get("host"))
+    # Where the port is any that is free, the redirector's must be, too.
+    chosen["redirector_port"] = 0 if port == 0 else kept.redirector_port or DEFAULT_REDIRECTOR_PORT
+    return replace(kept, **chosen)
+
+
+def _parsed(name: str, value: Any) -> Any:
+    item, option = options()[name]
+    if option.kind is bool:
+        return value
+    try:
+        if is_list(item):
+            return tuple(option.parse(str(each)) for each in value if not (option.clears and each == "none"))
+        return option.parse(str(value))
+    except ValueError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{flag(item)}: {error}", option.example or "See neo up --help"
+        ) from error
+
+
+def _tls_port(kept: Settings, tls: bool | None, port: int | None, host: str | None) -> int | None:
+    """Return the port that was chosen now or before, or the usual one; None for no TLS."""
     if tls is False:
         if port is not None or host:
             raise ClientError(
@@ -156,20 +161,9 @@ def _tls_port(kept: Options, tls: bool | None, port: int | None, host: str | Non
     return DEFAULT_TLS_PORT if kept.tls_port is None and (tls or host) else kept.tls_port
 
 
-def _names(option: str, given: list[str] | None, read: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return what was given for the option; None, which keeps what was given before, when nothing was."""
-    if not given:
-        return None
-    try:
-        return tuple(read(text) for text in given if text != "none")
-    except ValueError as error:
-        raise ClientError(
-            "INVALID_ARGUMENT", f"{option}: {error}", "Write a name as in models.example.com"
-        ) from error
-
-
-def _database(context: typer.Context, url: str | None, file: Path | None) -> dict[str, str]:
-    """Return the option that was given, with the other cleared; nothing when neither was."""
+def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
+    """Refuse a password in an argument, and a file that others can read."""
+    url, file = given.get("database_url"), given.get("database_url_file")
     source = context.get_parameter_source("database_url")
     is_argument = source is not None and source.name == "COMMANDLINE"
     try:
@@ -187,41 +181,23 @@ def _database(context: typer.Context, url: str | None, file: Path | None) -> dic
         raise ClientError(
             "INVALID_ARGUMENT", "--database-url cannot be combined with --database-url-file", "Drop one"
         )
-    if file:
-        return {"database_url": "", "database_url_file": str(file.absolute())}
-    return {} if url is None else {"database_url": url, "database_url_file": ""}
 
 
-def _opened_ranges(given: list[str] | None) -> tuple[str, ...] | None:
-    """Return what was given for the option; None, which keeps what was given before, when nothing was."""
-    if not given:
-        return None
-    try:
-        return tuple(str(IPv4Network(text)) for text in given if text != "none")
-    except ValueError as error:
-        raise ClientError(
-            "INVALID_ARGUMENT", f"--allow-egress: {error}", "Write a range of IPv4 addresses: 10.20.0.0/16"
-        ) from error
-
-
-def _options(kept: Options, *, tls_port: int | None, **given: Any) -> Options:
-    """Return the previous options, overridden by those given now."""
-    return replace(
-        kept, tls_port=tls_port, **{name: value for name, value in given.items() if value is not None}
-    )
-
-
-def _start(place: Home, options: Options) -> RunningServer:
-    if not options.emulator:
+def _start(place: Home, settings: Settings) -> RunningServer:
+    if not settings.emulator:
         check_machine()
         for name in images.image_names():
             with stage(f"Image {name}") as show:
                 images.build_image(name, place.path, show)
-    with stage("Start the server"):
-        server = start_server(place, options)
-    # Options are kept only after a successful start: the next `neo up` must not retry a port that is in use.
-    place.keep_options(options)
-    return server
+    kept = place.settings()
+    place.keep_settings(settings)
+    try:
+        with stage("Start the server"):
+            return start_server(place)
+    except BaseException:
+        # A port that was taken must not be tried again by the next `neo up`.
+        place.keep_settings(kept)
+        raise
 
 
 def _make_profile(place: Home) -> Profile:
@@ -232,7 +208,7 @@ def _make_profile(place: Home) -> Profile:
 
 
 def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_new: bool) -> None:
-    is_emulator = place.options().emulator
+    is_emulator = place.settings().emulator
     echo("Neocloud is running." if is_new else "Neocloud is already running; nothing was changed.")
     if is_emulator:
         echo(NOTHING_REAL)

@@ -14,7 +14,7 @@ def emulator_home(named: Path | None) -> Home:
     """The named folder, else that of the emulator in use, else a new temporary one of the user's own."""
     if named is not None:
         home = Home(named.absolute())
-        if home.was_started() and not home.options().emulator:
+        if home.was_started() and not home.settings().emulator:
             raise ClientError(
                 "FAILED_PRECONDITION",
                 f"{home.path} holds a real cloud, and an emulator would forget what runs in it",
@@ -23,6 +23,6 @@ def emulator_home(named: Path | None) -> Home:
         return home
     profiles = read_profiles(config_file())
     current = profiles.items.get(profiles.current)
-    if current is not None and current.home and Home(Path(current.home)).options().emulator:
+    if current is not None and current.home and Home(Path(current.home)).settings().emulator:
         return Home(Path(current.home))
     return Home(Path(tempfile.mkdtemp(prefix="neocloud-emulator-")))

@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from neocloud import database_url
 from neocloud.cli.machine import home as home_module
-from neocloud.cli.machine.home import Home, Options, RunningServer, is_server_process
+from neocloud.cli.machine.home import Home, RunningServer, is_server_process
 from neocloud.client.errors import ClientError
 
 START_TIMEOUT_SECONDS = 120.0
@@ -24,18 +25,18 @@ POLL_SECONDS = 0.05
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 
 
-def start_server(home: Home, options: Options) -> RunningServer:
+def start_server(home: Home) -> RunningServer:
     """Start it and wait until it is ready. Interrupted, it leaves nothing running."""
     _rotate(home.log_file)
     offset = home.log_file.stat().st_size if home.log_file.exists() else 0
     with _open_log(home) as log:
         process = subprocess.Popen(
-            _command(home, options.arguments()),
+            _command(home),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
-            env=options.environment(),
+            env=_environment(),
             start_new_session=True,
         )
     try:
@@ -67,18 +68,18 @@ def stop_server(home: Home) -> bool:
     return True
 
 
-def run_server_verb(home: Home, options: Options, verb: str) -> None:
+def run_server_verb(home: Home, verb: str) -> None:
     """Run the server program for one task that needs the engine but no server: stop or destroy workloads."""
     offset = home.log_file.stat().st_size if home.log_file.exists() else 0
     home.log_file.parent.mkdir(exist_ok=True, mode=0o700)
     with _open_log(home) as log:
         done = subprocess.run(
-            _command(home, [*options.arguments(), verb]),
+            _command(home, verb),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
-            env=options.environment(),
+            env=_environment(),
             check=False,
         )
     if done.returncode != 0:
@@ -105,10 +106,15 @@ def last_words(log_file: Path, offset: int) -> str:
     with log_file.open("rb") as log:
         log.seek(offset)
         lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].removeprefix("neocloud: ") if lines else "The server ended without a word"
+    return lines[-1].removeprefix("neocloud: ") if lines else "The server exited without any log output"
 
 
-def _command(home: Home, arguments: list[str]) -> list[str]:
+def _environment() -> dict[str, str]:
+    """Return ours, without a database that would take the place of the one that was chosen for the home."""
+    return {name: value for name, value in os.environ.items() if name != database_url.VARIABLE}
+
+
+def _command(home: Home, *arguments: str) -> list[str]:
     return [sys.executable, "-m", home_module.SERVER_MODULE, "--home", str(home.path), *arguments]
 
 

@@ -1,0 +1,180 @@
+"""`config.json` in the state folder: the settings that the operator chose, and reading them with arguments.
+
+`neo up` writes the file and the server reads it. It holds only what differs from the defaults. A database's
+URL with a password lies apart, in `database-url`, since people show their settings to each other. Homes of
+earlier versions have `neo.json` instead, which is read until the next `neo up` replaces it.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import Field, replace
+from pathlib import Path
+from typing import Any
+
+from neocloud import database_url
+from neocloud.core.osfiles import write_file
+from neocloud.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
+
+CONFIG_FILE = "config.json"
+EARLIER_FILE = "neo.json"
+"""What `neo up` of earlier versions wrote."""
+URL_FILE = "database-url"
+_UNSET_BEFORE = ("", 0, [], None)
+"""In `neo.json`: the default, except for ports and rates."""
+_ZERO_COUNTS = (
+    "grpc_port",
+    "http_port",
+    "gateway_port",
+    "tls_port",
+    "calls_per_second",
+    "sign_ins_per_second",
+)
+
+
+class BadSettings(OSError):
+    """The settings of a home cannot be used."""
+
+
+def is_configured(home: Path) -> bool:
+    """Return whether `neo` has written settings into this folder."""
+    return (home / CONFIG_FILE).exists() or (home / EARLIER_FILE).exists()
+
+
+def read_settings(home: Path) -> Settings:
+    """Return what was chosen for this home. Raises BadSettings when the file is damaged; OSError."""
+    try:
+        chosen = _chosen(home)
+        settings = replace(Settings(home=home), **chosen)
+    except (ValueError, TypeError) as error:
+        raise BadSettings(
+            f"{home / CONFIG_FILE} cannot be read: {error}. Fix the file, or restore it."
+        ) from error
+    if settings.database_url or settings.database_url_file:
+        return settings
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return replace(settings, database_url=(home / URL_FILE).read_text())
+    return settings
+
+
+def write_settings(settings: Settings) -> None:
+    """Write what was chosen, readable by its owner alone. Raises OSError."""
+    home, url = settings.home, settings.database_url
+    has_secret = database_url.has_password(url)
+    if has_secret:
+        write_file(home / URL_FILE, url, durable=True)
+    kept = replace(settings, database_url="") if has_secret else settings
+    document = {
+        name: _to_json(name, getattr(kept, name))
+        for name, (item, _) in options().items()
+        if getattr(kept, name) != item.default
+    }
+    write_file(home / CONFIG_FILE, json.dumps(document, indent=2) + "\n", durable=True)
+    (home / EARLIER_FILE).unlink(missing_ok=True)
+    if not has_secret:
+        (home / URL_FILE).unlink(missing_ok=True)
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settings]:
+    """Return what to do ("serve", "stop" or "destroy"), and the home's settings with the arguments over them.
+
+    The database's URL in the environment comes before the one in the home. Raises OSError.
+    """
+    parser = _parser()
+    values = vars(parser.parse_args(arguments))
+    action = values.pop("action", None) or "serve"
+    home = values.pop("home", DEFAULT_HOME).expanduser().absolute()
+    settings = read_settings(home)
+    from_environment = database_url.take()
+    if not {"database_url", "database_url_file"} & values.keys() and from_environment:
+        values["database_url"] = from_environment
+    if "database_url" in values:
+        values["database_url_file"] = None
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    settings = replace(settings, **values)
+    if settings.database_url_file is not None:
+        try:
+            settings = replace(settings, database_url=database_url.in_file(str(settings.database_url_file)))
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument --database-url-file: {error}")
+    return action, settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m neocloud.app",
+        description="Run Neocloud's control plane in the foreground, as config.json in the state folder says."
+        " Options come before what it says.",
+        argument_default=argparse.SUPPRESS,
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--stop-workloads", action="store_const", const="stop", dest="action")
+    action.add_argument("--destroy-workloads", action="store_const", const="destroy", dest="action")
+    parser.add_argument("--home", type=Path, help=f"State folder. Default: {DEFAULT_HOME}.")
+    urls = parser.add_mutually_exclusive_group()
+    for name, (item, option) in options().items():
+        group = urls if name.startswith("database_url") else parser
+        text = option.help.replace("%", "%%")
+        if option.kind is bool:
+            group.add_argument(flag(item), dest=name, action=argparse.BooleanOptionalAction, help=text)
+        else:
+            parse = database_url.without_password if name == "database_url" else option.parse
+            action_name = "append" if is_list(item) else "store"
+            group.add_argument(
+                flag(item), dest=name, action=action_name, type=parse, metavar=option.metavar, help=text
+            )
+    return parser
+
+
+def _chosen(home: Path) -> dict[str, Any]:
+    known = options()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        document = _object(json.loads((home / CONFIG_FILE).read_text()))
+        return {name: _from_json(*known[name], value) for name, value in document.items() if name in known}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        document = _of_earlier_version(_object(json.loads((home / EARLIER_FILE).read_text())))
+        return {name: _from_json(*known[name], value) for name, value in document.items() if name in known}
+    return {}
+
+
+def _object(document: object) -> Mapping[str, Any]:
+    if not isinstance(document, dict):
+        raise ValueError("it holds no JSON object")
+    return document
+
+
+def _of_earlier_version(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was chosen; in `neo.json`, nothing chosen was an empty value."""
+    chosen = {
+        name: value
+        for name, value in document.items()
+        if value not in _UNSET_BEFORE or (name in _ZERO_COUNTS and value == 0 and value is not None)
+    }
+    if document.get("tls_port") == 0:
+        chosen["redirector_port"] = 0
+    return chosen
+
+
+def _from_json(item: Field[Any], option: Option, value: Any) -> Any:
+    if is_list(item):
+        if not isinstance(value, list):
+            raise ValueError(f"{item.name} is no list")
+        return tuple(_from_text(option, each) for each in value)
+    return _from_text(option, value)
+
+
+def _from_text(option: Option, value: Any) -> Any:
+    if isinstance(value, str):
+        return option.parse(value)
+    if not isinstance(value, (int, float)) and value is not None:
+        raise ValueError(f"{value!r} is no text and no number")
+    return value
+
+
+def _to_json(name: str, value: Any) -> Any:
+    if name == "login_ports":
+        return f"{value[0]}-{value[1]}"
+    if isinstance(value, tuple):
+        return [_to_json("", each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
