@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from neocloud.messages.nebius.compute.v1 import Instance
+from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 import neocloud.services
 from neocloud.core import contract
@@ -16,9 +18,8 @@ from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.reconcile import place as ai_place
 from neocloud.services.ai.rules.place import place_violations
-from neocloud.services.compute.resources import FILESYSTEM, Instance, find_filesystem
+from neocloud.services.compute.resources import FILESYSTEM, find_filesystem
 from neocloud.services.compute.rules.instance.storage import storage_violations
-from neocloud.services.slurm.resources import Cluster
 from neocloud.services.slurm.rules import ClusterRules
 
 PROJECT, OTHER = "project-e00mine", "project-e00other"

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
 
 from neocloud.app import SERVICES, control_plane
 from neocloud.core import contract
@@ -17,7 +18,7 @@ from neocloud.server.retention import KEEP_VERSIONS_FOR, forget_old_history
 from neocloud.services import iam, quotas
 from neocloud.services.iam.resources import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
-from neocloud.services.quotas.resources import ALLOWANCE, QuotaAllowanceSpec, allowance_id
+from neocloud.services.quotas.resources import ALLOWANCE, allowance_id
 from neocloud.settings import Settings
 from neocloud.testing.clock import FakeClock
 

@@ -6,19 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neocloud.messages.neocloud.inference.v1 import Model
 
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.services.inference.reconcile import adapters, slurm_files
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights
 from neocloud.services.inference.render import EngineView, engine_arguments
-from neocloud.services.inference.resources import (
-    Location,
-    Model,
-    ModelFolders,
-    WeightsGone,
-    weights_digest,
-)
+from neocloud.services.inference.resources import Location, ModelFolders, WeightsGone, weights_digest
 from neocloud.services.slurm.resources import shown_folder
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
 

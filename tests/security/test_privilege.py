@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neocloud.messages.nebius.iam.v1 import AccessPermitSpec, InvitationStatus
+from neocloud.messages.neocloud.iam.v1 import OidcFederationSpec
 
 from neocloud.core import contract, wire
 from neocloud.core.store import Resource, Transaction
@@ -182,10 +184,10 @@ def make_mighty(tx: Transaction, cloud: WalkedCloud) -> Resource:
     assert admins and account and user and invitation
     for member in (account, user):
         add_membership(tx, admins, member, now)
-    status = iam.InvitationStatus(tenant_user_account_id=user.id).SerializeToString()
+    status = InvitationStatus(tenant_user_account_id=user.id).SerializeToString()
     tx.update(replace(invitation, status=status, state="PENDING"))
     federation = next(row for row in rows.values() if row and row.kind == iam.OIDC_FEDERATION)
-    spec = iam.OidcFederationSpec(group_ids=[admins.id]).SerializeToString()
+    spec = OidcFederationSpec(group_ids=[admins.id]).SerializeToString()
     tx.update(replace(federation, spec=spec))
     for prefix in ("accesskey", "statickey", "publickey", "federatedcredentials"):
         key = rows[prefix]
@@ -206,7 +208,7 @@ def make_mighty(tx: Transaction, cloud: WalkedCloud) -> Resource:
 
 
 def add_permit(tx: Transaction, group: Resource, role: str, resource_id: str) -> None:
-    spec = iam.AccessPermitSpec(resource_id=resource_id, role=role).SerializeToString()
+    spec = AccessPermitSpec(resource_id=resource_id, role=role).SerializeToString()
     tx.insert(
         replace(
             group,

@@ -8,11 +8,10 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import OperationRow, Resource
+from neocloud.messages.nebius.common.v1 import Operation, ProgressTracker
+from neocloud.messages.nebius.common.v1 import ResourceMetadata as Metadata
 
-Metadata = contract.message("nebius.common.v1.ResourceMetadata")
-Operation = contract.message("nebius.common.v1.Operation")
 Status = contract.message("google.rpc.Status")
-ProgressTracker = contract.message("nebius.common.v1.ProgressTracker")
 
 
 def metadata(row: Resource) -> Any:

@@ -8,8 +8,9 @@ each address has loaded, as an engine would until it restarts.
 from collections import defaultdict
 from typing import Any
 
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
 from neocloud.services.inference.reconcile.engine_client import EngineRefused, EngineSilent
-from neocloud.services.inference.resources import Location, ModelFolders, ModelStatus, weights_folder
+from neocloud.services.inference.resources import Location, ModelFolders, weights_folder
 
 
 class PretendedModels:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from neocloud.messages.nebius.iam.v1 import GroupMembershipSpec as MembershipSpec
 
 from neocloud import app
 from neocloud.core import contract
@@ -21,7 +22,6 @@ from neocloud.services import iam
 from neocloud.services.iam.access.static_keys import new_token
 from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, sign_access_token
 from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State, TokenIssuer
-from neocloud.services.iam.resources import GroupMembershipSpec as MembershipSpec
 from neocloud.settings import Settings
 from tests.server.walk.asking import Table, request
 from tests.server.walk.holdings import Holdings, hold_one_of_each

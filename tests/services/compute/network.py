@@ -6,6 +6,8 @@ The vpc brick has its own tests; here it would only be in the way.
 from collections.abc import Iterable
 from typing import Any
 
+from neocloud.messages.nebius.vpc.v1 import Network, SecurityGroup, Subnet
+
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.kind import Kind, Rules
@@ -69,14 +71,14 @@ SERVICE = Service(
 
 
 def insert_network(tx: Transaction, parent_id: str, clock: Clock) -> None:
-    subnet = vpc.Subnet()
+    subnet = Subnet()
     subnet.spec.network_id = NETWORK_ID
     subnet.status.ipv4_private_pools.add(pool_id="vpcpool-e00test", cidrs=[f"{PRIVATE}.0/24"])
-    group = vpc.SecurityGroup()
+    group = SecurityGroup()
     group.spec.network_id = NETWORK_ID
     group.status.default = True
     rows = (
-        (NETWORK_ID, vpc.NETWORK, "default-network", vpc.Network()),
+        (NETWORK_ID, vpc.NETWORK, "default-network", Network()),
         (SUBNET_ID, vpc.SUBNET, "default-subnet", subnet),
         (GROUP_ID, vpc.SECURITY_GROUP, "default", group),
     )

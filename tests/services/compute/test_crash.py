@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
+
 from neocloud.core import contract
 from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile import Worker
@@ -14,7 +16,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute
 from neocloud.services.compute.reconcile import reconcilers
-from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec
+from neocloud.services.compute.resources.instance import INSTANCE
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.crash import CrashStory, crash_everywhere
 from neocloud.testing.machines import FakeMachines

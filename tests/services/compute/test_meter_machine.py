@@ -3,11 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from neocloud.messages.nebius.compute.v1 import DiskSpec, InstanceSpec
+
 from neocloud.core import contract
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.compute.meter import DiskMeter, InstanceMeter
-from neocloud.services.compute.resources.disk import DISK, DiskSpec
-from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec
+from neocloud.services.compute.resources.disk import DISK
+from neocloud.services.compute.resources.instance import INSTANCE
 from tests.services.compute.cloud import instance_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,13 +1,9 @@
 """A filesystem becomes a volume, grows, fails and goes; against the fake engine."""
 
+from neocloud.messages.nebius.compute.v1 import FilesystemStatus
+
 from neocloud.engines.base import EngineError, Reference
-from neocloud.services.compute.resources import (
-    GIB,
-    NAMESPACE_LABEL,
-    ROOT_FILESYSTEM_LABEL,
-    FilesystemStatus,
-    filesystem_spec,
-)
+from neocloud.services.compute.resources import GIB, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL, filesystem_spec
 from tests.services.compute.conftest import Bench
 
 ID = "computefilesystem-e00abc"

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core import contract
 from neocloud.core.capacity import CapacityUses
@@ -12,15 +14,9 @@ from neocloud.core.contract import ApiError
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
-from neocloud.services.compute.resources import (
-    INSTANCE,
-    InstanceSpec,
-    check_room,
-    instance_demands,
-    preset,
-)
+from neocloud.services.compute.resources import INSTANCE, check_room, instance_demands, preset
 from neocloud.services.compute.rules.instance.rules import CAPACITY as INSTANCES
-from neocloud.services.slurm.resources import CLUSTER, ClusterSpec
+from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.slurm.rules import CAPACITY as CLUSTERS
 from neocloud.services.slurm.rules import cluster_demands
 

@@ -2,9 +2,10 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+from neocloud.messages.nebius.compute.v1 import Filesystem, FilesystemSpec
 
 from neocloud.core.contract import ApiError, Code
-from neocloud.services.compute.resources import Filesystem, FilesystemSpec, FilesystemType, filesystem_spec
+from neocloud.services.compute.resources import FilesystemType, filesystem_spec
 from neocloud.services.compute.rules import FilesystemRules
 
 WORLD = SimpleNamespace(

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from neocloud.messages.nebius.compute.v1 import DiskStatus
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.engines.base import Reference
-from neocloud.services.compute.resources.disk import DiskStatus
 from tests.services.compute.cloud import (
     FAMILY,
     IMAGE_BYTES,

@@ -2,9 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
+
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.inference.meter import PlaceMeter
-from neocloud.services.inference.resources import PLACE, PLACE_HELD, PLACE_STOPPED, DeploymentSpec, PlaceSpec
+from neocloud.services.inference.resources import PLACE, PLACE_HELD, PLACE_STOPPED
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 END = START + timedelta(hours=1)

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from neocloud.messages.neocloud.inference.v1 import Replica
 
 from neocloud.engines.base import Reference
-from neocloud.services.inference.resources import Replica
 from tests.services.inference.cloud import POD_SHAPE, FakeCloud, fake_cloud, write_adapter, write_model
 
 ONE = {"min_replicas": 1}

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from neocloud.messages.neocloud.inference.v1 import ModelSpec
+
 from neocloud.services.inference.render import (
     EngineView,
     ReplicaView,
@@ -12,7 +14,6 @@ from neocloud.services.inference.render import (
     foundation,
     replica_pod,
 )
-from neocloud.services.inference.resources import ModelSpec
 
 ENGINE = EngineView(
     served_name='bank"; rm -rf /',

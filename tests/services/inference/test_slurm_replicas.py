@@ -10,17 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from neocloud.messages.neocloud.inference.v1 import Deployment, Model
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
 from neocloud.services.inference.reconcile.slurm_replicas import SlurmPlacement
-from neocloud.services.inference.resources import Deployment, Model, ModelFolders
+from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.inference.rules.memory import Plan
 from neocloud.services.slurm.resources import (
     SHOWN_PATH,
     BatchJob,
-    ClusterSpec,
     ClusterUnreachable,
     JobRefused,
     NewJob,

@@ -3,11 +3,12 @@
 from datetime import UTC, datetime
 
 import pytest
+from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.store.protocol import Resource
 from neocloud.services.slurm.login_ports import LoginPorts
-from neocloud.services.slurm.resources import CLUSTER, Cluster
+from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.slurm.rules import ClusterRules
 from neocloud.settings import Settings
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 from neocloud.app import ControlPlane, control_plane
 from neocloud.core import contract
@@ -19,7 +20,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.services.inference.reconcile.reader import ModelReader
-from neocloud.services.inference.resources import ModelStatus, weights_digest
+from neocloud.services.inference.resources import weights_digest
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
 from neocloud.settings import Settings

@@ -1,8 +1,8 @@
 """AIS-12: what "auto" gives, and what is warned of; golden."""
 
 import pytest
+from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 
-from neocloud.services.tuning.resources import Hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import BaseSize, DataSize, filled_in, warnings
 from neocloud.services.tuning.rules.memory import Training, fit
 from neocloud.services.tuning.rules.recipe_settings import Dealt, deal_out

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
+from neocloud.messages.nebius.vpc.v1 import AllocationStatus
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.readers import TransactionReader
@@ -73,7 +74,7 @@ def test_what_can_be_asked_for(world: PlainWorld, network, cidr: str, given: str
     found = world.address(world.subnet(network, "172.20.1.0/24"), cidr)
     assert address_of(found).startswith("172.20.1.") if not given else address_of(found) == given
     assert found.status.details.subnet_id
-    assert found.status.state == vpc.AllocationStatus.State.Value("ALLOCATED")
+    assert found.status.state == AllocationStatus.State.Value("ALLOCATED")
 
 
 @pytest.mark.parametrize(

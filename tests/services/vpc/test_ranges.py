@@ -1,6 +1,7 @@
 """Pools, networks and subnets: which ranges are legal, and that none is given twice (VPC-01)."""
 
 import pytest
+from neocloud.messages.nebius.vpc.v1 import PoolStatus
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.services.vpc import resources as vpc
@@ -91,7 +92,7 @@ def test_a_pool_can_grow_and_give_back_what_nobody_uses(world: PlainWorld) -> No
 
 def test_a_network_without_pools_gets_one_of_its_own(world: PlainWorld) -> None:
     first, second = world.network(), world.network()
-    assert [list(vpc.PoolStatus.FromString(row.status).cidrs) for row in world.list(vpc.POOL)] == [
+    assert [list(PoolStatus.FromString(row.status).cidrs) for row in world.list(vpc.POOL)] == [
         ["10.128.0.0/16"],
         ["10.129.0.0/16"],
     ]
@@ -103,8 +104,7 @@ def test_a_network_without_pools_gets_one_of_its_own(world: PlainWorld) -> None:
 def test_more_networks_than_large_ranges_get_smaller_ones(world: PlainWorld) -> None:
     networks = [world.network() for _ in range(130)]
     assert (
-        len({pool for row in world.list(vpc.POOL) for pool in vpc.PoolStatus.FromString(row.status).cidrs})
-        == 130
+        len({pool for row in world.list(vpc.POOL) for pool in PoolStatus.FromString(row.status).cidrs}) == 130
     )
     assert cidrs_of(world.subnet(networks[128])) == ["10.64.0.0/20"]
 

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
+from neocloud.messages.nebius.vpc.v1 import RuleDirection, RuleType, SecurityRuleStatus
 
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
@@ -35,8 +37,8 @@ def rule(world: PlainWorld, group: Any, **spec: Any) -> Any:
 
 def test_a_rule_gets_its_defaults_and_says_what_it_matches(world: PlainWorld, group) -> None:
     found = rule(world, group, ingress={"source_cidrs": ["10.0.0.0/8"], "destination_ports": [22, 443]})
-    assert (found.spec.priority, found.spec.type) == (500, vpc.RuleType.Value("STATEFUL"))
-    assert found.status.direction == vpc.RuleDirection.Value("INGRESS")
+    assert (found.spec.priority, found.spec.type) == (500, RuleType.Value("STATEFUL"))
+    assert found.status.direction == RuleDirection.Value("INGRESS")
     assert list(found.status.source.cidrs) == ["10.0.0.0/8"]
     assert list(found.status.destination.ports) == [22, 443]
 
@@ -45,7 +47,7 @@ def test_a_denial_comes_before_an_allowance_of_the_same_priority(world: PlainWor
     said = [("ALLOW", 100), ("DENY", 100), ("ALLOW", 99), ("DENY", 101)]
     found = [rule(world, group, access=a, priority=p, ingress={}) for a, p in said]
     order = sorted(found, key=lambda each: each.status.effective_priority)
-    assert [(vpc.RuleAccess.Name(each.spec.access), each.spec.priority) for each in order] == [
+    assert [(RuleAccess.Name(each.spec.access), each.spec.priority) for each in order] == [
         ("ALLOW", 99),
         ("DENY", 100),
         ("ALLOW", 100),
@@ -168,5 +170,5 @@ def test_what_a_reconciler_changes_of_its_rule_shows_in_the_status(world: PlainW
     before = world.rows[made.metadata.id]
     made.spec.ingress.source_cidrs[:] = ["10.0.0.2/32"]
     after = kind.completed(replace(before, spec=made.spec.SerializeToString()), before, world)
-    assert list(vpc.SecurityRuleStatus.FromString(after.status).source.cidrs) == ["10.0.0.2/32"]
+    assert list(SecurityRuleStatus.FromString(after.status).source.cidrs) == ["10.0.0.2/32"]
     assert after.state == "READY"

@@ -12,7 +12,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Transaction
-from neocloud.core.wire import ProgressTracker
+from neocloud.messages.nebius.common.v1 import ProgressTracker
 
 
 class StepOutcome(StrEnum):

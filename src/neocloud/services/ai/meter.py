@@ -6,10 +6,11 @@ from datetime import datetime
 from neocloud.core import contract
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
+from neocloud.messages.nebius.compute.v1 import DiskSpec
 from neocloud.services.ai.resources import ENDPOINT, JOB, EndpointState
 from neocloud.services.compute.resources import GIB, preset
 
-DiskType = contract.enum("nebius.compute.v1.DiskSpec.DiskType")
+DiskType = DiskSpec.DiskType
 RUNNING = EndpointState.RUNNING
 """Jobs call it the same."""
 

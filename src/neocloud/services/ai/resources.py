@@ -4,21 +4,17 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from neocloud.core import contract
+from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobSpec, JobStatus
 
 ENDPOINT = "nebius.ai.v1.Endpoint"
 ENDPOINT_ID_PREFIX = "aiendpoint"
-EndpointSpec = contract.message("nebius.ai.v1.EndpointSpec")
-EndpointStatus = contract.message("nebius.ai.v1.EndpointStatus")
-EndpointStateEnum = contract.enum("nebius.ai.v1.EndpointStatus.State")
+EndpointStateEnum = EndpointStatus.State
 
 JOB = "nebius.ai.v1.Job"
 JOB_ID_PREFIX = "aijob"
-JobSpec = contract.message("nebius.ai.v1.JobSpec")
-JobStatus = contract.message("nebius.ai.v1.JobStatus")
-JobStateEnum = contract.enum("nebius.ai.v1.JobStatus.State")
+JobStateEnum = JobStatus.State
 
-ReadWrite = contract.enum("nebius.ai.v1.JobSpec.VolumeMount.Mode")
+ReadWrite = JobSpec.VolumeMount.Mode
 
 CONTAINER = "main"
 POD = "main"

@@ -13,7 +13,9 @@ from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.audit_query import AuditEvent, AuditQuery
 from neocloud.core.store.protocol import Page, Transaction
-from neocloud.services.audit.events import ListResponse, event_message
+from neocloud.messages.nebius.audit.v2 import ListAuditEventRequest, ListAuditEventResponse
+from neocloud.messages.nebius.audit.v2 import ListAuditEventResponse as ListResponse
+from neocloud.services.audit.events import event_message
 from neocloud.services.audit.rules import Both, Compare, FilterError, Node, Test, condition, matches, parse
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 
@@ -30,7 +32,7 @@ class _Found:
     after: str = ""
 
 
-async def list_events(call: Call, request: Any) -> Any:
+async def list_events(call: Call, request: ListAuditEventRequest) -> ListAuditEventResponse:
     _check(call, request)
     is_ascending = call.headers.get(ORDER_HEADER, "") == OLDEST_FIRST
     scope = f"audit/{request.parent_id}/{request.filter}/{is_ascending}"

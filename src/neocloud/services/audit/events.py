@@ -5,12 +5,10 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.audit_query import AuditEvent
+from neocloud.messages.nebius.audit.v2 import AuditEvent as Event
+from neocloud.messages.nebius.audit.v2 import AuthenticationType, Status
 
-ListResponse = contract.message("nebius.audit.v2.ListAuditEventResponse")
-Event = contract.message("nebius.audit.v2.AuditEvent")
 Packed = contract.message("google.protobuf.Any")
-EventStatus = Event.DESCRIPTOR.fields_by_name["status"].enum_type
-AuthenticationType = contract.enum("nebius.audit.v2.AuthenticationType")
 
 SPEC_VERSION = "1.0"
 """Of CloudEvents."""
@@ -28,8 +26,8 @@ def event_message(event: AuditEvent) -> Any:
         event_version=EVENT_VERSION,
     )
     message.service.name = event.service
-    status = EventStatus.values_by_name.get(event.status)
-    message.status = status.number if status else 0
+    if event.status in Status.keys():  # noqa: SIM118  an enum of protobuf, no dictionary
+        message.status = Status.Value(event.status)
     _add_subject(message.authentication, event)
     message.authorization.authorized = event.code not in (
         contract.Code.PERMISSION_DENIED,

@@ -4,18 +4,12 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
 
-from neocloud.core import contract
-
-ListUsageResponse = contract.message("neocloud.billing.v1.ListUsageResponse")
-UsageRecordMessage = contract.message("neocloud.billing.v1.UsageRecord")
-Report = contract.message("neocloud.billing.v1.Report")
-ReportLine = contract.message("neocloud.billing.v1.ReportLine")
+from neocloud.messages.nebius.billing.v1 import PricingPolicyStatus
 
 PRICING_POLICY = "nebius.billing.v1.PricingPolicy"
 PRICING_POLICY_ID_PREFIX = "pricingpolicy"
-PricingPolicyState = contract.enum("nebius.billing.v1.PricingPolicyStatus.State")
-SchedulingState = contract.enum("nebius.billing.v1.PricingPolicyStatus.SchedulingState")
-PricingPolicy = contract.message(PRICING_POLICY)
+PricingPolicyState = PricingPolicyStatus.State
+SchedulingState = PricingPolicyStatus.SchedulingState
 
 
 def policy_namespace(policy_id: str) -> str:

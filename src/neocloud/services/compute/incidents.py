@@ -9,18 +9,18 @@ from datetime import datetime
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.messages.nebius.compute.v1 import InstanceSpec, InstanceStatus
+from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
+from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
 from neocloud.services.compute.reconcile.record import read_record, write_record
 from neocloud.services.compute.resources.instance import (
     INSTANCE,
     MAINTENANCE_EVENT,
     MAINTENANCE_EVENT_ID_PREFIX,
     Halt,
-    InstanceSpec,
     InstanceState,
     InstanceStateEnum,
-    InstanceStatus,
 )
-from neocloud.services.compute.resources.maintenance import EventSpec, EventStatus
 
 
 async def preempt(store: Store, instance_id: str, now: datetime) -> None:

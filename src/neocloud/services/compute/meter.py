@@ -9,16 +9,10 @@ from typing import Any
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
-from neocloud.services.compute.resources import (
-    FILESYSTEM,
-    FilesystemSpec,
-    FilesystemType,
-    gib,
-    preset,
-    size_bytes,
-)
-from neocloud.services.compute.resources.disk import DISK, DiskSpec, DiskType
-from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec, InstanceState
+from neocloud.messages.nebius.compute.v1 import DiskSpec, FilesystemSpec, InstanceSpec
+from neocloud.services.compute.resources import FILESYSTEM, FilesystemType, gib, preset, size_bytes
+from neocloud.services.compute.resources.disk import DISK, DiskType
+from neocloud.services.compute.resources.instance import INSTANCE, InstanceState
 
 STORED_STATES = frozenset({"READY", "UPDATING"})
 RUNNING_STATES = frozenset({InstanceState.RUNNING, InstanceState.UPDATING})

@@ -4,13 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.compute.resources.instance import (
-    INSTANCE,
-    MAINTENANCE_EVENT,
-    InstanceSpec,
-    InstanceStatus,
-)
-from neocloud.services.compute.resources.maintenance import EventSpec, EventStatus, MaintenanceEvent
+from neocloud.messages.nebius.compute.v1 import InstanceSpec, InstanceStatus
+from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
+from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
+from neocloud.services.compute.resources.instance import INSTANCE, MAINTENANCE_EVENT
+from neocloud.services.compute.resources.maintenance import MaintenanceEvent
 
 
 def gpu_cluster_view(cluster: Any, tx: Transaction, now: datetime) -> None:

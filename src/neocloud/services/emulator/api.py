@@ -4,13 +4,9 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.messages.neocloud.emulator.v1 import ClearFaultsResponse, ListFaultsResponse
 from neocloud.services.emulator.faults import FaultBook
-from neocloud.services.emulator.resources import (
-    PERMISSION,
-    ClearFaultsResponse,
-    Incidents,
-    ListFaultsResponse,
-)
+from neocloud.services.emulator.resources import PERMISSION, Incidents
 from neocloud.services.emulator.rules import is_of_resource, kind_of, violations
 from neocloud.services.iam.resources import lineage
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.services.emulator.resources import FAULT_ID_PREFIX, PACKAGE, Fault
+from neocloud.messages.neocloud.emulator.v1 import Fault
+from neocloud.services.emulator.resources import FAULT_ID_PREFIX, PACKAGE
 from neocloud.services.emulator.rules import is_about, is_of_resource
 
 KEPT = 1000

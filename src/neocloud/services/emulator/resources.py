@@ -2,14 +2,6 @@
 
 from typing import Protocol
 
-from neocloud.core import contract
-
-Fault = contract.message("neocloud.emulator.v1.Fault")
-FaultSpec = contract.message("neocloud.emulator.v1.FaultSpec")
-Refusal = contract.message("neocloud.emulator.v1.Refusal")
-ListFaultsResponse = contract.message("neocloud.emulator.v1.ListFaultsResponse")
-ClearFaultsResponse = contract.message("neocloud.emulator.v1.ClearFaultsResponse")
-
 FAULT_ID_PREFIX = "fault"
 PACKAGE = "neocloud.emulator."
 """Calls of it meet no faults: else nobody could clear one that is too broad."""

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec
 from neocloud.services.iam.access.tokens import ensure_signing_key
 from neocloud.services.iam.first_rows import (
     FirstRows,
@@ -31,7 +32,7 @@ from neocloud.services.iam.first_rows import (
     find_misplaced_operator,
     move_operator,
 )
-from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeySpec, State
+from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
 from neocloud.services.iam.rules.accounts import DEFAULT_REGION
 
 _LOG = logging.getLogger("neocloud.iam")

@@ -11,6 +11,15 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.store.writing import reading_own
+from neocloud.messages.nebius.iam.v1 import (
+    AccessPermit,
+    AuthPublicKey,
+    AuthPublicKeySpec,
+    Container,
+    Group,
+    GroupMembership,
+    ServiceAccount,
+)
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ServiceAccountRules, active_container
 from neocloud.services.iam.rules.permits import GroupMembershipRules, GroupRules
@@ -94,7 +103,7 @@ def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: dat
     for row in tx.owned(rows.service_account.id):
         if row.kind == iam.AUTH_PUBLIC_KEY and _description(row) == OPERATOR_KEY_DESCRIPTION:
             tx.delete(row.id)
-    key = iam.AuthPublicKey()
+    key = AuthPublicKey()
     key.spec.account.service_account.id = rows.service_account.id
     key.spec.description = OPERATOR_KEY_DESCRIPTION
     key.spec.data = public_pem
@@ -105,11 +114,11 @@ def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: dat
 
 
 def _description(key: Resource) -> str:
-    return iam.AuthPublicKeySpec.FromString(key.spec).description
+    return AuthPublicKeySpec.FromString(key.spec).description
 
 
 def _container(tx: Transaction, parent_id: str, name: str, region: str, now: datetime) -> Resource:
-    container = iam.Container(status=active_container(region))
+    container = Container(status=active_container(region))
     container.spec.region = region
     prefix = iam.PROJECT_ID_PREFIX if parent_id else iam.TENANT_ID_PREFIX
     return _insert(tx, now, container, prefix, parent_id, name=name, state=iam.State.ACTIVE)
@@ -119,10 +128,10 @@ def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetim
     found = tx.find(iam.GROUP, tenant.id, name)
     if found is not None:
         return found
-    group = iam.Group()
+    group = Group()
     GroupRules().defaults(group)
     row = _insert(tx, now, group, iam.GROUP_ID_PREFIX, tenant.id, name=name, state=iam.State.ACTIVE)
-    permit = iam.AccessPermit()
+    permit = AccessPermit()
     permit.spec.resource_id = tenant.id
     permit.spec.role = role
     _insert(tx, now, permit, iam.ACCESS_PERMIT_ID_PREFIX, row.id, owner_id=row.id)
@@ -130,7 +139,7 @@ def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetim
 
 
 def _operator(tx: Transaction, tenant: Resource, group: Resource, now: datetime) -> Resource:
-    account = iam.ServiceAccount()
+    account = ServiceAccount()
     account.spec.description = "Whoever runs this cloud"
     ServiceAccountRules().defaults(account)
     row = _insert(tx, now, account, iam.SERVICE_ACCOUNT_ID_PREFIX, tenant.id, name=OPERATOR_NAME)
@@ -139,7 +148,7 @@ def _operator(tx: Transaction, tenant: Resource, group: Resource, now: datetime)
 
 
 def add_membership(tx: Transaction, group: Resource, member: Resource, now: datetime) -> Resource:
-    membership = iam.GroupMembership()
+    membership = GroupMembership()
     membership.spec.member_id = member.id
     GroupMembershipRules().defaults(membership)
     return _insert(tx, now, membership, iam.GROUP_MEMBERSHIP_ID_PREFIX, group.id, owner_id=member.id)

@@ -6,12 +6,8 @@ from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.iam.resources import (
-    GROUP_MEMBERSHIP,
-    SERVICE_ACCOUNT,
-    TENANT_USER_ACCOUNT,
-    TenantUserAccountStatus,
-)
+from neocloud.messages.nebius.iam.v1 import TenantUserAccountStatus
+from neocloud.services.iam.resources import GROUP_MEMBERSHIP, SERVICE_ACCOUNT, TENANT_USER_ACCOUNT
 from neocloud.services.iam.rules.grants import member_id
 
 

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.service import Authenticator
 from neocloud.core.store.protocol import Resource
@@ -29,35 +28,6 @@ FEDERATED_CREDENTIALS = "nebius.iam.v1.FederatedCredentials"
 SESSION = "neocloud.iam.v1.Session"
 OIDC_FEDERATION = "neocloud.iam.v1.OidcFederation"
 
-Container = contract.message(CONTAINER)
-ContainerSpec = contract.message("nebius.iam.v1.ContainerSpec")
-ContainerStatus = contract.message("nebius.iam.v1.ContainerStatus")
-ServiceAccount = contract.message(SERVICE_ACCOUNT)
-ServiceAccountSpec = contract.message("nebius.iam.v1.ServiceAccountSpec")
-AuthPublicKey = contract.message(AUTH_PUBLIC_KEY)
-AuthPublicKeySpec = contract.message("nebius.iam.v1.AuthPublicKeySpec")
-AuthPublicKeyStatus = contract.message("nebius.iam.v1.AuthPublicKeyStatus")
-Group = contract.message(GROUP)
-GroupMembership = contract.message(GROUP_MEMBERSHIP)
-GroupMembershipSpec = contract.message("nebius.iam.v1.GroupMembershipSpec")
-AccessPermit = contract.message(ACCESS_PERMIT)
-AccessPermitSpec = contract.message("nebius.iam.v1.AccessPermitSpec")
-AccessKeySpec = contract.message("nebius.iam.v2.AccessKeySpec")
-StaticKey = contract.message(STATIC_KEY)
-StaticKeySpec = contract.message("nebius.iam.v1.StaticKeySpec")
-StaticKeyStatus = contract.message("nebius.iam.v1.StaticKeyStatus")
-Tenant = contract.message("nebius.iam.v2.Tenant")
-Project = contract.message("nebius.iam.v2.Project")
-TenantUserAccount = contract.message(TENANT_USER_ACCOUNT)
-TenantUserAccountStatus = contract.message("nebius.iam.v1.TenantUserAccountStatus")
-UserAttributes = contract.message("nebius.iam.v1.UserAttributes")
-Invitation = contract.message(INVITATION)
-InvitationStatus = contract.message("nebius.iam.v1.InvitationStatus")
-FederatedCredentialsSpec = contract.message("nebius.iam.v1.FederatedCredentialsSpec")
-Session = contract.message(SESSION)
-SessionStatus = contract.message("neocloud.iam.v1.SessionStatus")
-OidcFederationSpec = contract.message("neocloud.iam.v1.OidcFederationSpec")
-OidcFederationStatus = contract.message("neocloud.iam.v1.OidcFederationStatus")
 
 TENANT_ID_PREFIX = "tenant"
 PROJECT_ID_PREFIX = "project"

@@ -12,21 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from neocloud.core import contract
 from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import content_digest
-
-Model = contract.message("neocloud.inference.v1.Model")
-ModelSpec = contract.message("neocloud.inference.v1.ModelSpec")
-ModelStatus = contract.message("neocloud.inference.v1.ModelStatus")
-Deployment = contract.message("neocloud.inference.v1.Deployment")
-DeploymentSpec = contract.message("neocloud.inference.v1.DeploymentSpec")
-DeploymentStatus = contract.message("neocloud.inference.v1.DeploymentStatus")
-Replica = contract.message("neocloud.inference.v1.Replica")
-Budget = contract.message("neocloud.inference.v1.Budget")
-BudgetSpec = contract.message("neocloud.inference.v1.BudgetSpec")
-Place = contract.message("neocloud.inference.v1.Place")
-PlaceSpec = contract.message("neocloud.inference.v1.PlaceSpec")
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 
 MODEL = "neocloud.inference.v1.Model"
 MODEL_ID_PREFIX = "inferencemodel"

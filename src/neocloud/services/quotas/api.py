@@ -10,15 +10,25 @@ from typing import Any
 from neocloud.core import contract, operations, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import OperationRow, Page, Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.quotas.v1 import (
+    CreateQuotaAllowanceRequest,
+    DeleteQuotaAllowanceRequest,
+    GetByNameRequest,
+    GetQuotaAllowanceRequest,
+    ListQuotaAllowancesRequest,
+    ListQuotaAllowancesResponse,
+    QuotaAllowance,
+    QuotaAllowanceSpec,
+    UpdateQuotaAllowanceRequest,
+)
+from neocloud.messages.nebius.quotas.v1 import ListQuotaAllowancesResponse as ListResponse
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 from neocloud.services.quotas.ledger import limit_of
 from neocloud.services.quotas.resources import (
     ACTIVE,
     ALLOWANCE,
     SERVICE_NAME,
-    ListResponse,
-    QuotaAllowance,
-    QuotaAllowanceSpec,
     State,
     UsageState,
     allowance_id,
@@ -53,7 +63,7 @@ class Place:
         return found
 
 
-async def list_allowances(call: Call, request: Any) -> Any:
+async def list_allowances(call: Call, request: ListQuotaAllowancesRequest) -> ListQuotaAllowancesResponse:
     if not 0 <= request.page_size <= MAX_PAGE_SIZE:
         raise contract.bad_field("page_size", f"must be 1 to {MAX_PAGE_SIZE}, or 0 for the default")
     scope = f"quotas/{request.parent_id}"
@@ -70,7 +80,7 @@ async def list_allowances(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(read)
 
 
-async def get_allowance(call: Call, request: Any) -> Any:
+async def get_allowance(call: Call, request: GetQuotaAllowanceRequest) -> QuotaAllowance:
     def read(tx: Transaction) -> Any:
         place, quota = _of_id(tx, call, request.id, "id")
         return _message(tx, place, quota)
@@ -78,7 +88,7 @@ async def get_allowance(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(read)
 
 
-async def get_allowance_by_name(call: Call, request: Any) -> Any:
+async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaAllowance:
     def read(tx: Transaction) -> Any:
         place = _place(tx, call, request.parent_id, "parent_id")
         quota = place.quotas.get(request.name)
@@ -89,7 +99,7 @@ async def get_allowance_by_name(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(read)
 
 
-async def create_allowance(call: Call, request: Any) -> Any:
+async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> Operation:
     def write(tx: Transaction) -> Any:
         place = _place(tx, call, request.metadata.parent_id, "metadata.parent_id")
         return _set(tx, call, place, place.quota(request.metadata.name, "metadata.name"), request, "Create")
@@ -97,7 +107,7 @@ async def create_allowance(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(write)
 
 
-async def update_allowance(call: Call, request: Any) -> Any:
+async def update_allowance(call: Call, request: UpdateQuotaAllowanceRequest) -> Operation:
     def write(tx: Transaction) -> Any:
         place, quota = _of_id(tx, call, request.metadata.id, "metadata.id")
         return _set(tx, call, place, quota, request, "Update")
@@ -105,7 +115,7 @@ async def update_allowance(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(write)
 
 
-async def delete_allowance(call: Call, request: Any) -> Any:
+async def delete_allowance(call: Call, request: DeleteQuotaAllowanceRequest) -> Operation:
     def write(tx: Transaction) -> Any:
         place, quota = _of_id(tx, call, request.id, "id")
         _check_operator(tx, call, place)

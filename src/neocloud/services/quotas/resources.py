@@ -2,15 +2,12 @@
 
 import hashlib
 
-from neocloud.core import contract
+from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceStatus
 
 ALLOWANCE = "nebius.quotas.v1.QuotaAllowance"
 SERVICE_NAME = "nebius.quotas.v1.QuotaAllowanceService"
-QuotaAllowance = contract.message(ALLOWANCE)
-QuotaAllowanceSpec = contract.message("nebius.quotas.v1.QuotaAllowanceSpec")
-State = contract.enum("nebius.quotas.v1.QuotaAllowanceStatus.State")
-UsageState = contract.enum("nebius.quotas.v1.QuotaAllowanceStatus.UsageState")
-ListResponse = contract.message("nebius.quotas.v1.ListQuotaAllowancesResponse")
+State = QuotaAllowanceStatus.State
+UsageState = QuotaAllowanceStatus.UsageState
 
 ACTIVE = "STATE_ACTIVE"
 

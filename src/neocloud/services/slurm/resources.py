@@ -7,12 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from neocloud.core import contract
-
-Cluster = contract.message("neocloud.slurm.v1.Cluster")
-ClusterSpec = contract.message("neocloud.slurm.v1.ClusterSpec")
-ClusterStatus = contract.message("neocloud.slurm.v1.ClusterStatus")
-
 CLUSTER = "neocloud.slurm.v1.Cluster"
 CLUSTER_ID_PREFIX = "slurmcluster"
 

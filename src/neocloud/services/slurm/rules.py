@@ -12,6 +12,7 @@ from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.resources import (
     Demand,
     FilesystemState,
@@ -23,7 +24,7 @@ from neocloud.services.compute.resources import (
     preset_violations,
 )
 from neocloud.services.slurm.login_ports import LoginPorts
-from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB, ClusterSpec
+from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.resources import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})

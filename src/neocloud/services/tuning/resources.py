@@ -4,13 +4,9 @@ import hashlib
 from enum import StrEnum
 from pathlib import Path
 
-from neocloud.core import contract
+from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
 
-FineTuningJob = contract.message("neocloud.tuning.v1.FineTuningJob")
-FineTuningJobSpec = contract.message("neocloud.tuning.v1.FineTuningJobSpec")
-FineTuningJobStatus = contract.message("neocloud.tuning.v1.FineTuningJobStatus")
-Hyperparameters = contract.message("neocloud.tuning.v1.Hyperparameters")
-StateEnum = contract.enum("neocloud.tuning.v1.FineTuningJobStatus.State")
+StateEnum = FineTuningJobStatus.State
 
 JOB = "neocloud.tuning.v1.FineTuningJob"
 JOB_ID_PREFIX = "finetuningjob"

@@ -8,6 +8,8 @@ from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.kind import View
 from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.vpc.v1 import CreateDefaultNetworkRequest, SubnetStatus
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.defaults import make_network
 from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
@@ -55,7 +57,7 @@ class ListBy:
         return contract.method(self.path).output(items=items, next_page_token=token)
 
 
-async def create_default(call: Call, request: Any) -> Any:
+async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Operation:
     """A network as a project starts with, under another name."""
     metadata, now = request.metadata, call.dependencies.clock.now()
     labels = dict(metadata.labels)
@@ -89,7 +91,7 @@ def _is_of_pool(allocation: Any, pool: Resource) -> bool:
 
 def _is_of_subnet(allocation: Any, subnet: Resource) -> bool:
     """Also a public address that something in the subnet could have."""
-    pools = vpc.SubnetStatus.FromString(subnet.status).ipv4_public_pools
+    pools = SubnetStatus.FromString(subnet.status).ipv4_public_pools
     details = allocation.status.details
     is_public = allocation.spec.WhichOneof("ip_spec") == "ipv4_public"
     return details.subnet_id == subnet.id or (

@@ -10,6 +10,16 @@ from neocloud.core import contract
 from neocloud.core.kind import FINALIZER
 from neocloud.core.readers import TransactionReader
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.vpc.v1 import (
+    AddressBlockState,
+    IpVersion,
+    IpVisibility,
+    Network,
+    NetworkStatus,
+    Pool,
+    PoolStatus,
+    Subnet,
+)
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.rules import NetworkRules, SubnetRules
 from neocloud.services.vpc.rules.first_rows import row_of
@@ -36,10 +46,10 @@ def make_network(
 ) -> Resource:
     """A network with all that it is born with, and a subnet in it. Raises AlreadyExists for a taken name."""
     world = TransactionReader(tx, now)
-    network = vpc.Network()
+    network = Network()
     network.metadata.id = contract.new_id(vpc.NETWORK_ID_PREFIX)
     network.metadata.parent_id = project_id
-    network.status.state = vpc.NetworkStatus.State.Value("CREATING")
+    network.status.state = NetworkStatus.State.Value("CREATING")
     NetworkRules().complete(network, None, world)
     row = replace(row_of(network, project_id, name, now), finalizers=(FINALIZER,), labels=labels or {})
     tx.insert(row)
@@ -50,7 +60,7 @@ def make_network(
 
 
 def _subnet(network: Any, world: TransactionReader) -> Resource:
-    subnet = vpc.Subnet()
+    subnet = Subnet()
     subnet.metadata.id = contract.new_id(vpc.SUBNET_ID_PREFIX)
     subnet.metadata.parent_id = network.metadata.parent_id
     subnet.spec.network_id = network.metadata.id
@@ -62,12 +72,12 @@ def _subnet(network: Any, world: TransactionReader) -> Resource:
 
 
 def _public_pool(project_id: str, public_range: str, now: datetime) -> Resource:
-    pool = vpc.Pool()
-    pool.spec.version = vpc.IpVersion.Value("IPV4")
-    pool.spec.visibility = vpc.IpVisibility.Value("PUBLIC")
-    available = vpc.AddressBlockState.Value("AVAILABLE")
+    pool = Pool()
+    pool.spec.version = IpVersion.Value("IPV4")
+    pool.spec.visibility = IpVisibility.Value("PUBLIC")
+    available = AddressBlockState.Value("AVAILABLE")
     pool.spec.cidrs.add(cidr=public_range, state=available, max_mask_length=32)
-    pool.status.state = vpc.PoolStatus.State.Value("READY")
+    pool.status.state = PoolStatus.State.Value("READY")
     pool.status.cidrs.append(public_range)
     pool.status.scope_id = contract.new_id(vpc.SCOPE_ID_PREFIX)
     return row_of(pool, project_id, PUBLIC_POOL_NAME, now, id_prefix=vpc.POOL_ID_PREFIX)

@@ -16,6 +16,21 @@ from neocloud.core.reconcile.reconciler import (
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.calls import engine_call
+from neocloud.messages.nebius.vpc.v1 import (
+    NetworkStatus,
+    RouteSpec,
+    RouteStatus,
+    RouteTableSpec,
+    RuleDirection,
+    RuleProtocol,
+    RuleType,
+    SecurityGroupSpec,
+    SecurityRuleSpec,
+    SecurityRuleStatus,
+    SubnetSpec,
+    SubnetStatus,
+)
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.render import (
     EGRESS,
@@ -46,7 +61,7 @@ class NetworkReconciler:
         row = context.resource
         return NetworkScope(
             view=await view_of(context, row),
-            status=vpc.NetworkStatus.FromString(row.status),
+            status=NetworkStatus.FromString(row.status),
             is_deleting=row.deleted_at is not None,
         )
 
@@ -57,11 +72,11 @@ class NetworkReconciler:
         return (Step("Remove the network", self._remove),)
 
     def status(self, scope: NetworkScope, result: ReconcileResult) -> ReconcileResult:
-        was_ready = scope.status.state == vpc.NetworkStatus.State.Value(vpc.State.READY)
+        was_ready = scope.status.state == NetworkStatus.State.Value(vpc.State.READY)
         state = vpc.State.READY if result.is_done or was_ready else vpc.State.CREATING
         if scope.is_deleting:
             state = vpc.State.DELETING
-        scope.status.state = vpc.NetworkStatus.State.Value(state)
+        scope.status.state = NetworkStatus.State.Value(state)
         return result.with_status(scope.status, state, IDLE_RESYNC_SECONDS)
 
     async def _apply(self, scope: NetworkScope) -> None:
@@ -76,11 +91,11 @@ async def view_of(context: Context, network: Resource) -> NetworkView:
     """Return the network as the store holds it now."""
     routes = {
         table.id: _routes(await context.children(table.id))
-        for table in await _of_network(context, vpc.ROUTE_TABLE, vpc.RouteTableSpec, network)
+        for table in await _of_network(context, vpc.ROUTE_TABLE, RouteTableSpec, network)
     }
-    default_id = vpc.NetworkStatus.FromString(network.status).default_route_table_id
-    subnets = await _of_network(context, vpc.SUBNET, vpc.SubnetSpec, network)
-    groups = await _of_network(context, vpc.SECURITY_GROUP, vpc.SecurityGroupSpec, network)
+    default_id = NetworkStatus.FromString(network.status).default_route_table_id
+    subnets = await _of_network(context, vpc.SUBNET, SubnetSpec, network)
+    groups = await _of_network(context, vpc.SECURITY_GROUP, SecurityGroupSpec, network)
     return NetworkView(
         id=network.id,
         domain=vpc.domain_of(network.name),
@@ -95,8 +110,8 @@ async def _of_network(context: Context, kind: str, spec: Any, network: Resource)
 
 
 def _subnet(row: Resource, routes: dict[str, tuple[RouteView, ...]], default_table_id: str) -> SubnetView:
-    blocks = vpc.subnet_blocks(vpc.SubnetStatus.FromString(row.status))
-    table_id = vpc.SubnetSpec.FromString(row.spec).route_table_id or default_table_id
+    blocks = vpc.subnet_blocks(SubnetStatus.FromString(row.status))
+    table_id = SubnetSpec.FromString(row.spec).route_table_id or default_table_id
     return SubnetView(
         id=row.id,
         cidrs=tuple(str(block.cidr) for block in blocks),
@@ -108,7 +123,7 @@ def _subnet(row: Resource, routes: dict[str, tuple[RouteView, ...]], default_tab
 def _routes(rows: Iterable[Resource]) -> tuple[RouteView, ...]:
     found = []
     for row in rows:
-        spec, status = vpc.RouteSpec.FromString(row.spec), vpc.RouteStatus.FromString(row.status)
+        spec, status = RouteSpec.FromString(row.spec), RouteStatus.FromString(row.status)
         next_hop = status.next_hop.allocation.cidr.partition("/")[0] or EGRESS
         found.append(RouteView(spec.destination.cidr, next_hop))
     return tuple(found)
@@ -119,16 +134,16 @@ def _rules(rows: Iterable[Resource]) -> tuple[RuleView, ...]:
 
 
 def _rule(row: Resource) -> RuleView:
-    spec, status = vpc.SecurityRuleSpec.FromString(row.spec), vpc.SecurityRuleStatus.FromString(row.status)
-    direction = vpc.RuleDirection.Name(status.direction).lower()
+    spec, status = SecurityRuleSpec.FromString(row.spec), SecurityRuleStatus.FromString(row.status)
+    direction = RuleDirection.Name(status.direction).lower()
     other_side = status.source if direction == "ingress" else status.destination
     return RuleView(
         direction=direction,
-        access=vpc.RuleAccess.Name(spec.access).lower(),
-        protocol=vpc.RuleProtocol.Name(spec.protocol).lower(),
+        access=RuleAccess.Name(spec.access).lower(),
+        protocol=RuleProtocol.Name(spec.protocol).lower(),
         priority=status.effective_priority,
         ports=tuple(status.destination.ports),
         cidrs=tuple(other_side.cidrs),
         group=other_side.security_group_id,
-        is_stateful=spec.type != vpc.RuleType.Value("STATELESS"),
+        is_stateful=spec.type != RuleType.Value("STATELESS"),
     )

@@ -13,9 +13,14 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.vpc.v1 import (
+    AllocationSpec,
+    AllocationStatus,
+    SecurityGroupSpec,
+    SecurityGroupStatus,
+)
 
 NETWORK = "nebius.vpc.v1.Network"
 SUBNET = "nebius.vpc.v1.Subnet"
@@ -26,38 +31,6 @@ ROUTE = "nebius.vpc.v1.Route"
 SECURITY_GROUP = "nebius.vpc.v1.SecurityGroup"
 SECURITY_RULE = "nebius.vpc.v1.SecurityRule"
 
-Network = contract.message(NETWORK)
-NetworkSpec = contract.message("nebius.vpc.v1.NetworkSpec")
-NetworkStatus = contract.message("nebius.vpc.v1.NetworkStatus")
-Subnet = contract.message(SUBNET)
-SubnetSpec = contract.message("nebius.vpc.v1.SubnetSpec")
-SubnetStatus = contract.message("nebius.vpc.v1.SubnetStatus")
-Pool = contract.message(POOL)
-PoolSpec = contract.message("nebius.vpc.v1.PoolSpec")
-PoolStatus = contract.message("nebius.vpc.v1.PoolStatus")
-Allocation = contract.message(ALLOCATION)
-AllocationSpec = contract.message("nebius.vpc.v1.AllocationSpec")
-AllocationStatus = contract.message("nebius.vpc.v1.AllocationStatus")
-RouteTable = contract.message(ROUTE_TABLE)
-RouteTableSpec = contract.message("nebius.vpc.v1.RouteTableSpec")
-RouteTableStatus = contract.message("nebius.vpc.v1.RouteTableStatus")
-Route = contract.message(ROUTE)
-RouteSpec = contract.message("nebius.vpc.v1.RouteSpec")
-RouteStatus = contract.message("nebius.vpc.v1.RouteStatus")
-SecurityGroup = contract.message(SECURITY_GROUP)
-SecurityGroupSpec = contract.message("nebius.vpc.v1.SecurityGroupSpec")
-SecurityGroupStatus = contract.message("nebius.vpc.v1.SecurityGroupStatus")
-SecurityRule = contract.message(SECURITY_RULE)
-SecurityRuleSpec = contract.message("nebius.vpc.v1.SecurityRuleSpec")
-SecurityRuleStatus = contract.message("nebius.vpc.v1.SecurityRuleStatus")
-
-IpVersion = contract.enum("nebius.vpc.v1.IpVersion")
-IpVisibility = contract.enum("nebius.vpc.v1.IpVisibility")
-AddressBlockState = contract.enum("nebius.vpc.v1.AddressBlockState")
-RuleDirection = contract.enum("nebius.vpc.v1.RuleDirection")
-RuleProtocol = contract.enum("nebius.vpc.v1.RuleProtocol")
-RuleAccess = contract.enum("nebius.vpc.v1.RuleAccessAction")
-RuleType = contract.enum("nebius.vpc.v1.RuleType")
 
 NETWORK_ID_PREFIX = "vpcnetwork"
 SUBNET_ID_PREFIX = "vpcsubnet"

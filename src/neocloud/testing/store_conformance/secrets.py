@@ -3,12 +3,11 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from neocloud.core import contract
 from neocloud.core.store import Page, Resource, Store
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
 from neocloud.testing.store_conformance.samples import NOW, PARENT, resource
 
 INSTANCE = "nebius.compute.v1.Instance"
-InstanceSpec = contract.message("nebius.compute.v1.InstanceSpec")
 
 
 def instance(user_data: str, id: str = "computeinstance-e00a") -> Resource:

@@ -24,8 +24,9 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
 from neocloud.core import contract
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 
-TASK = contract.enum("neocloud.inference.v1.DeploymentSpec.Task")
+TASK = DeploymentSpec.Task
 START_TIMEOUT_SECONDS = 3600.0
 _NOT_HERE = frozenset({"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"})
 """Codes that mean that this machine lacks the GPU, or the memory for the model."""

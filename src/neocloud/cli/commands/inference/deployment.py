@@ -10,9 +10,10 @@ from neocloud.cli.output import Format, OutputOption, fields_table, say, show, t
 from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, connect_to_project, state_of
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, Replica
 
-REPLICA_STATE = contract.enum("neocloud.inference.v1.Replica.State")
-FLAVOUR = contract.enum("neocloud.inference.v1.DeploymentSpec.Flavour")
+REPLICA_STATE = Replica.State
+FLAVOUR = DeploymentSpec.Flavour
 DELETE_TIMEOUT_SECONDS = 300.0
 
 app = command_group(

@@ -3,16 +3,11 @@
 from typing import Any
 
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
+from neocloud.messages.nebius.ai.v1 import EndpointStatus
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler
-from neocloud.services.ai.resources import (
-    ENDPOINT,
-    EndpointState,
-    EndpointStateEnum,
-    EndpointStatus,
-    Reason,
-)
+from neocloud.services.ai.resources import ENDPOINT, EndpointState, EndpointStateEnum, Reason
 
 
 class EndpointReconciler(WorkloadReconciler):

@@ -10,11 +10,12 @@ from typing import Any
 
 from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, Context, ReconcileResult, Step
 from neocloud.engines.base import ObservedPod, PodPhase
+from neocloud.messages.nebius.ai.v1 import JobSpec, JobStatus
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.reconcile.shown import show_addresses, show_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler
 from neocloud.services.ai.record import Record
-from neocloud.services.ai.resources import ENDED, JOB, JobSpec, JobState, JobStateEnum, JobStatus, Reason
+from neocloud.services.ai.resources import ENDED, JOB, JobState, JobStateEnum, Reason
 
 _OVER = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 

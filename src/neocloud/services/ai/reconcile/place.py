@@ -9,6 +9,14 @@ from typing import Any
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.manifest.network_spec import mac_of
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
+from neocloud.messages.nebius.vpc.v1 import (
+    RuleProtocol,
+    RuleType,
+    SecurityGroupSpec,
+    SecurityRuleSpec,
+    SubnetSpec,
+)
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.render import InterfaceView, MountView
 from neocloud.services.ai.resources import Reason, subnet_group_name
@@ -19,12 +27,6 @@ from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,
     SECURITY_RULE,
-    RuleAccess,
-    RuleProtocol,
-    RuleType,
-    SecurityGroupSpec,
-    SecurityRuleSpec,
-    SubnetSpec,
     address_of,
     assign,
     network_namespace,

@@ -6,9 +6,10 @@ from typing import Any
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.vpc.v1 import SubnetSpec
 from neocloud.services.ai.resources import ReadWrite
 from neocloud.services.compute.resources import attachment_namespace, filesystem_attachment, find_filesystem
-from neocloud.services.vpc.resources import NETWORK, SUBNET, SubnetSpec
+from neocloud.services.vpc.resources import NETWORK, SUBNET
 
 DEFAULT_NETWORK = "default-network"
 

@@ -6,7 +6,8 @@ from typing import Any
 from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.ai.resources import ENDPOINT, JOB, EndpointSpec, JobSpec
+from neocloud.messages.nebius.ai.v1 import EndpointSpec, JobSpec
+from neocloud.services.ai.resources import ENDPOINT, JOB
 from neocloud.services.ai.rules.container import container_violations, word_violations
 from neocloud.services.ai.rules.offered import not_offered
 from neocloud.services.ai.rules.place import default_subnet, hold_filesystems, place_violations

@@ -11,6 +11,14 @@ from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.messages.nebius.billing import v1alpha1 as alpha
+from neocloud.messages.nebius.billing.v1 import (
+    AggregationUnit,
+    CostBreakdown,
+    EstimateBatchRequest,
+    EstimateBatchResponse,
+    FilterAggregationUnit,
+)
 from neocloud.services.billing.rules.estimate import (
     SPANS,
     USUAL_SPANS,
@@ -24,26 +32,22 @@ from neocloud.services.billing.rules.estimate import (
 from neocloud.services.billing.rules.price_list import PriceList, price_list
 
 _V1, _V1ALPHA1 = "nebius.billing.v1", "nebius.billing.v1alpha1"
-Response = contract.message(f"{_V1}.EstimateBatchResponse")
-CostBreakdown = contract.message(f"{_V1}.CostBreakdown")
-AggregationUnit = contract.message(f"{_V1}.AggregationUnit")
-UnitType = contract.enum(f"{_V1}.AggregationUnit.UnitType")
-Filter = contract.enum(f"{_V1}.FilterAggregationUnit.FilterAggregationUnitValue")
+Filter = FilterAggregationUnit.FilterAggregationUnitValue
 _FILTER_START = "FILTER_AGGREGATION_UNIT_"
 
 
-async def estimate_batch(call: Call, request: Any) -> Any:
+async def estimate_batch(call: Call, request: EstimateBatchRequest) -> EstimateBatchResponse:
     prices = _prices(call)
     if request.currency and request.currency.upper() != prices.currency:
         raise contract.bad_field("currency", f"is {request.currency!r}; this cloud charges {prices.currency}")
-    wished = [
+    resources = [
         _unpacked(spec.spec, f"resource_specs[{index}]") for index, spec in enumerate(request.resource_specs)
     ]
-    answer = Response(currency=prices.currency)
+    answer = EstimateBatchResponse(currency=prices.currency)
     for span in _spans(request):
-        unit = AggregationUnit(unit=span, unit_type=UnitType.Value("UNIT_TYPE_TIME_BASED"))
+        unit = AggregationUnit(unit=span, unit_type=AggregationUnit.UnitType.Value("UNIT_TYPE_TIME_BASED"))
         all_costs: list[SkuCost] = []
-        for index, resource in enumerate(wished):
+        for index, resource in enumerate(resources):
             found = _costs(call, resource, span, prices, f"resource_specs[{index}]")
             all_costs += found
             cost = answer.resource_costs.add(metadata=resource.metadata, aggregation_unit=unit)
@@ -52,11 +56,13 @@ async def estimate_batch(call: Call, request: Any) -> Any:
     return answer
 
 
-async def estimate_batch_alpha(call: Call, request: Any) -> Any:
+async def estimate_batch_alpha(
+    call: Call, request: alpha.EstimateBatchRequest
+) -> alpha.EstimateBatchResponse:
     return _alpha(call, "EstimateBatchResponse", request.resource_specs)
 
 
-async def estimate_alpha(call: Call, request: Any) -> Any:
+async def estimate_alpha(call: Call, request: alpha.EstimateRequest) -> alpha.EstimateResponse:
     return _alpha(call, "EstimateResponse", [request.resource_spec])
 
 

@@ -10,6 +10,17 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.messages.neocloud.billing.v1 import (
+    EstimateTcoRequest,
+    EstimateTcoResponse,
+    ListModelChoicesRequest,
+    ListModelChoicesResponse,
+    ListTcoParametersRequest,
+    ListTcoParametersResponse,
+)
+from neocloud.messages.neocloud.billing.v1 import EstimateTcoResponse as Response
+from neocloud.messages.neocloud.billing.v1 import ListModelChoicesResponse as Choices
+from neocloud.messages.neocloud.billing.v1 import ListTcoParametersResponse as Parameters
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, price_list
 from neocloud.services.billing.tco import notes
 from neocloud.services.billing.tco.guide import choices
@@ -34,16 +45,13 @@ from neocloud.services.billing.tco.serving import (
 )
 
 _SERVICE = "neocloud.billing.v1.TcoService"
-Response = contract.message("neocloud.billing.v1.EstimateTcoResponse")
-Parameters = contract.message("neocloud.billing.v1.ListTcoParametersResponse")
-Choices = contract.message("neocloud.billing.v1.ListModelChoicesResponse")
 _MICRO = Decimal("0.000001")
 _TENTH = Decimal("0.1")
 _INPUT, _OUTPUT = ".input", ".output"
 _TOKENS = "tokens."
 
 
-async def estimate(call: Call, request: Any) -> Any:
+async def estimate(call: Call, request: EstimateTcoRequest) -> EstimateTcoResponse:
     prices = price_list(call.dependencies.provided)
     day = call.dependencies.clock.now().date()
     try:
@@ -74,14 +82,14 @@ async def estimate(call: Call, request: Any) -> Any:
     return answer
 
 
-async def list_parameters(call: Call, request: Any) -> Any:
+async def list_parameters(call: Call, request: ListTcoParametersRequest) -> ListTcoParametersResponse:
     answer = Parameters()
     for each in parameters():
         answer.items.add(name=each.name, default_value=str(each.default), about=each.about)
     return answer
 
 
-async def list_model_choices(call: Call, request: Any) -> Any:
+async def list_model_choices(call: Call, request: ListModelChoicesRequest) -> ListModelChoicesResponse:
     answer = Choices()
     for each in choices():
         answer.items.add(

@@ -2,10 +2,17 @@
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.messages.neocloud.billing.v1 import (
+    EstimateTokensRequest,
+    EstimateTokensResponse,
+    ListTokenPricesRequest,
+    ListTokenPricesResponse,
+)
+from neocloud.messages.neocloud.billing.v1 import EstimateTokensResponse as EstimateResponse
+from neocloud.messages.neocloud.billing.v1 import ListTokenPricesResponse as ListResponse
 from neocloud.services.billing.resources import (
     CACHED_INPUT,
     INPUT,
@@ -19,11 +26,9 @@ from neocloud.services.billing.rules.estimate import exact
 from neocloud.services.billing.rules.price_list import PriceList, Unit, price_list
 
 _SERVICE = "neocloud.billing.v1.TokenPriceService"
-ListResponse = contract.message("neocloud.billing.v1.ListTokenPricesResponse")
-EstimateResponse = contract.message("neocloud.billing.v1.EstimateTokensResponse")
 
 
-async def list_token_prices(call: Call, request: Any) -> Any:
+async def list_token_prices(call: Call, request: ListTokenPricesRequest) -> ListTokenPricesResponse:
     prices, terms_of = _prices(call)
     today, answer = call.dependencies.clock.now().date(), ListResponse(currency=prices.currency)
     for model in priced_models(prices):
@@ -41,7 +46,7 @@ async def list_token_prices(call: Call, request: Any) -> Any:
     return answer
 
 
-async def estimate_tokens(call: Call, request: Any) -> Any:
+async def estimate_tokens(call: Call, request: EstimateTokensRequest) -> EstimateTokensResponse:
     prices, terms_of = _prices(call)
     terms = terms_of(request.model, call.dependencies.clock.now().date())
     if not terms.is_priced:

@@ -14,19 +14,21 @@ from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
 from neocloud.core.usage import CountedUsage, Meter, Meters, UsageRecord, UsageSource, kept_from
-from neocloud.services.billing.api.usage_pages import Window, key, page, place
-from neocloud.services.billing.resources import (
+from neocloud.messages.neocloud.billing.v1 import (
+    GetReportRequest,
+    ListUsageRequest,
     ListUsageResponse,
     Report,
     ReportLine,
-    UsageRecordMessage,
 )
+from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMessage
+from neocloud.services.billing.api.usage_pages import Window, key, page, place
 from neocloud.services.billing.rules.price_list import price_list
 from neocloud.services.billing.rules.rating import Line, rate, total
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 
 
-async def list_usage(call: Call, request: Any) -> Any:
+async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse:
     begin = place(request)
     window = begin.window if begin else _window(request, call.dependencies.clock.now())
     records, token = page(await _usage(call, request.parent_id, window), request, window, begin)
@@ -38,7 +40,7 @@ async def list_usage(call: Call, request: Any) -> Any:
     )
 
 
-async def get_report(call: Call, request: Any) -> Any:
+async def get_report(call: Call, request: GetReportRequest) -> Report:
     window = _window(request, call.dependencies.clock.now())
     prices = price_list(call.dependencies.provided)
     lines = rate(await _usage(call, request.parent_id, window), prices)

@@ -12,12 +12,12 @@ from decimal import ROUND_HALF_UP, ROUND_UP, Decimal
 from fractions import Fraction
 from typing import Any
 
-from neocloud.core import contract
 from neocloud.core.kind import Violation
+from neocloud.messages.nebius.compute.v1 import DiskSpec
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList
 from neocloud.services.compute.resources import FilesystemType, gib, preset, preset_violations, size_bytes
 
-DiskType = contract.enum("nebius.compute.v1.DiskSpec.DiskType")
+DiskType = DiskSpec.DiskType
 HOUR = 3600
 SPANS: Mapping[str, int] = {
     "minute": 60,

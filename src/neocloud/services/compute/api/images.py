@@ -1,20 +1,24 @@
 """Images beyond the standard verbs: find the newest of a family, list those that came with the cloud."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
+from neocloud.messages.nebius.compute.v1 import (
+    GetImageLatestByFamilyRequest,
+    Image,
+    ListImagesResponse,
+    ListPublicRequest,
+)
 from neocloud.services.compute.resources.disk import IMAGE, PUBLIC_IMAGES_PARENT
 from neocloud.services.compute.rules.disk_spec import newest_of_family
 
-ListImagesResponse = contract.message("nebius.compute.v1.ListImagesResponse")
 SERVICE = "nebius.compute.v1.ImageService"
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
-async def get_latest_by_family(call: Call, request: Any) -> Any:
+async def get_latest_by_family(call: Call, request: GetImageLatestByFamilyRequest) -> Image:
     """Of the project that is named, else of those that came with the cloud."""
     if not request.image_family:
         raise contract.bad_field("image_family", "is required, for example ubuntu24.04-driverless")
@@ -29,7 +33,7 @@ async def get_latest_by_family(call: Call, request: Any) -> Any:
     return wire.resource_message(newest)
 
 
-async def list_public(call: Call, request: Any) -> Any:
+async def list_public(call: Call, request: ListPublicRequest) -> ListImagesResponse:
     scope = f"{IMAGE}:{PUBLIC_IMAGES_PARENT}"
     size = contract.page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
     page = Page(size=size, after=contract.page_after(request.page_token, scope, numbers=1))

@@ -5,14 +5,13 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
+from neocloud.messages.nebius.compute.v1 import BatchGetRequest, BatchGetResponse
 from neocloud.services.compute.api.power import SERVICE, start, stop
 from neocloud.services.compute.resources.instance import INSTANCE
 from neocloud.services.compute.views import instance_view
 
-BatchGetResponse = contract.message("nebius.compute.v1.BatchGetResponse")
 
-
-async def batch_get(call: Call, request: Any) -> Any:
+async def batch_get(call: Call, request: BatchGetRequest) -> BatchGetResponse:
     """The caller may see each of them: ids in a request are checked before."""
 
     def read(tx: Transaction) -> Any:

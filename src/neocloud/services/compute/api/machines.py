@@ -1,24 +1,26 @@
 """What the machine of an instance is doing, and what its guest printed: asked of the engine each time."""
 
-from typing import Any
-
 from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import EngineError, PodPhase, Reference
+from neocloud.messages.neocloud.compute.v1 import (
+    GetMachineRequest,
+    Machine,
+    ReadSerialLogRequest,
+    ReadSerialLogResponse,
+)
 from neocloud.services.compute.api.power import instance_row
 from neocloud.services.compute.reconcile.control import MachineControl
 from neocloud.services.compute.reconcile.record import MachineRecord, read_record
 from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
 
-Machine = contract.message("neocloud.compute.v1.Machine")
-ReadSerialLogResponse = contract.message("neocloud.compute.v1.ReadSerialLogResponse")
 SERVICE = "neocloud.compute.v1.MachineService"
 OFF = "off"
 
 
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetMachineRequest) -> Machine:
     engine, instance_id = call.dependencies.engine, request.instance_id
     record = await call.dependencies.store.read(lambda tx: _record(tx, instance_id))
     capabilities = await engine.capabilities()
@@ -41,7 +43,7 @@ async def get(call: Call, request: Any) -> Any:
     return answer
 
 
-async def read_serial_log(call: Call, request: Any) -> Any:
+async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSerialLogResponse:
     """Of the machine as it runs now; one that is off has none."""
     await call.dependencies.store.read(lambda tx: _record(tx, request.instance_id))
     pod = Reference("Pod", namespace(request.instance_id), pod_name(request.instance_id))

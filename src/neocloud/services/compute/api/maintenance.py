@@ -8,22 +8,28 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
+from neocloud.messages.nebius.compute.v1 import (
+    GetMaintenanceEventByInstanceRequest,
+    ListMaintenanceEventsRequest,
+    ListMaintenanceEventsResponse,
+    MaintenanceEvent,
+)
+from neocloud.messages.nebius.compute.v1 import ListMaintenanceEventsResponse as ListResponse
 from neocloud.services.compute.resources.instance import INSTANCE, MAINTENANCE_EVENT
-from neocloud.services.compute.resources.maintenance import ListResponse
 from neocloud.services.compute.views import active_maintenance
 
 SERVICE = "nebius.compute.v1.MaintenanceService"
 MAX_PAGE_SIZE = 1000
 
 
-async def get_by_instance(call: Call, request: Any) -> Any:
+async def get_by_instance(call: Call, request: GetMaintenanceEventByInstanceRequest) -> MaintenanceEvent:
     active = await call.dependencies.store.read(lambda tx: active_maintenance(tx, request.instance_id))
     if not active:
         raise contract.not_found("maintenance event of instance", request.instance_id)
     return active[-1]
 
 
-async def list_active(call: Call, request: Any) -> Any:
+async def list_active(call: Call, request: ListMaintenanceEventsRequest) -> ListMaintenanceEventsResponse:
     scope = f"{MAINTENANCE_EVENT}:{request.parent_id}"
     after = contract.page_after(request.page_token, scope)
     size = contract.page_size(request, default=MAX_PAGE_SIZE, most=MAX_PAGE_SIZE)

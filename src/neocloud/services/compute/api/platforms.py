@@ -6,11 +6,11 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.fleet.inventory import Inventory
+from neocloud.messages.nebius.common.v1 import GetByNameRequest
+from neocloud.messages.nebius.compute.v1 import ListPlatformsRequest, ListPlatformsResponse
+from neocloud.messages.nebius.compute.v1 import Platform as PlatformMessage
+from neocloud.messages.nebius.compute.v1 import Preset as PresetMessage
 from neocloud.services.compute.resources import Platform, Preset, platforms, shortages
-
-PlatformMessage = contract.message("nebius.compute.v1.Platform")
-PresetMessage = contract.message("nebius.compute.v1.Preset")
-ListPlatformsResponse = contract.message("nebius.compute.v1.ListPlatformsResponse")
 
 FITS_LABEL = "neocloud.dev/fits-this-machine"
 """On a platform: "yes" when at least one preset fits."""
@@ -19,7 +19,7 @@ PRESET_LABEL_PREFIX = "neocloud.dev/preset."
 MAX_PAGE_SIZE = 1000
 
 
-async def list_platforms(call: Call, request: Any) -> Any:
+async def list_platforms(call: Call, request: ListPlatformsRequest) -> ListPlatformsResponse:
     """The whole catalogue in one page: it is short."""
     scope = f"platforms/{request.parent_id}"
     after = contract.page_after(request.page_token, scope)
@@ -35,7 +35,7 @@ async def list_platforms(call: Call, request: Any) -> Any:
     )
 
 
-async def get_platform_by_name(call: Call, request: Any) -> Any:
+async def get_platform_by_name(call: Call, request: GetByNameRequest) -> PlatformMessage:
     found = platforms().get(request.name)
     if found is None:
         raise contract.not_found("platform", request.name)

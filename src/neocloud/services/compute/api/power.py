@@ -7,21 +7,17 @@ from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.compute.v1 import InstanceStatus, StartInstanceRequest, StopInstanceRequest
 from neocloud.services.compute.reconcile.record import read_record, write_record
 from neocloud.services.compute.resources import check_room, instance_demands
-from neocloud.services.compute.resources.instance import (
-    INSTANCE,
-    Halt,
-    InstanceState,
-    InstanceStateEnum,
-    InstanceStatus,
-)
+from neocloud.services.compute.resources.instance import INSTANCE, Halt, InstanceState, InstanceStateEnum
 from neocloud.services.compute.rules.instance.pricing import pricing_violations
 
 SERVICE = "nebius.compute.v1.InstanceService"
 
 
-async def start(call: Call, request: Any) -> Any:
+async def start(call: Call, request: StartInstanceRequest) -> Operation:
     inventory = await call.dependencies.engine.capabilities()
     now = call.dependencies.clock.now()
 
@@ -44,7 +40,7 @@ async def start(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(work)
 
 
-async def stop(call: Call, request: Any) -> Any:
+async def stop(call: Call, request: StopInstanceRequest) -> Operation:
     def work(tx: Transaction) -> Any:
         row = instance_row(tx, request.id)
         new = wire.resource_message(row)

@@ -5,13 +5,20 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.compute.resources.disk import SNAPSHOT, SnapshotSpec
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
+from neocloud.messages.nebius.compute.v1 import (
+    ListDiskSnapshotsByDiskRequest,
+    ListDiskSnapshotsByDiskResponse,
+)
+from neocloud.messages.nebius.compute.v1 import ListDiskSnapshotsByDiskResponse as ListByDiskResponse
+from neocloud.services.compute.resources.disk import SNAPSHOT
 
-ListByDiskResponse = contract.message("nebius.compute.v1.ListDiskSnapshotsByDiskResponse")
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
-async def list_by_disk(call: Call, request: Any) -> Any:
+async def list_by_disk(
+    call: Call, request: ListDiskSnapshotsByDiskRequest
+) -> ListDiskSnapshotsByDiskResponse:
     scope = f"{SNAPSHOT}/{request.disk_id}"
     size = contract.page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
     after = contract.page_after(request.page_token, scope)

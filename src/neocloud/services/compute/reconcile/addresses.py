@@ -7,14 +7,13 @@ before it is used, so that no two instances answer to one.
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.manifest.network_spec import mac_of
+from neocloud.messages.nebius.vpc.v1 import SubnetSpec, SubnetStatus
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.resources.instance import InstanceReason
 from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,
-    SubnetSpec,
-    SubnetStatus,
     address_of,
     assign,
     block_of,

@@ -4,9 +4,10 @@ from typing import Any
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import DiskView, SharedView
-from neocloud.services.compute.resources.disk import DISK, DiskState, DiskStatus
+from neocloud.services.compute.resources.disk import DISK, DiskState
 from neocloud.services.compute.resources.filesystem import FilesystemState, claim_reference
 from neocloud.services.compute.resources.instance import InstanceReason, attached_disks, is_read_only
 

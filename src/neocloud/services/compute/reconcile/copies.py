@@ -20,6 +20,8 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import Engine, Observation, PodPhase
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.messages.nebius.compute.v1 import ImageStatus
 from neocloud.services.compute.reconcile.control import MachineControl
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
 from neocloud.services.compute.render import VolumeSource, VolumeView
@@ -28,8 +30,6 @@ from neocloud.services.compute.resources.disk import (
     SNAPSHOT,
     DiskReason,
     DiskState,
-    ImageStatus,
-    SnapshotStatus,
     attachment_namespace,
     is_public_image,
     writer,

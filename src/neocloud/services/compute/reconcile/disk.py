@@ -13,6 +13,7 @@ from neocloud.core.reconcile.reconciler import (
     ReconcileResult,
     RetryLater,
 )
+from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
 from neocloud.services.compute.render import VolumeSource, VolumeView
 from neocloud.services.compute.resources.disk import (
@@ -21,7 +22,6 @@ from neocloud.services.compute.resources.disk import (
     PUBLIC_IMAGES_PARENT,
     DiskReason,
     DiskState,
-    DiskStatus,
     attachment_namespace,
     is_public_image,
     readers,
@@ -30,7 +30,6 @@ from neocloud.services.compute.resources.disk import (
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, size_bytes
 from neocloud.services.compute.rules.disk_spec import newest_of_family
 
-AMD64 = 1
 SOURCE = "source"
 """Name of the secret beside the disk that holds its source."""
 
@@ -56,7 +55,7 @@ class DiskReconciler(VolumeReconciler):
             source_image_id=_source_image(scope),
             size_bytes=scope.volume.size_bytes if result.is_done else scope.resource.status.size_bytes,
             block_size_bytes=scope.resource.spec.block_size_bytes or BLOCK_SIZE_BYTES,
-            source_image_cpu_architecture=AMD64 if _source_image(scope) else 0,
+            source_image_cpu_architecture=DiskStatus.AMD64 if _source_image(scope) else None,
             reconciling=bool(result.waiting),
             read_write_attachment=writer(scope.attachments) or scope.owner_id,
             read_only_attachments=readers(scope.attachments),

@@ -7,6 +7,7 @@ from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, Context, ReconcileResult, RetryLater, Step
 from neocloud.engines.base import Observation, Reference
 from neocloud.engines.manifest import Manifest
+from neocloud.messages.nebius.compute.v1 import FilesystemStatus
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
 from neocloud.services.compute.render import FilesystemView, removal, render
 from neocloud.services.compute.resources import (
@@ -14,7 +15,6 @@ from neocloud.services.compute.resources import (
     FILESYSTEM,
     FilesystemReason,
     FilesystemState,
-    FilesystemStatus,
     size_bytes,
 )
 from neocloud.services.compute.resources.disk import attachment_namespace

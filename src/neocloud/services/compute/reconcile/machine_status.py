@@ -6,11 +6,11 @@ While a machine runs it is RUNNING, whatever else of it is still being changed: 
 from typing import Any
 
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
+from neocloud.messages.nebius.compute.v1 import InstanceStatus
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.resources.instance import (
     InstanceState,
     InstanceStateEnum,
-    InstanceStatus,
     attached_disks,
     hostname,
 )

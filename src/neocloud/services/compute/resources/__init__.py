@@ -15,11 +15,8 @@ from neocloud.services.compute.resources.filesystem import (
     NAMESPACE_LABEL,
     RESERVED_LABEL_PREFIX,
     ROOT_FILESYSTEM_LABEL,
-    Filesystem,
     FilesystemReason,
-    FilesystemSpec,
     FilesystemState,
-    FilesystemStatus,
     FilesystemType,
     claim_name,
     claim_namespace,
@@ -29,7 +26,7 @@ from neocloud.services.compute.resources.filesystem import (
     may_attach,
 )
 from neocloud.services.compute.resources.filesystem import attachment_value as filesystem_attachment
-from neocloud.services.compute.resources.instance import INSTANCE, Instance, InstanceSpec, InstanceState
+from neocloud.services.compute.resources.instance import INSTANCE, InstanceState
 from neocloud.services.compute.resources.room import (
     check_room,
     held_by_others,
@@ -48,14 +45,9 @@ __all__ = [
     "RESERVED_LABEL_PREFIX",
     "ROOT_FILESYSTEM_LABEL",
     "Demand",
-    "Filesystem",
     "FilesystemReason",
-    "FilesystemSpec",
     "FilesystemState",
-    "FilesystemStatus",
     "FilesystemType",
-    "Instance",
-    "InstanceSpec",
     "InstanceState",
     "Platform",
     "Preset",

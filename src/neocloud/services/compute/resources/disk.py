@@ -7,27 +7,18 @@ read-only attachment is a value of its own. So two instances never write one dis
 from collections.abc import Mapping
 from enum import StrEnum
 
-from neocloud.core import contract
+from neocloud.messages.nebius.compute.v1 import DiskSpec
 from neocloud.services.iam.resources import CLOUDS_PROJECT_ID
 
 DISK = "nebius.compute.v1.Disk"
 DISK_ID_PREFIX = "computedisk"
-Disk = contract.message(DISK)
-DiskSpec = contract.message("nebius.compute.v1.DiskSpec")
-DiskStatus = contract.message("nebius.compute.v1.DiskStatus")
-DiskType = contract.enum("nebius.compute.v1.DiskSpec.DiskType")
+DiskType = DiskSpec.DiskType
 
 SNAPSHOT = "nebius.compute.v1.DiskSnapshot"
 SNAPSHOT_ID_PREFIX = "computedisksnapshot"
-Snapshot = contract.message(SNAPSHOT)
-SnapshotSpec = contract.message("nebius.compute.v1.DiskSnapshotSpec")
-SnapshotStatus = contract.message("nebius.compute.v1.DiskSnapshotStatus")
 
 IMAGE = "nebius.compute.v1.Image"
 IMAGE_ID_PREFIX = "computeimage"
-Image = contract.message(IMAGE)
-ImageSpec = contract.message("nebius.compute.v1.ImageSpec")
-ImageStatus = contract.message("nebius.compute.v1.ImageStatus")
 
 PUBLIC_IMAGES_PARENT = CLOUDS_PROJECT_ID
 """Where the images that came with the cloud lie; no project that anybody could own."""

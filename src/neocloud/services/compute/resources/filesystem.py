@@ -4,17 +4,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from neocloud.core import contract
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Reference
+from neocloud.messages.nebius.compute.v1 import FilesystemSpec
 
 FILESYSTEM = "nebius.compute.v1.Filesystem"
 FILESYSTEM_ID_PREFIX = "computefilesystem"
-Filesystem = contract.message(FILESYSTEM)
-FilesystemSpec = contract.message("nebius.compute.v1.FilesystemSpec")
-FilesystemStatus = contract.message("nebius.compute.v1.FilesystemStatus")
-FilesystemType = contract.enum("nebius.compute.v1.FilesystemSpec.FilesystemType")
+FilesystemType = FilesystemSpec.FilesystemType
 
 _READERS, _WRITERS = "read-only/", "read-write/"
 

@@ -4,20 +4,16 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from neocloud.core import contract
+from neocloud.messages.nebius.compute.v1 import AttachedDiskSpec, AttachedFilesystemSpec, InstanceStatus
 
 INSTANCE = "nebius.compute.v1.Instance"
 INSTANCE_ID_PREFIX = "computeinstance"
-Instance = contract.message(INSTANCE)
-InstanceSpec = contract.message("nebius.compute.v1.InstanceSpec")
-InstanceStatus = contract.message("nebius.compute.v1.InstanceStatus")
-InstanceStateEnum = contract.enum("nebius.compute.v1.InstanceStatus.InstanceState")
-AttachMode = contract.enum("nebius.compute.v1.AttachedDiskSpec.AttachMode")
-FilesystemAttachMode = contract.enum("nebius.compute.v1.AttachedFilesystemSpec.AttachMode")
+InstanceStateEnum = InstanceStatus.InstanceState
+AttachMode = AttachedDiskSpec.AttachMode
+FilesystemAttachMode = AttachedFilesystemSpec.AttachMode
 
 GPU_CLUSTER = "nebius.compute.v1.GpuCluster"
 GPU_CLUSTER_ID_PREFIX = "computegpucluster"
-GpuClusterStatus = contract.message("nebius.compute.v1.GpuClusterStatus")
 
 MAINTENANCE_EVENT = "nebius.compute.v1.MaintenanceEvent"
 MAINTENANCE_EVENT_ID_PREFIX = "computemaintenance"

@@ -6,16 +6,9 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.compute.resources.disk import (
-    DISK,
-    IMAGE,
-    SNAPSHOT,
-    DiskSpec,
-    DiskType,
-    ImageSpec,
-    SnapshotSpec,
-    attachment_namespace,
-)
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
+from neocloud.messages.nebius.compute.v1 import DiskSpec, ImageSpec
+from neocloud.services.compute.resources.disk import DISK, IMAGE, SNAPSHOT, DiskType, attachment_namespace
 from neocloud.services.compute.resources.sizes import size_bytes
 from neocloud.services.compute.rules.disk_spec import disk_spec_violations, source
 

@@ -6,6 +6,8 @@ from typing import Any
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.messages.nebius.compute.v1 import ImageSpec, ImageStatus
 from neocloud.services.compute.resources.disk import (
     IMAGE,
     PUBLIC_IMAGES_PARENT,
@@ -13,9 +15,6 @@ from neocloud.services.compute.resources.disk import (
     STEP_GIB,
     STEPPED_TYPES,
     DiskType,
-    ImageSpec,
-    ImageStatus,
-    SnapshotStatus,
     is_public_image,
 )
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, size_bytes

@@ -6,7 +6,8 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules
 from neocloud.core.readers import ResourceReader
-from neocloud.services.compute.resources.instance import INSTANCE, InstanceSpec
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
+from neocloud.services.compute.resources.instance import INSTANCE
 
 
 class GpuClusterRules(Rules):

@@ -6,12 +6,9 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.compute.resources.disk import (
-    SNAPSHOT,
-    DiskStatus,
-    SnapshotStatus,
-    is_public_image,
-)
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.services.compute.resources.disk import SNAPSHOT, is_public_image
 from neocloud.services.compute.rules.references import find, missing
 from neocloud.services.compute.rules.snapshot import check_not_copied, source_disk_violations
 

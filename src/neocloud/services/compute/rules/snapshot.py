@@ -6,7 +6,8 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.compute.resources.disk import DISK, DiskState, DiskStatus
+from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.services.compute.resources.disk import DISK, DiskState
 from neocloud.services.compute.rules.disk import unfinished_copies
 from neocloud.services.compute.rules.references import find, missing
 

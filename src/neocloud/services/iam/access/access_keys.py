@@ -10,7 +10,8 @@ from datetime import datetime
 from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.services.iam.resources import ACCESS_KEY, SERVICE_ACCOUNT, AccessKeySpec, State, tenant_of
+from neocloud.messages.nebius.iam.v2 import AccessKeySpec
+from neocloud.services.iam.resources import ACCESS_KEY, SERVICE_ACCOUNT, State, tenant_of
 from neocloud.services.iam.rules.access_key_id import key_id_of
 from neocloud.services.iam.rules.keys import is_expired
 

@@ -10,6 +10,8 @@ from datetime import datetime
 from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec, FederatedCredentialsSpec
+from neocloud.messages.neocloud.iam.v1 import SessionStatus
 from neocloud.services.iam.access.authorize import refused
 from neocloud.services.iam.access.tokens import AccessClaims
 from neocloud.services.iam.access.users import is_usable, name_of
@@ -19,9 +21,6 @@ from neocloud.services.iam.resources import (
     SERVICE_ACCOUNT,
     SESSION,
     TENANT_USER_ACCOUNT,
-    AuthPublicKeySpec,
-    FederatedCredentialsSpec,
-    SessionStatus,
     State,
     tenant_of,
 )

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.neocloud.iam.v1 import Session, SessionSpec, SessionStatus
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.access.users import is_usable, printable
-from neocloud.services.iam.resources import Session, SessionStatus
 
 IDLE_LIFETIME = timedelta(days=14)
 """A session ends when it was not refreshed for so long,"""
@@ -29,7 +29,7 @@ knows the id of a session could end it."""
 MAX_SESSIONS = 50
 """Of one user; the oldest goes."""
 _REFRESH = "refresh-tokens"
-SignInMethod = contract.enum("neocloud.iam.v1.SessionSpec.Method")
+SignInMethod = SessionSpec.Method
 
 
 @dataclass

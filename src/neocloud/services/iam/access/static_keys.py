@@ -15,13 +15,13 @@ from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.messages.nebius.iam.v1 import StaticKeySpec
 from neocloud.services.iam.access.recent import Recent
 from neocloud.services.iam.resources import (
     SERVICE_ACCOUNT,
     STATIC_KEY,
     STATIC_KEY_ID_PREFIX,
     State,
-    StaticKeySpec,
     tenant_of,
 )
 
@@ -30,7 +30,7 @@ LOOK_AGAIN_SECONDS = 1.0
 _HASH = "token-hash"
 _SECRET_BYTES = 32
 
-ClientService = contract.enum("nebius.iam.v1.StaticKeySpec.ClientService")
+ClientService = StaticKeySpec.ClientService
 SCOPES: Mapping[int, tuple[str, ...]] = {
     ClientService.Value("OBSERVABILITY"): ("monitoring.*", "logging.*"),
     ClientService.Value("CONTAINER_REGISTRY"): ("registry.*",),

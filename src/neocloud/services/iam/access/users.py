@@ -9,12 +9,12 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import TenantUserAccountStatus, UserAccountStatus, UserAttributes
 from neocloud.services.iam import resources as iam
-from neocloud.services.iam.resources import TenantUserAccountStatus, UserAttributes
 
 _ATTRIBUTES = "attributes"
-AccountState = contract.enum("nebius.iam.v1.TenantUserAccountStatus.State")
-UserState = contract.enum("nebius.iam.v1.UserAccountStatus.State")
+AccountState = TenantUserAccountStatus.State
+UserState = UserAccountStatus.State
 
 
 def attributes_of(tx: Transaction, account_id: str) -> Any:

@@ -10,30 +10,36 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import GetAccessKeySecretOnceRequest, GetAccessKeySecretOnceResponse
+from neocloud.messages.nebius.iam.v2 import (
+    AccessKey,
+    GetAccessKeyRequest,
+    GetAccessKeySecretRequest,
+    GetAccessKeySecretResponse,
+    ListAccessKeysByAccountRequest,
+    ListAccessKeysResponse,
+)
+from neocloud.messages.nebius.iam.v2 import SecretDeliveryMode as DeliveryMode
 from neocloud.services.iam.access.access_keys import ensure_secret, show_secret_once
 from neocloud.services.iam.access.authorize import refused
 from neocloud.services.iam.api.keys import account_of, by_id, list_keys_of, switches
 from neocloud.services.iam.resources import ACCESS_KEY
 from neocloud.services.iam.rules.access_key_id import key_id_of
-from neocloud.services.iam.rules.keys import DeliveryMode, show_expiry
+from neocloud.services.iam.rules.keys import show_expiry
 
 V1, V2 = "nebius.iam.v1.AccessKeyService", "nebius.iam.v2.AccessKeyService"
 GET_SECRET = "iam.accessKeys.getSecret"
 INLINE = DeliveryMode.Value("INLINE")
 
-ListAccessKeysResponse = contract.message("nebius.iam.v2.ListAccessKeysResponse")
-GetAccessKeySecretResponse = contract.message("nebius.iam.v2.GetAccessKeySecretResponse")
-GetAccessKeySecretOnceResponse = contract.message("nebius.iam.v1.GetAccessKeySecretOnceResponse")
 
-
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetAccessKeyRequest) -> AccessKey:
     key = await call.dependencies.store.read(lambda tx: _as_seen(tx, call, request.id))
     if key.spec.secret_delivery_mode == INLINE and await _may_see_secret(call, request.id):
         key.status.secret = await call.dependencies.store.write(lambda tx: _secret_of(tx, request.id))
     return key
 
 
-async def get_secret(call: Call, request: Any) -> Any:
+async def get_secret(call: Call, request: GetAccessKeySecretRequest) -> GetAccessKeySecretResponse:
     def find(tx: Transaction) -> tuple[Any, str]:
         key = wire.resource_message(_key(tx, request.id))
         if key.spec.secret_delivery_mode == INLINE:
@@ -47,14 +53,16 @@ async def get_secret(call: Call, request: Any) -> Any:
     return GetAccessKeySecretResponse(aws_access_key_id=key.status.aws_access_key_id, secret=secret)
 
 
-async def get_secret_once(call: Call, request: Any) -> Any:
+async def get_secret_once(
+    call: Call, request: GetAccessKeySecretOnceRequest
+) -> GetAccessKeySecretOnceResponse:
     def show(tx: Transaction) -> str:
         return show_secret_once(tx, _key(tx, request.id).id)
 
     return GetAccessKeySecretOnceResponse(secret=await call.dependencies.store.write(show))
 
 
-async def list_by_account(call: Call, request: Any) -> Any:
+async def list_by_account(call: Call, request: ListAccessKeysByAccountRequest) -> ListAccessKeysResponse:
     return await list_keys_of(call, request, ACCESS_KEY, ListAccessKeysResponse)
 
 

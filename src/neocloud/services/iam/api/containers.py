@@ -12,16 +12,27 @@ from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.iam.v1 import State as ContainerState
+from neocloud.messages.nebius.iam.v2 import (
+    GetTenantByNameRequest,
+    GetTenantRequest,
+    ListProjectsResponse,
+    ListTenantsRequest,
+    ListTenantsResponse,
+    Project,
+    ProjectStatus,
+    Tenant,
+    TenantStatus,
+    UpdateTenantRequest,
+)
 from neocloud.services.iam.api.keys import by_id
-from neocloud.services.iam.resources import Project, Tenant, is_tenant
+from neocloud.services.iam.resources import is_tenant
 
 PROJECTS_V1, PROJECTS = "nebius.iam.v1.ProjectService", "nebius.iam.v2.ProjectService"
 TENANTS = "nebius.iam.v2.TenantService"
-ListTenantsResponse = contract.message("nebius.iam.v2.ListTenantsResponse")
-ListProjectsResponse = contract.message("nebius.iam.v2.ListProjectsResponse")
-ProjectState = contract.enum("nebius.iam.v2.ProjectStatus.ProjectState")
-TenantState = contract.enum("nebius.iam.v2.TenantStatus.TenantState")
-ContainerState = contract.enum("nebius.iam.v1.State")
+ProjectState = ProjectStatus.ProjectState
+TenantState = TenantStatus.TenantState
 RESET_MASK_HEADER = "x-resetmask"
 RESERVED_LABELS = "neocloud.dev/"
 
@@ -41,11 +52,11 @@ def tenant_message(row: Resource) -> Any:
     return tenant
 
 
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetTenantRequest) -> Tenant:
     return await call.dependencies.store.read(lambda tx: tenant_message(_tenant(tx, request.id)))
 
 
-async def get_by_name(call: Call, request: Any) -> Any:
+async def get_by_name(call: Call, request: GetTenantByNameRequest) -> Tenant:
     """Among the tenants of the caller: there is one."""
     tenant = await _own(call)
     if request.parent_id or tenant is None or tenant.metadata.name != request.name:
@@ -53,14 +64,14 @@ async def get_by_name(call: Call, request: Any) -> Any:
     return tenant
 
 
-async def list_tenants(call: Call, request: Any) -> Any:
+async def list_tenants(call: Call, request: ListTenantsRequest) -> ListTenantsResponse:
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
     tenant = await _own(call)
     return ListTenantsResponse(items=[tenant] if tenant else [])
 
 
-async def update(call: Call, request: Any) -> Any:
+async def update(call: Call, request: UpdateTenantRequest) -> Operation:
     """Labels may change. The name may not: the cloud finds its tenant by it when it starts."""
     mask = contract.parse_mask(call.headers.get(RESET_MASK_HEADER, ""))
 

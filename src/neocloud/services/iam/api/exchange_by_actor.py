@@ -11,13 +11,14 @@ from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import FederatedCredentialsSpec
 from neocloud.services.iam.access.external_tokens import ExternalTokenError, read_claimed, verify
 from neocloud.services.iam.access.issuers import issuers_of
 from neocloud.services.iam.access.issuing import AccessToken, issue
 from neocloud.services.iam.access.proof import find_subject, may_impersonate
 from neocloud.services.iam.access.sign_in_log import write_event
 from neocloud.services.iam.access.tokens import AccessClaims, Actor, find_signing_key, read_access_token
-from neocloud.services.iam.resources import FEDERATED_CREDENTIALS, SERVICE_ACCOUNT, FederatedCredentialsSpec
+from neocloud.services.iam.resources import FEDERATED_CREDENTIALS, SERVICE_ACCOUNT
 
 SUBJECT_IDENTIFIER_TYPE = "urn:nebius:params:oauth:token-type:subject_identifier"
 ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"

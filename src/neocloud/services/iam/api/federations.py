@@ -7,15 +7,22 @@ from neocloud.core import contract
 from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.neocloud.iam.v1 import (
+    ActivateOidcFederationRequest,
+    DeactivateOidcFederationRequest,
+    OidcFederationStatus,
+    SetClientSecretRequest,
+    SetClientSecretResponse,
+)
 from neocloud.services.iam.api.oidc_sign_in import CLIENT_SECRET
-from neocloud.services.iam.resources import OIDC_FEDERATION, OidcFederationStatus, State
+from neocloud.services.iam.resources import OIDC_FEDERATION, State
 from neocloud.services.iam.rules.federations import FederationState
 
 SERVICE = "neocloud.iam.v1.OidcFederationService"
-SetClientSecretResponse = contract.message("neocloud.iam.v1.SetClientSecretResponse")
 
 
-async def set_client_secret(call: Call, request: Any) -> Any:
+async def set_client_secret(call: Call, request: SetClientSecretRequest) -> SetClientSecretResponse:
     def change(tx: Transaction) -> None:
         tx.put_secret(_federation(tx, request.id).id, CLIENT_SECRET, request.client_secret.encode())
 
@@ -23,11 +30,11 @@ async def set_client_secret(call: Call, request: Any) -> Any:
     return SetClientSecretResponse()
 
 
-async def activate(call: Call, request: Any) -> Any:
+async def activate(call: Call, request: ActivateOidcFederationRequest) -> Operation:
     return await _switch(call, request, State.ACTIVE, "Activate")
 
 
-async def deactivate(call: Call, request: Any) -> Any:
+async def deactivate(call: Call, request: DeactivateOidcFederationRequest) -> Operation:
     return await _switch(call, request, State.INACTIVE, "Deactivate")
 
 

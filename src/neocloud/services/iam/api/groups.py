@@ -6,6 +6,20 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import (
+    GetGroupMembershipRequest,
+    GroupMemberKind,
+    GroupMembershipWithAttributes,
+    ListGroupMembershipsRequest,
+    ListGroupMembershipsResponse,
+    ListGroupMembershipsWithAttributesResponse,
+    ListMemberOfRequest,
+    ListMemberOfResponse,
+)
+from neocloud.messages.nebius.iam.v1 import GroupMembershipWithAttributes as WithAttributes
+from neocloud.messages.nebius.iam.v1 import (
+    ListGroupMembershipsWithAttributesResponse as ListWithAttributesResponse,
+)
 from neocloud.services.iam.access.users import attributes_of
 from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, page
@@ -13,14 +27,10 @@ from neocloud.services.iam.members import view_group, view_membership
 from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
 
 SERVICE = "nebius.iam.v1.GroupMembershipService"
-ListGroupMembershipsResponse = contract.message("nebius.iam.v1.ListGroupMembershipsResponse")
-ListWithAttributesResponse = contract.message("nebius.iam.v1.ListGroupMembershipsWithAttributesResponse")
-ListMemberOfResponse = contract.message("nebius.iam.v1.ListMemberOfResponse")
-WithAttributes = contract.message("nebius.iam.v1.GroupMembershipWithAttributes")
-MemberKind = contract.enum("nebius.iam.v1.GroupMemberKind.Kind")
+MemberKind = GroupMemberKind.Kind
 
 
-async def list_members(call: Call, request: Any) -> Any:
+async def list_members(call: Call, request: ListGroupMembershipsRequest) -> ListGroupMembershipsResponse:
     def find(tx: Transaction) -> Any:
         rows, token = _members(tx, request)
         return ListGroupMembershipsResponse(
@@ -30,7 +40,9 @@ async def list_members(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(find)
 
 
-async def list_members_with_attributes(call: Call, request: Any) -> Any:
+async def list_members_with_attributes(
+    call: Call, request: ListGroupMembershipsRequest
+) -> ListGroupMembershipsWithAttributesResponse:
     def find(tx: Transaction) -> Any:
         rows, token = _members(tx, request)
         return ListWithAttributesResponse(
@@ -40,7 +52,9 @@ async def list_members_with_attributes(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(find)
 
 
-async def get_with_attributes(call: Call, request: Any) -> Any:
+async def get_with_attributes(
+    call: Call, request: GetGroupMembershipRequest
+) -> GroupMembershipWithAttributes:
     def find(tx: Transaction) -> Any:
         row = tx.get(request.id)
         if row is None or row.kind != GROUP_MEMBERSHIP:
@@ -50,7 +64,7 @@ async def get_with_attributes(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(find)
 
 
-async def list_member_of(call: Call, request: Any) -> Any:
+async def list_member_of(call: Call, request: ListMemberOfRequest) -> ListMemberOfResponse:
     _refuse_filter(request)
 
     def find(tx: Transaction) -> Any:

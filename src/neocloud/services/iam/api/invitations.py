@@ -16,28 +16,32 @@ from neocloud.core import contract
 from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.iam.v1 import (
+    CreateInvitationRequest,
+    Invitation,
+    InvitationStatus,
+    TenantUserAccountStatus,
+    UserAttributes,
+)
+from neocloud.messages.neocloud.iam.v1 import (
+    AcceptInvitationRequest,
+    IssueInvitationCodeRequest,
+    IssueInvitationCodeResponse,
+    SignInResponse,
+)
 from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.passwords import checker_of, put_password_hash
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.api.users import refuse_weak
-from neocloud.services.iam.resources import (
-    INVITATION,
-    INVITATION_ID_PREFIX,
-    Invitation,
-    InvitationStatus,
-    State,
-    TenantUserAccountStatus,
-    UserAttributes,
-    is_tenant,
-)
+from neocloud.services.iam.resources import INVITATION, INVITATION_ID_PREFIX, State, is_tenant
 from neocloud.services.iam.rules.invitations import InvitationState, invitation_violations, lifetime
 
 _CODE = "code"
-IssueInvitationCodeResponse = contract.message("neocloud.iam.v1.IssueInvitationCodeResponse")
 METHOD = "nebius.iam.v1.InvitationService/Create"
 
 
-async def create(call: Call, request: Any) -> Any:
+async def create(call: Call, request: CreateInvitationRequest) -> Operation:
     violations = list(invitation_violations(request))
     if violations:
         raise contract.bad_request(violations)
@@ -53,7 +57,7 @@ async def create(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(make)
 
 
-async def issue_code(call: Call, request: Any) -> Any:
+async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> IssueInvitationCodeResponse:
     now = call.dependencies.clock.now()
     code = f"{request.id}.{secrets.token_urlsafe(32)}"
 
@@ -72,7 +76,7 @@ async def issue_code(call: Call, request: Any) -> Any:
     return IssueInvitationCodeResponse(code=code, expires_in=int(left.total_seconds()))
 
 
-async def accept(call: Call, request: Any) -> Any:
+async def accept(call: Call, request: AcceptInvitationRequest) -> SignInResponse:
     """Whoever has the code becomes the person: they choose the password."""
     store, now = call.dependencies.store, call.dependencies.clock.now()
     found = await store.read(lambda tx: _of_code(tx, request.code, now))

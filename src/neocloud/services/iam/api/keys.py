@@ -10,15 +10,17 @@ from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Handler, Method
 from neocloud.core.store.protocol import Transaction
+from neocloud.messages.nebius.iam.v1 import ListAuthPublicKeyByAccountRequest, ListAuthPublicKeyResponse
 from neocloud.services.iam.api.pages import page
 from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
 from neocloud.services.iam.rules.keys import set_state, show_expiry
 
-ListAuthPublicKeyResponse = contract.message("nebius.iam.v1.ListAuthPublicKeyResponse")
 SERVICE = "nebius.iam.v1.AuthPublicKeyService"
 
 
-async def list_by_account(call: Call, request: Any) -> Any:
+async def list_by_account(
+    call: Call, request: ListAuthPublicKeyByAccountRequest
+) -> ListAuthPublicKeyResponse:
     return await list_keys_of(call, request, AUTH_PUBLIC_KEY, ListAuthPublicKeyResponse)
 
 

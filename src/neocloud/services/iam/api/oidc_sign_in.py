@@ -17,6 +17,14 @@ from urllib.parse import quote, urlencode, urlsplit
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import UserAttributes
+from neocloud.messages.neocloud.iam.v1 import (
+    FinishOidcRequest,
+    OidcFederationSpec,
+    SignInResponse,
+    StartOidcRequest,
+    StartOidcResponse,
+)
 from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.external_tokens import ExternalTokenError, read_claimed, verify
 from neocloud.services.iam.access.issuers import Endpoints, Issuers, issuers_of, unusable
@@ -24,20 +32,13 @@ from neocloud.services.iam.access.sealed_tokens import seal, unseal
 from neocloud.services.iam.access.sign_in_log import write_event
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.first_rows import add_membership
-from neocloud.services.iam.resources import (
-    GROUP,
-    OIDC_FEDERATION,
-    OidcFederationSpec,
-    State,
-    UserAttributes,
-)
+from neocloud.services.iam.resources import GROUP, OIDC_FEDERATION, State
 
 CLIENT_SECRET = "client-secret"
 SCOPE = "openid email profile"
 LOGIN_SECONDS = 600
 _KEY = "oidc-login-key"
 _CLAIMS = ("sub", "name", "given_name", "family_name", "preferred_username", "email", "email_verified")
-StartOidcResponse = contract.message("neocloud.iam.v1.StartOidcResponse")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Login:
     verifier: str
 
 
-async def start(call: Call, request: Any) -> Any:
+async def start(call: Call, request: StartOidcRequest) -> StartOidcResponse:
     if not is_loopback_address(request.redirect_uri):
         raise contract.bad_field("redirect_uri", "must be http://127.0.0.1:PORT/... or http://[::1]:PORT/...")
     federation = await _federation(call, request.federation_id)
@@ -75,7 +76,7 @@ async def start(call: Call, request: Any) -> Any:
     )
 
 
-async def finish(call: Call, request: Any) -> Any:
+async def finish(call: Call, request: FinishOidcRequest) -> SignInResponse:
     login = await _open(call, request)
     federation = await _federation(call, login.federation_id)
     try:

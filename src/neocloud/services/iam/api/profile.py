@@ -5,13 +5,12 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import GetProfileRequest, GetProfileResponse, TenantUserAccountStatus
 from neocloud.services.iam.access.users import attributes_of
-from neocloud.services.iam.resources import TENANT_USER_ACCOUNT, TenantUserAccountStatus
-
-GetProfileResponse = contract.message("nebius.iam.v1.GetProfileResponse")
+from neocloud.services.iam.resources import TENANT_USER_ACCOUNT
 
 
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetProfileRequest) -> GetProfileResponse:
     subject_id = call.subject.id if call.subject else ""
     return await call.dependencies.store.read(lambda tx: _profile(tx, subject_id))
 

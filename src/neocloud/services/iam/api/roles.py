@@ -4,12 +4,12 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.messages.neocloud.iam.v1 import GetRoleRequest, ListRolesRequest, ListRolesResponse, Role
+from neocloud.messages.neocloud.iam.v1 import Role as RoleMessage
 from neocloud.services.iam.api.pages import page
 from neocloud.services.iam.rules.role_table import ROLES
 
 SERVICE = "neocloud.iam.v1.RoleService"
-RoleMessage = contract.message("neocloud.iam.v1.Role")
-ListRolesResponse = contract.message("neocloud.iam.v1.ListRolesResponse")
 
 
 def role_message(name: str) -> Any:
@@ -19,13 +19,13 @@ def role_message(name: str) -> Any:
     return role
 
 
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetRoleRequest) -> Role:
     if request.id not in ROLES:
         raise contract.not_found("role", request.id)
     return role_message(request.id)
 
 
-async def list_roles(call: Call, request: Any) -> Any:
+async def list_roles(call: Call, request: ListRolesRequest) -> ListRolesResponse:
     found, token = page(
         list(ROLES), request.page_size, request.page_token, scope="roles", key=lambda name: name
     )

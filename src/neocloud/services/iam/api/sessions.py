@@ -1,10 +1,15 @@
 """Which sessions there are, and ending them: one, all of somebody, all of one's own."""
 
-from typing import Any
-
 from neocloud.core import contract, wire
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v1 import RevokeSessionRequest, RevokeSessionResponse
+from neocloud.messages.neocloud.iam.v1 import (
+    ListSessionsRequest,
+    ListSessionsResponse,
+    RevokeOneSessionRequest,
+    RevokeOneSessionResponse,
+)
 from neocloud.services.iam.access import sessions
 from neocloud.services.iam.access.proof import REVOKED_BEFORE
 from neocloud.services.iam.access.require import require
@@ -13,12 +18,9 @@ from neocloud.services.iam.api.pages import page
 from neocloud.services.iam.resources import SERVICE_ACCOUNT, SESSION, TENANT_USER_ACCOUNT
 
 REVOKE, LIST = "iam.sessions.revoke", "iam.sessions.list"
-ListSessionsResponse = contract.message("neocloud.iam.v1.ListSessionsResponse")
-RevokeOneSessionResponse = contract.message("neocloud.iam.v1.RevokeOneSessionResponse")
-RevokeSessionResponse = contract.message("nebius.iam.v1.RevokeSessionResponse")
 
 
-async def list_sessions(call: Call, request: Any) -> Any:
+async def list_sessions(call: Call, request: ListSessionsRequest) -> ListSessionsResponse:
     own_id = call.subject.id if call.subject else ""
     account_id = request.parent_id or own_id
     if account_id != own_id:
@@ -29,7 +31,7 @@ async def list_sessions(call: Call, request: Any) -> Any:
     return ListSessionsResponse(items=[wire.resource_message(row) for row in found], next_page_token=token)
 
 
-async def revoke_one(call: Call, request: Any) -> Any:
+async def revoke_one(call: Call, request: RevokeOneSessionRequest) -> RevokeOneSessionResponse:
     row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
     if row is None or row.parent_id != (call.subject.id if call.subject else ""):
         await require(call, REVOKE, request.id)
@@ -44,7 +46,7 @@ async def revoke_one(call: Call, request: Any) -> Any:
     return RevokeOneSessionResponse()
 
 
-async def revoke(call: Call, request: Any) -> Any:
+async def revoke(call: Call, request: RevokeSessionRequest) -> RevokeSessionResponse:
     """The published call: everything of one account."""
     own_id = call.subject.id if call.subject else ""
     which = request.WhichOneof("revoke")

@@ -13,6 +13,13 @@ from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.neocloud.iam.v1 import (
+    RefreshRequest,
+    SignOutRequest,
+    SignOutResponse,
+    WithPasswordRequest,
+)
+from neocloud.messages.neocloud.iam.v1 import SignInResponse as SignInResponseMessage
 from neocloud.services.iam.access import sessions
 from neocloud.services.iam.access.attempts import count_attempt, forgive, locked_until, take_back
 from neocloud.services.iam.access.devices import device_of, device_token
@@ -36,10 +43,9 @@ from neocloud.services.iam.rules.attempts import (
 
 SERVICE = "neocloud.iam.v1.SignInService"
 SignInResponse = contract.message(f"{SERVICE.rpartition('.')[0]}.SignInResponse")
-SignOutResponse = contract.message("neocloud.iam.v1.SignOutResponse")
 
 
-async def with_password(call: Call, request: Any) -> Any:
+async def with_password(call: Call, request: WithPasswordRequest) -> SignInResponseMessage:
     now, store = call.dependencies.clock.now(), call.dependencies.store
     checker = checker_of(call.dependencies)
     account, hashed = await store.read(lambda tx: _account(tx, request))
@@ -92,7 +98,7 @@ def _code_is_right(tx: Transaction, account: Resource, request: Any, now: dateti
     )
 
 
-async def refresh(call: Call, request: Any) -> Any:
+async def refresh(call: Call, request: RefreshRequest) -> SignInResponseMessage:
     now, store = call.dependencies.clock.now(), call.dependencies.store
 
     def rotate(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
@@ -110,7 +116,7 @@ async def refresh(call: Call, request: Any) -> Any:
     return await answer(call, await store.write(rotate))
 
 
-async def sign_out(call: Call, request: Any) -> Any:
+async def sign_out(call: Call, request: SignOutRequest) -> SignOutResponse:
     """Also fine when the session is gone already."""
 
     def close(tx: Transaction) -> None:

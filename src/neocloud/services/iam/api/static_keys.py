@@ -9,18 +9,25 @@ from neocloud.core.custom_verbs import done
 from neocloud.core.kind import Violation
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.iam.v1 import (
+    FindStaticKeyRequest,
+    FindStaticKeyResponse,
+    IssueStaticKeyRequest,
+    IssueStaticKeyResponse,
+    RevokeStaticKeyRequest,
+    StaticKeyStatus,
+)
 from neocloud.services.iam.access.static_keys import find_static_key, key_id_in, new_token
-from neocloud.services.iam.resources import STATIC_KEY, STATIC_KEY_ID_PREFIX, State, StaticKeyStatus
+from neocloud.services.iam.resources import STATIC_KEY, STATIC_KEY_ID_PREFIX, State
 from neocloud.services.iam.rules.keys import account_problem, expiry_violations, view_static_key
 from neocloud.services.iam.rules.privilege import holds_at_least, refusal
 
 SERVICE = "nebius.iam.v1.StaticKeyService"
 RESERVED_LABELS = "neocloud.dev/"
-IssueStaticKeyResponse = contract.message("nebius.iam.v1.IssueStaticKeyResponse")
-FindStaticKeyResponse = contract.message("nebius.iam.v1.FindStaticKeyResponse")
 
 
-async def issue(call: Call, request: Any) -> Any:
+async def issue(call: Call, request: IssueStaticKeyRequest) -> IssueStaticKeyResponse:
     """The only answer that ever holds the token."""
 
     def make(tx: Transaction) -> Any:
@@ -43,7 +50,7 @@ async def issue(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(make)
 
 
-async def find(call: Call, request: Any) -> Any:
+async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyResponse:
     def look(tx: Transaction) -> Any:
         key = wire.resource_message(_proven(tx, request.token))
         view_static_key(key, tx, call.dependencies.clock.now())
@@ -52,7 +59,7 @@ async def find(call: Call, request: Any) -> Any:
     return await call.dependencies.store.read(look)
 
 
-async def revoke(call: Call, request: Any) -> Any:
+async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Operation:
     """The key stays, for the record, and opens nothing any more."""
 
     def change(tx: Transaction) -> Any:

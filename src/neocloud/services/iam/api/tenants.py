@@ -1,22 +1,24 @@
 """Tenants, as far as the published API has them: get one, list those the caller belongs to."""
 
-from typing import Any
-
 from neocloud.core import contract, wire
 from neocloud.core.service import Call
+from neocloud.messages.nebius.iam.v1 import (
+    Container,
+    GetTenantRequest,
+    ListTenantsRequest,
+    ListTenantsResponse,
+)
 from neocloud.services.iam.resources import is_tenant
 
-ListTenantsResponse = contract.message("nebius.iam.v1.ListTenantsResponse")
 
-
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetTenantRequest) -> Container:
     row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
     if row is None or not is_tenant(row):
         raise contract.not_found("tenant", request.id)
     return wire.resource_message(row)
 
 
-async def list_tenants(call: Call, request: Any) -> Any:
+async def list_tenants(call: Call, request: ListTenantsRequest) -> ListTenantsResponse:
     """A service account belongs to exactly one tenant, so there is never a second page."""
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")

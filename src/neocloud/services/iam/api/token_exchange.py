@@ -15,15 +15,14 @@ import jwt
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Mark, Transaction
+from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec, CreateTokenResponse, ExchangeTokenRequest
 from neocloud.services.iam.access.external_tokens import time_claim
 from neocloud.services.iam.access.issuing import AccessToken, issue
 from neocloud.services.iam.access.proof import find_subject
 from neocloud.services.iam.access.tokens import UNCHECKED_TIMES, AccessClaims
 from neocloud.services.iam.api import exchange_by_actor
-from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, AuthPublicKeySpec
+from neocloud.services.iam.resources import AUTH_PUBLIC_KEY
 from neocloud.services.iam.rules.public_key import read_public_key
-
-CreateTokenResponse = contract.message("nebius.iam.v1.CreateTokenResponse")
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 JWT_TYPE = "urn:ietf:params:oauth:token-type:jwt"
@@ -48,7 +47,7 @@ class Claims:
     account_id: str
 
 
-async def exchange(call: Call, request: Any) -> Any:
+async def exchange(call: Call, request: ExchangeTokenRequest) -> CreateTokenResponse:
     _check_form(request)
     if request.subject_token_type == exchange_by_actor.SUBJECT_IDENTIFIER_TYPE:
         token = await exchange_by_actor.exchange(call, request)

@@ -11,6 +11,35 @@ from neocloud.core.custom_verbs import done
 from neocloud.core.kind import Violation
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Page, Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.iam.v1 import (
+    BlockTenantUserAccountRequest,
+    GetTenantUserAccountWithAttributesRequest,
+    ListTenantUserAccountsWithAttributesRequest,
+    ListTenantUserAccountsWithAttributesResponse,
+    TenantUserAccountStatus,
+    TenantUserAccountWithAttributes,
+    UnblockTenantUserAccountRequest,
+    UserAttributes,
+)
+from neocloud.messages.nebius.iam.v1 import ListTenantUserAccountsWithAttributesResponse as ListWithAttributes
+from neocloud.messages.nebius.iam.v1 import TenantUserAccountWithAttributes as WithAttributes
+from neocloud.messages.neocloud.iam.v1 import (
+    ChangePasswordRequest,
+    ChangePasswordResponse,
+    ConfirmTotpRequest,
+    ConfirmTotpResponse,
+    CreateUserRequest,
+    CreateUserResponse,
+    DeleteUserRequest,
+    DeleteUserResponse,
+    RemoveTotpRequest,
+    RemoveTotpResponse,
+    SetPasswordRequest,
+    SetPasswordResponse,
+    StartTotpRequest,
+    StartTotpResponse,
+)
 from neocloud.services.iam.access import second_factor, sessions, users
 from neocloud.services.iam.access.attempts import forgive, forgive_address
 from neocloud.services.iam.access.passwords import (
@@ -22,30 +51,15 @@ from neocloud.services.iam.access.passwords import (
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from neocloud.services.iam.api.sessions import proof_of
 from neocloud.services.iam.api.sign_in import count_or_refuse
-from neocloud.services.iam.resources import (
-    TENANT_USER_ACCOUNT,
-    State,
-    TenantUserAccountStatus,
-    UserAttributes,
-    is_tenant,
-)
+from neocloud.services.iam.resources import TENANT_USER_ACCOUNT, State, is_tenant
 from neocloud.services.iam.rules.attempts import of_account
 from neocloud.services.iam.rules.users import password_violations
 
 _PACKAGE = "neocloud.iam.v1"
-CreateUserResponse = contract.message(f"{_PACKAGE}.CreateUserResponse")
-DeleteUserResponse = contract.message(f"{_PACKAGE}.DeleteUserResponse")
-SetPasswordResponse = contract.message(f"{_PACKAGE}.SetPasswordResponse")
-ChangePasswordResponse = contract.message(f"{_PACKAGE}.ChangePasswordResponse")
-StartTotpResponse = contract.message(f"{_PACKAGE}.StartTotpResponse")
-ConfirmTotpResponse = contract.message(f"{_PACKAGE}.ConfirmTotpResponse")
-RemoveTotpResponse = contract.message(f"{_PACKAGE}.RemoveTotpResponse")
-WithAttributes = contract.message("nebius.iam.v1.TenantUserAccountWithAttributes")
-ListWithAttributes = contract.message("nebius.iam.v1.ListTenantUserAccountsWithAttributesResponse")
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 
 
-async def create(call: Call, request: Any) -> Any:
+async def create(call: Call, request: CreateUserRequest) -> CreateUserResponse:
     password = request.password or generate_password()
     refuse_weak(password, request.email)
     hashed = await checker_of(call.dependencies).hash(password)
@@ -65,7 +79,7 @@ async def create(call: Call, request: Any) -> Any:
     return CreateUserResponse(tenant_user_account_id=row.id, generated_password=shown)
 
 
-async def delete(call: Call, request: Any) -> Any:
+async def delete(call: Call, request: DeleteUserRequest) -> DeleteUserResponse:
     def take_away(tx: Transaction) -> None:
         row = account(tx, request.id)
         if row.state == State.INACTIVE:
@@ -78,7 +92,7 @@ async def delete(call: Call, request: Any) -> Any:
     return DeleteUserResponse()
 
 
-async def set_password(call: Call, request: Any) -> Any:
+async def set_password(call: Call, request: SetPasswordRequest) -> SetPasswordResponse:
     email = await call.dependencies.store.read(lambda tx: _local_address(tx, request.id))
     password = request.password or generate_password()
     refuse_weak(password, email)
@@ -94,7 +108,7 @@ async def set_password(call: Call, request: Any) -> Any:
     return SetPasswordResponse(generated_password="" if request.password else password)
 
 
-async def change_password(call: Call, request: Any) -> Any:
+async def change_password(call: Call, request: ChangePasswordRequest) -> ChangePasswordResponse:
     account_id, email = await _prove_again(call, request.current_password, "current_password")
     refuse_weak(request.new_password, email, "new_password")
     hashed = await checker_of(call.dependencies).hash(request.new_password)
@@ -108,7 +122,7 @@ async def change_password(call: Call, request: Any) -> Any:
     return ChangePasswordResponse()
 
 
-async def start_totp(call: Call, request: Any) -> Any:
+async def start_totp(call: Call, request: StartTotpRequest) -> StartTotpResponse:
     account_id, email = await _prove_again(call, request.current_password, "current_password")
     secret = random_base32()
 
@@ -124,7 +138,7 @@ async def start_totp(call: Call, request: Any) -> Any:
     return StartTotpResponse(secret=secret, uri=uri)
 
 
-async def confirm_totp(call: Call, request: Any) -> Any:
+async def confirm_totp(call: Call, request: ConfirmTotpRequest) -> ConfirmTotpResponse:
     account_id = _own_id(call)
     now = call.dependencies.clock.now()
     await call.dependencies.store.read(lambda tx: _local_address(tx, account_id))
@@ -141,24 +155,28 @@ async def confirm_totp(call: Call, request: Any) -> Any:
     return ConfirmTotpResponse()
 
 
-async def remove_totp(call: Call, request: Any) -> Any:
+async def remove_totp(call: Call, request: RemoveTotpRequest) -> RemoveTotpResponse:
     await call.dependencies.store.write(lambda tx: second_factor.remove(tx, account(tx, request.id).id))
     return RemoveTotpResponse()
 
 
-async def block(call: Call, request: Any) -> Any:
+async def block(call: Call, request: BlockTenantUserAccountRequest) -> Operation:
     return await _set_state(call, request, State.BLOCKED, "Block")
 
 
-async def unblock(call: Call, request: Any) -> Any:
+async def unblock(call: Call, request: UnblockTenantUserAccountRequest) -> Operation:
     return await _set_state(call, request, State.ACTIVE, "Unblock")
 
 
-async def get_with_attributes(call: Call, request: Any) -> Any:
+async def get_with_attributes(
+    call: Call, request: GetTenantUserAccountWithAttributesRequest
+) -> TenantUserAccountWithAttributes:
     return await call.dependencies.store.read(lambda tx: _with_attributes(tx, account(tx, request.id)))
 
 
-async def list_with_attributes(call: Call, request: Any) -> Any:
+async def list_with_attributes(
+    call: Call, request: ListTenantUserAccountsWithAttributesRequest
+) -> ListTenantUserAccountsWithAttributesResponse:
     if request.page_size < 0:
         raise contract.bad_field("page_size", "must not be negative")
     if request.filter:

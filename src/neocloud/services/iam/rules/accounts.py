@@ -6,20 +6,14 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.iam.resources import (
-    PROJECT_ID_PREFIX,
-    ContainerStatus,
-    State,
-    is_project,
-    is_tenant,
-)
+from neocloud.messages.nebius.iam.v1 import AuthPublicKeyStatus, ContainerStatus, SuspensionState
+from neocloud.messages.nebius.iam.v1 import State as ContainerState
+from neocloud.services.iam.resources import PROJECT_ID_PREFIX, State, is_project, is_tenant
 from neocloud.services.iam.rules.keys import account_problem, expiry_violations
 from neocloud.services.iam.rules.privilege import refuse_mightier
 from neocloud.services.iam.rules.public_key import PublicKey, PublicKeyError, read_public_key
 
-ContainerState = contract.enum("nebius.iam.v1.State")
-SuspensionState = contract.enum("nebius.iam.v1.SuspensionState")
-KeyState = contract.enum("nebius.iam.v1.AuthPublicKeyStatus.State")
+KeyState = AuthPublicKeyStatus.State
 
 DEFAULT_REGION = "eu-north1"
 

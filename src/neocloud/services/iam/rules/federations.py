@@ -10,12 +10,13 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
+from neocloud.messages.neocloud.iam.v1 import OidcFederationStatus
 from neocloud.services.iam.resources import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
 from neocloud.services.iam.rules.grants import is_granted
 from neocloud.services.iam.rules.privilege import grants_of, refuse_mightier
 
 ADD_MEMBER = "iam.groupMemberships.create"
-FederationState = contract.enum("neocloud.iam.v1.OidcFederationStatus.State")
+FederationState = OidcFederationStatus.State
 
 
 class OidcFederationRules(Rules):

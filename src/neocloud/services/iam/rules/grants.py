@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from neocloud.core.store.protocol import Resource
-from neocloud.services.iam.resources import ACCESS_PERMIT, AccessPermitSpec, GroupMembershipSpec
+from neocloud.messages.nebius.iam.v1 import AccessPermitSpec, GroupMembershipSpec
+from neocloud.services.iam.resources import ACCESS_PERMIT
 from neocloud.services.iam.rules.roles import allows
 
 

@@ -9,10 +9,11 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Transaction
+from neocloud.messages.nebius.iam.v1 import InvitationStatus
 
 DEFAULT_LIFETIME = timedelta(days=7)
 MAX_LIFETIME = timedelta(days=30)
-InvitationState = contract.enum("nebius.iam.v1.InvitationStatus.State")
+InvitationState = InvitationStatus.State
 _ADDRESS = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f]{1,189}")
 
 

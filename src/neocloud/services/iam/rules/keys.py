@@ -8,11 +8,11 @@ from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.iam.v2 import SecretDeliveryMode as DeliveryMode
 from neocloud.services.iam.resources import SERVICE_ACCOUNT, State
 from neocloud.services.iam.rules.access_key_id import aws_access_key_id
 from neocloud.services.iam.rules.privilege import refuse_mightier
 
-DeliveryMode = contract.enum("nebius.iam.v2.SecretDeliveryMode")
 EXPIRED = "EXPIRED"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.messages.nebius.iam.v1 import GroupStatus
 from neocloud.services.iam.resources import (
     GROUP,
     GROUP_MEMBERSHIP,
@@ -20,7 +21,7 @@ from neocloud.services.iam.rules.grants import is_granted, member_id
 from neocloud.services.iam.rules.privilege import grants_of
 from neocloud.services.iam.rules.roles import ROLES
 
-GroupState = contract.enum("nebius.iam.v1.GroupStatus.State")
+GroupState = GroupStatus.State
 CREATE_PERMIT = "iam.accessPermits.create"
 
 

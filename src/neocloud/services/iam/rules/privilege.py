@@ -11,6 +11,8 @@ from typing import Protocol
 from neocloud.core import contract
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.iam.v1 import InvitationStatus
+from neocloud.messages.neocloud.iam.v1 import OidcFederationSpec
 from neocloud.services.iam import resources as iam
 from neocloud.services.iam.rules.grants import Grant, group_grants, is_looking
 from neocloud.services.iam.rules.roles import covers
@@ -40,7 +42,7 @@ def principals_of(rows: Rows, resource_id: str) -> frozenset[str]:
         return frozenset({row.id})
     found = {row.parent_id} if row.kind in _OF_THE_PARENT else set()
     if row.kind == iam.INVITATION:
-        found.add(iam.InvitationStatus.FromString(row.status).tenant_user_account_id)
+        found.add(InvitationStatus.FromString(row.status).tenant_user_account_id)
     owner = rows.get(row.owner_id) if row.owner_id else None
     if owner is not None and owner.kind in _PRINCIPALS:
         found.add(owner.id)
@@ -56,7 +58,7 @@ def grants_of(rows: Rows, principal_id: str) -> frozenset[Grant]:
         return frozenset(group_grants(rows.owned(row.id)))
     if row.kind == iam.OIDC_FEDERATION:
         users = [each.id for each in rows.owned(row.id) if each.kind == iam.TENANT_USER_ACCOUNT]
-        groups = iam.OidcFederationSpec.FromString(row.spec).group_ids
+        groups = OidcFederationSpec.FromString(row.spec).group_ids
         return frozenset(grant for each in (*users, *groups) for grant in grants_of(rows, each))
     groups = [each.parent_id for each in rows.owned(row.id) if each.kind == iam.GROUP_MEMBERSHIP]
     return frozenset(grant for group in groups for grant in group_grants(rows.owned(group)))

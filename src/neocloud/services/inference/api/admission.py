@@ -1,11 +1,10 @@
 """Whether a call is the gateway's, and what it is told of those who call it."""
 
-from typing import Any
-
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Transaction
 from neocloud.gateway_key import GatewayKey
+from neocloud.messages.neocloud.inference.v1 import AdmitRequest, AdmitResponse
 from neocloud.services.iam.resources import (
     CONTAINER,
     SERVICE_ACCOUNT,
@@ -23,8 +22,6 @@ PERMISSIONS = (
 )
 """What the gateway decides by."""
 
-AdmitResponse = contract.message("neocloud.inference.v1.AdmitResponse")
-
 
 def require_gateway(call: Call) -> None:
     """Raises ApiError unless the call carries the gateway's key, in the same words whatever it is."""
@@ -33,7 +30,7 @@ def require_gateway(call: Call) -> None:
         raise contract.permission_denied("", "", "Only this cloud's gateway may call this.")
 
 
-async def admit(call: Call, request: Any) -> Any:
+async def admit(call: Call, request: AdmitRequest) -> AdmitResponse:
     """Return the subject of a token or earlier proof, and its rights. Raises ApiError (unauthenticated)."""
     require_gateway(call)
     provided = call.dependencies.provided

@@ -4,11 +4,15 @@ Each method is open to whoever has the gateway's key, and to nobody else: see `a
 """
 
 from datetime import UTC
-from typing import Any
 
-from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
+from neocloud.messages.neocloud.inference.v1 import (
+    ListRoutesRequest,
+    ListRoutesResponse,
+    ReportTrafficRequest,
+    ReportTrafficResponse,
+)
 from neocloud.services.billing.resources import TokenPrices, TokenTerms
 from neocloud.services.inference.api.admission import admit, require_gateway
 from neocloud.services.inference.api.routes import TermsOf, read_routes
@@ -19,10 +23,8 @@ from neocloud.services.inference.traffic import TrafficBoard
 SERVICE = "neocloud.inference.v1.GatewayService"
 LONGEST_WAIT_SECONDS = 60
 
-ReportTrafficResponse = contract.message("neocloud.inference.v1.ReportTrafficResponse")
 
-
-async def list_routes(call: Call, request: Any) -> Any:
+async def list_routes(call: Call, request: ListRoutesRequest) -> ListRoutesResponse:
     require_gateway(call)
     changes = call.dependencies.provided.get(RouteChanges)
     store, clock = call.dependencies.store, call.dependencies.clock
@@ -45,7 +47,7 @@ def _terms_of(call: Call) -> TermsOf:
     return lambda name: prices(name, today) if prices else TokenTerms()
 
 
-async def report_traffic(call: Call, request: Any) -> Any:
+async def report_traffic(call: Call, request: ReportTrafficRequest) -> ReportTrafficResponse:
     require_gateway(call)
     board = call.dependencies.provided.get(TrafficBoard)
     waiting = board.report(request.items)

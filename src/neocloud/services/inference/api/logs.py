@@ -1,18 +1,15 @@
 """What a replica's engine wrote last."""
 
-from typing import Any
-
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
+from neocloud.messages.neocloud.inference.v1 import ReadDeploymentLogRequest, ReadDeploymentLogResponse
 from neocloud.services.inference.reconcile.placements import placements
 from neocloud.services.inference.resources import DEPLOYMENT, replica_name
-
-ReadDeploymentLogResponse = contract.message("neocloud.inference.v1.ReadDeploymentLogResponse")
 
 DEFAULT_LINES = 200
 
 
-async def read_log(call: Call, request: Any) -> Any:
+async def read_log(call: Call, request: ReadDeploymentLogRequest) -> ReadDeploymentLogResponse:
     row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
     if row is None or row.kind != DEPLOYMENT:
         raise contract.not_found("deployment", request.id)

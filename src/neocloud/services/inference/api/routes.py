@@ -4,8 +4,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from neocloud.core import contract, wire
+from neocloud.core import wire
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse, Replica, Route
 from neocloud.services.billing.resources import TokenTerms
 from neocloud.services.inference.resources import (
     BUDGET,
@@ -13,12 +14,8 @@ from neocloud.services.inference.resources import (
     ENGINE_KEY,
     MODEL,
     ModelState,
-    Replica,
     called_name,
 )
-
-ListRoutesResponse = contract.message("neocloud.inference.v1.ListRoutesResponse")
-Route = contract.message("neocloud.inference.v1.Route")
 
 TOKENS_PER_MINUTE = 200_000
 """Where neither the deployment nor the price list says another limit (AIS-08)."""

@@ -1,17 +1,14 @@
 """Wake a deployment that sleeps, as a request to it would."""
 
-from typing import Any
-
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
+from neocloud.messages.neocloud.inference.v1 import WakeDeploymentRequest, WakeDeploymentResponse
 from neocloud.services.inference.resources import DEPLOYMENT
 from neocloud.services.inference.traffic import TrafficBoard
 
-WakeDeploymentResponse = contract.message("neocloud.inference.v1.WakeDeploymentResponse")
 
-
-async def wake(call: Call, request: Any) -> Any:
+async def wake(call: Call, request: WakeDeploymentRequest) -> WakeDeploymentResponse:
     now = call.dependencies.clock.now()
 
     def work(tx: Transaction) -> None:

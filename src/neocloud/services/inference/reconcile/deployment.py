@@ -21,6 +21,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
+from neocloud.messages.neocloud.inference.v1 import Replica
 from neocloud.services.inference.reconcile.adapters import lay, load_into, tidy
 from neocloud.services.inference.reconcile.deployment_status import deployment_status
 from neocloud.services.inference.reconcile.engine_client import (
@@ -40,7 +41,6 @@ from neocloud.services.inference.resources import (
     DeploymentReason,
     ModelFolders,
     ModelState,
-    Replica,
     WeightsGone,
     embeds,
 )

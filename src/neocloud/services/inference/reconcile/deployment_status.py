@@ -4,10 +4,11 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import ReconcileResult
+from neocloud.messages.neocloud.inference.v1 import DeploymentStatus, Replica
 from neocloud.services.inference.reconcile.scope import Scope
-from neocloud.services.inference.resources import DeploymentState, DeploymentStatus, Replica
+from neocloud.services.inference.resources import DeploymentState
 
-StateEnum = contract.enum("neocloud.inference.v1.DeploymentStatus.State")
+StateEnum = DeploymentStatus.State
 
 
 def deployment_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:

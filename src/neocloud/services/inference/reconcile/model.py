@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.core import contract, wire
+from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
     POLL_SECONDS,
     Context,
@@ -21,6 +21,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
 from neocloud.services.inference.reconcile.log_tail import last_lines
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights
@@ -32,14 +33,13 @@ from neocloud.services.inference.resources import (
     ModelFolders,
     ModelReason,
     ModelState,
-    ModelStatus,
     WeightsGone,
     namespace,
     users_namespace,
     weights_folder,
 )
 
-StateEnum = contract.enum("neocloud.inference.v1.ModelStatus.State")
+StateEnum = ModelStatus.State
 
 BAD_FOLDER_RESYNC_SECONDS = 30.0
 

@@ -9,9 +9,10 @@ from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
+from neocloud.messages.neocloud.inference.v1 import PlaceSpec
 from neocloud.services.compute.resources import check_capacity, held_by_others, needs_room
 from neocloud.services.inference.reconcile.scope import Scope
-from neocloud.services.inference.resources import PLACE, PLACE_STOPPED, PlaceSpec
+from neocloud.services.inference.resources import PLACE, PLACE_STOPPED
 from neocloud.services.inference.rules.deployment import replica_demand
 
 NO_ROOM_SECONDS = 5.0

@@ -5,10 +5,11 @@ from typing import Any, Protocol
 
 from neocloud.core.untrusted_files import UnsafePath
 from neocloud.core.untrusted_trees import content_digest
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
 from neocloud.services.inference.reconcile.adapter import read_adapter
 from neocloud.services.inference.reconcile.safetensors import BadWeights
 from neocloud.services.inference.reconcile.weights import read_weights
-from neocloud.services.inference.resources import ADAPTER_WEIGHTS, Location, ModelStatus, weights_digest
+from neocloud.services.inference.resources import ADAPTER_WEIGHTS, Location, weights_digest
 
 
 class ModelReader(Protocol):

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context
-from neocloud.services.inference.resources import (
-    MODEL,
-    ModelState,
-    Replica,
-    called_name,
-    namespace,
-    replica_name,
-)
+from neocloud.messages.neocloud.inference.v1 import Replica
+from neocloud.services.inference.resources import MODEL, ModelState, called_name, namespace, replica_name
 from neocloud.services.inference.rules.memory import Plan
 
 if TYPE_CHECKING:

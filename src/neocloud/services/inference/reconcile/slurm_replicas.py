@@ -13,6 +13,8 @@ import httpx
 
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Store
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.inference.reconcile.placement import Seen
 from neocloud.services.inference.reconcile.pods import engine_view
 from neocloud.services.inference.reconcile.scope import Scope
@@ -25,16 +27,10 @@ from neocloud.services.inference.reconcile.slurm_job import (
     replica_job,
 )
 from neocloud.services.inference.render import engine_arguments, engine_variables
-from neocloud.services.inference.resources import (
-    DeploymentReason,
-    DeploymentSpec,
-    ModelFolders,
-    WeightsGone,
-)
+from neocloud.services.inference.resources import DeploymentReason, ModelFolders, WeightsGone
 from neocloud.services.slurm.resources import (
     SHOWN_PATH,
     BatchJobs,
-    ClusterSpec,
     ClusterUnreachable,
     JobRefused,
     NewJob,

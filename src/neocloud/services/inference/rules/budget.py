@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.messages.neocloud.inference.v1 import BudgetStatus
 
-BudgetState = contract.enum("neocloud.inference.v1.BudgetStatus.State")
+BudgetState = BudgetStatus.State
 
 
 class BudgetRules(Rules):

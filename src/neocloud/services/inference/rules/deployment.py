@@ -9,16 +9,13 @@ from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelSpec, ModelStatus, PlaceSpec
 from neocloud.services.compute.resources import Demand, check_room, preset, preset_violations
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,
     PLACE,
-    DeploymentSpec,
-    ModelSpec,
     ModelState,
-    ModelStatus,
-    PlaceSpec,
     embeds,
     flavours_namespace,
     users_namespace,

@@ -8,11 +8,11 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.messages.neocloud.inference.v1 import ModelSpec
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     FAST_SUFFIX,
     MODEL,
-    ModelSpec,
     ModelState,
     names_namespace,
     users_namespace,

@@ -13,14 +13,12 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
+from neocloud.messages.neocloud.slurm.v1 import CheckClusterRequest, CheckClusterResponse, CheckResult
 from neocloud.services.compute.resources import Preset, preset
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
 from neocloud.services.slurm.api.reports import BadReport, all_reduce_report, last_line, probe_report
 from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmNode
-
-CheckResult = contract.message("neocloud.slurm.v1.CheckResult")
-CheckClusterResponse = contract.message("neocloud.slurm.v1.CheckClusterResponse")
 
 PASS, FAIL, NOT_RUN = "pass", "fail", "not_run"
 
@@ -52,7 +50,7 @@ class Finding:
     message: str = ""
 
 
-async def check(call: Call, request: Any) -> Any:
+async def check(call: Call, request: CheckClusterRequest) -> CheckClusterResponse:
     cluster = await ready_cluster(call, request.id)
     presets = _presets_by_node(cluster.spec)
     if not presets:

@@ -12,6 +12,18 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
+from neocloud.messages.neocloud.slurm.v1 import (
+    CancelJobRequest,
+    CancelJobResponse,
+    GetJobRequest,
+    Job,
+    ListJobsRequest,
+    ListJobsResponse,
+    ReadJobLogRequest,
+    ReadJobLogResponse,
+    SubmitJobRequest,
+    SubmitJobResponse,
+)
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmError, SlurmJob
 from neocloud.services.slurm.sbatch import (
@@ -22,12 +34,6 @@ from neocloud.services.slurm.sbatch import (
     sbatch_command,
     sbatch_input,
 )
-
-Job = contract.message("neocloud.slurm.v1.Job")
-SubmitJobResponse = contract.message("neocloud.slurm.v1.SubmitJobResponse")
-ListJobsResponse = contract.message("neocloud.slurm.v1.ListJobsResponse")
-CancelJobResponse = contract.message("neocloud.slurm.v1.CancelJobResponse")
-ReadJobLogResponse = contract.message("neocloud.slurm.v1.ReadJobLogResponse")
 
 LOG_CHUNK_BYTES = 256 * 1024
 SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
@@ -46,7 +52,7 @@ tail -c "+$((offset + 1))" -- "$1" | head -c "$3"
 """
 
 
-async def submit(call: Call, request: Any) -> Any:
+async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:
     await ready_cluster(call, request.cluster_id)
     problem = environment_problem(request.environment)
     if problem:
@@ -77,19 +83,19 @@ def _submit_command(request: Any) -> list[str]:
     return sbatch_command(options, request.arguments)
 
 
-async def get(call: Call, request: Any) -> Any:
+async def get(call: Call, request: GetJobRequest) -> Job:
     async with open_slurm(call, request.cluster_id) as slurm:
         return _message(await _find(slurm, request.job_id))
 
 
-async def list_jobs(call: Call, request: Any) -> Any:
+async def list_jobs(call: Call, request: ListJobsRequest) -> ListJobsResponse:
     async with open_slurm(call, request.cluster_id) as slurm:
         jobs = {job.id: job for job in await slurm.finished_jobs()}
         jobs.update({job.id: job for job in await slurm.jobs()})
     return ListJobsResponse(items=[_message(jobs[job_id]) for job_id in sorted(jobs)])
 
 
-async def cancel(call: Call, request: Any) -> Any:
+async def cancel(call: Call, request: CancelJobRequest) -> CancelJobResponse:
     async with open_slurm(call, request.cluster_id) as slurm:
         job = await _find(slurm, request.job_id)
         if job.has_ended:
@@ -103,7 +109,7 @@ async def cancel(call: Call, request: Any) -> Any:
     return CancelJobResponse()
 
 
-async def read_log(call: Call, request: Any) -> Any:
+async def read_log(call: Call, request: ReadJobLogRequest) -> ReadJobLogResponse:
     async with open_slurm(call, request.cluster_id) as slurm:
         job = await _find(slurm, request.job_id)
     command = ["/bin/sh", "-c", _READ_LOG, "log", job.output_path, str(request.offset), str(LOG_CHUNK_BYTES)]

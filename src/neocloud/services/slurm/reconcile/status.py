@@ -4,11 +4,12 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
+from neocloud.messages.neocloud.slurm.v1 import ClusterStatus
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.resources import ClusterStatus, ConditionType, State
+from neocloud.services.slurm.resources import ConditionType, State
 
-StateEnum = contract.enum("neocloud.slurm.v1.ClusterStatus.State")
+StateEnum = ClusterStatus.State
 
 RECOVERY_SECONDS = 0.3
 

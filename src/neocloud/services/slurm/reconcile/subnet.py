@@ -11,6 +11,15 @@ from typing import Any
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.manifest.network_spec import mac_of
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
+from neocloud.messages.nebius.vpc.v1 import (
+    RuleProtocol,
+    RuleType,
+    SecurityGroupSpec,
+    SecurityRuleSpec,
+    SubnetSpec,
+    SubnetStatus,
+)
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, SSH_PORT, InterfaceView
 from neocloud.services.slurm.resources import Reason
@@ -18,13 +27,6 @@ from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,
     SECURITY_RULE,
-    RuleAccess,
-    RuleProtocol,
-    RuleType,
-    SecurityGroupSpec,
-    SecurityRuleSpec,
-    SubnetSpec,
-    SubnetStatus,
     address_of,
     assign,
     network_namespace,

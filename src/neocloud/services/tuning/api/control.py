@@ -7,16 +7,23 @@ from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.neocloud.tuning.v1 import (
+    CancelFineTuningJobRequest,
+    FineTuningJobStatus,
+    PauseFineTuningJobRequest,
+    ResumeFineTuningJobRequest,
+)
 from neocloud.services.compute.resources import check_room
 from neocloud.services.tuning.record import JobRecord, Wish, read_record, write_record
-from neocloud.services.tuning.resources import JOB, WORKING, FineTuningJobStatus, State, StateEnum
+from neocloud.services.tuning.resources import JOB, WORKING, State, StateEnum
 from neocloud.services.tuning.rules.job import shape_of
 
 SERVICE = "neocloud.tuning.v1.FineTuningJobService"
 _WORD = "fine-tuning job"
 
 
-async def cancel(call: Call, request: Any) -> Any:
+async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Operation:
     def work(tx: Transaction) -> Any:
         row = job_row(tx, request.id)
         if row.state == State.CANCELLED:
@@ -29,7 +36,7 @@ async def cancel(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(work)
 
 
-async def pause(call: Call, request: Any) -> Any:
+async def pause(call: Call, request: PauseFineTuningJobRequest) -> Operation:
     def work(tx: Transaction) -> Any:
         row = job_row(tx, request.id)
         if row.state == State.PAUSED:
@@ -42,7 +49,7 @@ async def pause(call: Call, request: Any) -> Any:
     return await call.dependencies.store.write(work)
 
 
-async def resume(call: Call, request: Any) -> Any:
+async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Operation:
     inventory = await call.dependencies.engine.capabilities()
 
     def work(tx: Transaction) -> Any:

@@ -6,19 +6,26 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call
+from neocloud.messages.neocloud.tuning.v1 import (
+    ListFineTuningCheckpointsRequest,
+    ListFineTuningCheckpointsResponse,
+    ListFineTuningEventsRequest,
+    ListFineTuningEventsResponse,
+    ReadFineTuningLogRequest,
+    ReadFineTuningLogResponse,
+)
+from neocloud.messages.neocloud.tuning.v1 import ListFineTuningCheckpointsResponse as ListCheckpointsResponse
+from neocloud.messages.neocloud.tuning.v1 import ListFineTuningEventsResponse as ListEventsResponse
+from neocloud.messages.neocloud.tuning.v1 import ReadFineTuningLogResponse as ReadLogResponse
 from neocloud.services.tuning.api.control import job_row
 from neocloud.services.tuning.resources import work_folder
 from neocloud.services.tuning.work_folder import Event, WorkFolder
-
-ListEventsResponse = contract.message("neocloud.tuning.v1.ListFineTuningEventsResponse")
-ListCheckpointsResponse = contract.message("neocloud.tuning.v1.ListFineTuningCheckpointsResponse")
-ReadLogResponse = contract.message("neocloud.tuning.v1.ReadFineTuningLogResponse")
 
 DEFAULT_PAGE = 100
 DEFAULT_LINES = 200
 
 
-async def list_events(call: Call, request: Any) -> Any:
+async def list_events(call: Call, request: ListFineTuningEventsRequest) -> ListFineTuningEventsResponse:
     folder = await _folder(call, request.id)
     after = _event_key(request.page_token)
     found = [event for event in await asyncio.to_thread(folder.events) if _key(event) > after]
@@ -38,7 +45,9 @@ async def list_events(call: Call, request: Any) -> Any:
     return answer
 
 
-async def list_checkpoints(call: Call, request: Any) -> Any:
+async def list_checkpoints(
+    call: Call, request: ListFineTuningCheckpointsRequest
+) -> ListFineTuningCheckpointsResponse:
     folder = await _folder(call, request.id)
     found = await asyncio.to_thread(folder.checkpoints)
     before = _number(request.page_token)
@@ -59,7 +68,7 @@ async def list_checkpoints(call: Call, request: Any) -> Any:
     return answer
 
 
-async def read_log(call: Call, request: Any) -> Any:
+async def read_log(call: Call, request: ReadFineTuningLogRequest) -> ReadFineTuningLogResponse:
     folder = await _folder(call, request.id)
     return ReadLogResponse(text=await asyncio.to_thread(folder.log_tail, request.lines or DEFAULT_LINES))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.services.tuning.resources import Hyperparameters
+from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 
 RATE, HIGHEST_RATE = 2e-4, 5e-3
 RATE_PARAMETERS = 1_000_000_000

@@ -8,11 +8,14 @@ from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.neocloud.inference.v1 import ModelSpec, ModelStatus
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 from neocloud.services.compute.resources import Demand, Preset, check_room, preset, preset_violations
-from neocloud.services.inference.resources import MODEL, ModelSpec, ModelState, ModelStatus
-from neocloud.services.slurm.resources import CLUSTER, ClusterSpec
+from neocloud.services.inference.resources import MODEL, ModelState
+from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.tuning.files import Files
-from neocloud.services.tuning.resources import JOB, FineTuningJobSpec, State, StateEnum
+from neocloud.services.tuning.resources import JOB, State, StateEnum
 from neocloud.services.tuning.rules.place import Nodes, choose_shape, fit_on, nodes_of
 
 LARGEST_SERVED_RANK = 64

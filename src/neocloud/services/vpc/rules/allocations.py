@@ -11,20 +11,15 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.services.vpc.resources import (
-    NETWORK,
-    POOL,
-    ROUTE,
-    ROUTE_TABLE,
-    SUBNET,
+from neocloud.messages.nebius.vpc.v1 import (
     AllocationStatus,
     IpVersion,
     IpVisibility,
     PoolSpec,
     RouteSpec,
     SubnetSpec,
-    assignment_namespace,
 )
+from neocloud.services.vpc.resources import NETWORK, POOL, ROUTE, ROUTE_TABLE, SUBNET, assignment_namespace
 from neocloud.services.vpc.rules.addresses import is_too_many, wanted
 from neocloud.services.vpc.rules.giving import Range, free_block, take
 from neocloud.services.vpc.rules.places import find, missing

@@ -9,6 +9,22 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.vpc.v1 import (
+    AddressBlockState,
+    IpVersion,
+    IpVisibility,
+    Pool,
+    PoolStatus,
+    Route,
+    RouteStatus,
+    RouteTable,
+    RouteTableStatus,
+    RuleProtocol,
+    SecurityGroup,
+    SecurityGroupStatus,
+    SecurityRule,
+)
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.rules.security import INTERNET, complete_rule, default_rule
 
@@ -18,10 +34,10 @@ def network_parts(network: Any, private_block: str, now: datetime) -> Iterator[R
     network_id = network.metadata.id
     if private_block:
         yield _private_pool(network, private_block, now)
-    table = vpc.RouteTable()
+    table = RouteTable()
     table.metadata.id = network.status.default_route_table_id
     table.spec.network_id = network_id
-    table.status.state = vpc.RouteTableStatus.State.Value("READY")
+    table.status.state = RouteTableStatus.State.Value("READY")
     table.status.default = True
     name = f"default-route-table-{network_id}"
     yield row_of(table, network.metadata.parent_id, name, now, owner_id=network_id)
@@ -48,12 +64,12 @@ def row_of(
 
 
 def _private_pool(network: Any, block: str, now: datetime) -> Resource:
-    pool = vpc.Pool()
+    pool = Pool()
     pool.metadata.id = network.spec.ipv4_private_pools.pools[0].id
-    pool.spec.version = vpc.IpVersion.Value("IPV4")
-    pool.spec.visibility = vpc.IpVisibility.Value("PRIVATE")
-    pool.spec.cidrs.add(cidr=block, state=vpc.AddressBlockState.Value("AVAILABLE"), max_mask_length=32)
-    pool.status.state = vpc.PoolStatus.State.Value("READY")
+    pool.spec.version = IpVersion.Value("IPV4")
+    pool.spec.visibility = IpVisibility.Value("PRIVATE")
+    pool.spec.cidrs.add(cidr=block, state=AddressBlockState.Value("AVAILABLE"), max_mask_length=32)
+    pool.status.state = PoolStatus.State.Value("READY")
     pool.status.cidrs.append(block)
     pool.status.scope_id = contract.new_id(vpc.SCOPE_ID_PREFIX)
     network_id = network.metadata.id
@@ -62,21 +78,21 @@ def _private_pool(network: Any, block: str, now: datetime) -> Resource:
 
 
 def _way_out(table_id: str, now: datetime) -> Resource:
-    route = vpc.Route()
+    route = Route()
     route.spec.destination.cidr = INTERNET
     route.spec.next_hop.default_egress_gateway = True
-    route.status.state = vpc.RouteStatus.State.Value("READY")
-    route.status.type = vpc.RouteStatus.Type.Value("STATIC")
+    route.status.state = RouteStatus.State.Value("READY")
+    route.status.type = RouteStatus.Type.Value("STATIC")
     route.status.next_hop.default_egress_gateway.SetInParent()
     return row_of(route, table_id, "default-egress", now, id_prefix=vpc.ROUTE_ID_PREFIX, owner_id=table_id)
 
 
 def _security(network: Any, now: datetime) -> Iterator[Resource]:
     network_id, project_id = network.metadata.id, network.metadata.parent_id
-    group = vpc.SecurityGroup()
+    group = SecurityGroup()
     group.metadata.id = contract.new_id(vpc.SECURITY_GROUP_ID_PREFIX)
     group.spec.network_id = network_id
-    group.status.state = vpc.SecurityGroupStatus.State.Value("READY")
+    group.status.state = SecurityGroupStatus.State.Value("READY")
     group.status.default = True
     name = f"default-security-group-{network_id}"
     yield row_of(group, project_id, name, now, owner_id=network_id)
@@ -99,8 +115,8 @@ def _first_rules(group_id: str) -> dict[str, Any]:
 
 
 def _rule(protocol: str) -> Any:
-    rule = vpc.SecurityRule()
-    rule.spec.access = vpc.RuleAccess.Value("ALLOW")
-    rule.spec.protocol = vpc.RuleProtocol.Value(protocol)
+    rule = SecurityRule()
+    rule.spec.access = RuleAccess.Value("ALLOW")
+    rule.spec.protocol = RuleProtocol.Value(protocol)
     default_rule(rule)
     return rule

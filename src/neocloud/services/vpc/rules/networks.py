@@ -9,6 +9,14 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.vpc.v1 import (
+    IpVisibility,
+    PoolSpec,
+    RouteTableSpec,
+    SecurityGroupSpec,
+    SubnetSpec,
+    SubnetStatus,
+)
 from neocloud.services.vpc.resources import (
     POOL,
     POOL_ID_PREFIX,
@@ -16,12 +24,6 @@ from neocloud.services.vpc.resources import (
     ROUTE_TABLE_ID_PREFIX,
     SECURITY_GROUP,
     SUBNET,
-    IpVisibility,
-    PoolSpec,
-    RouteTableSpec,
-    SecurityGroupSpec,
-    SubnetSpec,
-    SubnetStatus,
 )
 from neocloud.services.vpc.rules.addresses import first_free_block
 from neocloud.services.vpc.rules.first_rows import network_parts

@@ -7,10 +7,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.vpc.resources import (
-    NETWORK,
-    POOL,
-    SCOPE_ID_PREFIX,
+from neocloud.messages.nebius.vpc.v1 import (
     AddressBlockState,
     IpVersion,
     IpVisibility,
@@ -18,6 +15,7 @@ from neocloud.services.vpc.resources import (
     PoolSpec,
     PoolStatus,
 )
+from neocloud.services.vpc.resources import NETWORK, POOL, SCOPE_ID_PREFIX
 from neocloud.services.vpc.rules.addresses import Wanted, first_free_block, overlapping, wanted
 from neocloud.services.vpc.rules.places import Source, find, missing, sources_of
 from neocloud.services.vpc.rules.reservations import pool_blocks

@@ -3,12 +3,8 @@
 from ipaddress import IPv4Network
 
 from neocloud.core.readers import ResourceReader
-from neocloud.services.vpc.resources import (
-    SUBNET,
-    SubnetBlock,
-    SubnetSpec,
-    SubnetStatus,
-)
+from neocloud.messages.nebius.vpc.v1 import SubnetSpec, SubnetStatus
+from neocloud.services.vpc.resources import SUBNET, SubnetBlock
 from neocloud.services.vpc.rules.giving import Range
 from neocloud.services.vpc.rules.places import Source, network_of, public_sources, sources_of
 from neocloud.services.vpc.rules.reservations import PUBLIC_ADDRESSES, pool_blocks, subnet_addresses

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from neocloud.core.readers import ResourceReader
-from neocloud.services.vpc.resources import POOL, PoolSpec
+from neocloud.messages.nebius.vpc.v1 import PoolSpec
+from neocloud.services.vpc.resources import POOL
 
 SUBNET_BLOCKS = "vpc/subnet-blocks"
 """Of all networks: a machine has one routing table, so no two subnets on it may overlap."""

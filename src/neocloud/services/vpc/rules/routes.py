@@ -8,11 +8,7 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.services.vpc.resources import (
-    ALLOCATION,
-    NETWORK,
-    ROUTE,
-    SUBNET,
+from neocloud.messages.nebius.vpc.v1 import (
     AllocationStatus,
     NetworkStatus,
     RouteSpec,
@@ -20,8 +16,8 @@ from neocloud.services.vpc.resources import (
     RouteTableSpec,
     RouteTableStatus,
     SubnetSpec,
-    address_of,
 )
+from neocloud.services.vpc.resources import ALLOCATION, NETWORK, ROUTE, SUBNET, address_of
 from neocloud.services.vpc.rules.places import find, missing, network_violations
 
 

@@ -8,10 +8,8 @@ from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.services.vpc.resources import (
-    SECURITY_GROUP,
-    SECURITY_RULE,
-    RuleAccess,
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
+from neocloud.messages.nebius.vpc.v1 import (
     RuleDirection,
     RuleProtocol,
     RuleType,
@@ -20,6 +18,7 @@ from neocloud.services.vpc.resources import (
     SecurityRuleSpec,
     SecurityRuleStatus,
 )
+from neocloud.services.vpc.resources import SECURITY_GROUP, SECURITY_RULE
 from neocloud.services.vpc.rules.places import find, missing, network_violations
 
 INTERNET = "0.0.0.0/0"

@@ -8,15 +8,8 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.services.vpc.resources import (
-    NETWORK,
-    ROUTE_TABLE,
-    SMALLEST_SUBNET_PREFIX,
-    AddressBlockState,
-    NetworkStatus,
-    RouteTableSpec,
-    SubnetStatus,
-)
+from neocloud.messages.nebius.vpc.v1 import AddressBlockState, NetworkStatus, RouteTableSpec, SubnetStatus
+from neocloud.services.vpc.resources import NETWORK, ROUTE_TABLE, SMALLEST_SUBNET_PREFIX
 from neocloud.services.vpc.rules.addresses import (
     first_free_block,
     largest_free_prefix,

@@ -6,17 +6,9 @@ from typing import Any
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.vpc.v1 import AllocationSpec, AllocationStatus, SecurityGroupSpec, SubnetSpec
 from neocloud.services.compute.rules.references import find, missing
-from neocloud.services.vpc.resources import (
-    ALLOCATION,
-    SECURITY_GROUP,
-    SUBNET,
-    AllocationSpec,
-    AllocationStatus,
-    SecurityGroupSpec,
-    SubnetSpec,
-    assignment_namespace,
-)
+from neocloud.services.vpc.resources import ALLOCATION, SECURITY_GROUP, SUBNET, assignment_namespace
 
 INTERFACE = "spec.network_interfaces[0]"
 

@@ -6,12 +6,8 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.billing.resources import (
-    PRICING_POLICY,
-    PricingPolicy,
-    SchedulingState,
-    policy_namespace,
-)
+from neocloud.messages.nebius.billing.v1 import PricingPolicy
+from neocloud.services.billing.resources import PRICING_POLICY, SchedulingState, policy_namespace
 from neocloud.services.compute.rules.references import find, missing
 
 _FIELD = "spec.spot_pricing_policy"

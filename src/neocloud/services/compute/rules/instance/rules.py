@@ -7,15 +7,10 @@ from neocloud.core import contract
 from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
 from neocloud.services.compute.resources import GIB, Demand, check_room, filesystem, instance_demands, preset
 from neocloud.services.compute.resources.disk import attachment_namespace, attachment_value, readers, writer
-from neocloud.services.compute.resources.instance import (
-    INSTANCE,
-    InstanceSpec,
-    InstanceState,
-    existing_disks,
-    is_read_only,
-)
+from neocloud.services.compute.resources.instance import INSTANCE, InstanceState, existing_disks, is_read_only
 from neocloud.services.compute.rules.instance.change import change_violations, changes_what_runs
 from neocloud.services.compute.rules.instance.network import interface_violations
 from neocloud.services.compute.rules.instance.pricing import name_policy, pricing_violations
