@@ -36,7 +36,7 @@ SUPERSEDED = {
 def served_methods() -> set[str]:
     kinds = [kind for service in SERVICES for kind in service.kinds]
     standard = {f"{kind.rpc}/{verb}" for kind in kinds for verb in kind.verbs}
-    standard |= {path for kind in kinds for path in kind.elsewhere.values()}
+    standard |= {path for kind in kinds for path in kind.method_overrides.values()}
     custom = {method.path for service in SERVICES for method in service.methods}
     aliases = {alias.path for service in SERVICES for alias in service.aliases}
     apart = HAND_MADE | SUPERSEDED

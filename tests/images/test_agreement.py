@@ -36,7 +36,7 @@ def test_scripts_are_executable_and_well_formed(script):
 
 def test_the_entrypoint_knows_every_role_that_a_pod_asks_for():
     (known,) = re.findall(r"^([a-z |]+)\) \"start_", ENTRYPOINT, re.MULTILINE)
-    asked = {container["args"][0] for pod in pods(VIEW) for container in pod["spec"]["containers"]}
+    asked = {container.args[0] for pod in pods(VIEW) for container in pod.containers}
     assert asked == set(known.split(" | "))
     assert all(f"start_{role}()" in ENTRYPOINT for role in asked)
 
@@ -52,12 +52,9 @@ def test_keys_are_mounted_where_the_entrypoint_installs_them_from():
         assert body is not None
         assert set(re.findall(r"install_key (\S+)", body.group(1))) == secrets
         container = next(
-            container
-            for pod in pods(VIEW)
-            for container in pod["spec"]["containers"]
-            if container["name"] == role
+            container for pod in pods(VIEW) for container in pod.containers if container.name == role
         )
-        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        mounted = {mount.mount_path for mount in container.volume_mounts}
         assert {f"/etc/neocloud/secrets/{name}" for name in secrets} <= mounted
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import pytest
 
-from neocloud.server import grpc_front
+from neocloud.server import grpc_server
 
 INTERVAL_MS = 100
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -47,8 +47,8 @@ class _Http2:
 @pytest.fixture
 async def connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Http2]:
     """To a server with our settings that allows a ping every 100 ms."""
-    monkeypatch.setattr(grpc_front, "PING_INTERVAL_MS", INTERVAL_MS)
-    server = grpc.aio.server(options=grpc_front.options(_NoMethods()))  # type: ignore[arg-type]
+    monkeypatch.setattr(grpc_server, "PING_INTERVAL_MS", INTERVAL_MS)
+    server = grpc.aio.server(options=grpc_server.options(_NoMethods()))  # type: ignore[arg-type]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     connection = _Http2(*await asyncio.open_connection("127.0.0.1", port))
@@ -58,7 +58,7 @@ async def connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Http2]:
 
 
 async def test_pings_of_an_idle_client_pass(connection: _Http2) -> None:
-    for _ in range(3 * grpc_front.MAX_PING_STRIKES + 3):
+    for _ in range(3 * grpc_server.MAX_PING_STRIKES + 3):
         assert await connection.ping() == _PING
         await asyncio.sleep(2 * INTERVAL_MS / 1000)  # the client's own interval
 

@@ -43,11 +43,11 @@ async def account_of(store: Store, tenant_name: str) -> Subject:
 async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, tmp_path: Path) -> None:
     clock = SystemClock()
     operator, other = [await account_of(store, name) for name in ("first", "other")]
-    parts = app.parts(Settings(home=tmp_path), FakeEngine(), clock, {})
+    composition = app.compose(Settings(home=tmp_path), FakeEngine(), clock)
     authorizer = iam.StoreAuthorizer(store, clock)
     nobody = Subject("serviceaccount-e00x", "service_account", "no rights", operator.tenant_id)
     for subject, is_told in ((operator, True), (other, False), (nobody, False)):
-        told = await running._status(parts, operator.tenant_id, authorizer, subject)
+        told = await running._status(composition, operator.tenant_id, authorizer, subject)
         assert (told.keys() >= SECRET_KEYS) is is_told
         assert (str(tmp_path) in str(told)) is is_told
         assert told["version"] and "compute" in told["services"] and told["is_emulator"] is False
