@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -11,6 +11,8 @@ from neocloud.core import wire
 from neocloud.core.readers import ResourceReader
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource, Transaction
+
+M = TypeVar("M", bound=Message)
 
 FINALIZER = "reconcile"
 """The finalizer that the worker drops when the delete steps have succeeded and nothing is owned any more."""
@@ -24,60 +26,61 @@ class Violation:
     message: str
 
 
-class Rules:
-    """What is legal for one kind. Pure: sees messages and the ResourceReader. Override what is needed.
+class Rules(Generic[M]):
+    """What is legal for one kind, whose message is M: `class DiskRules(Rules[Disk])`.
 
+    Pure: rules see messages and the ResourceReader. Override what is needed.
     Annotations of the contract (required, immutable, ranges, patterns) are checked before and elsewhere.
     """
 
-    def defaults(self, resource: Message) -> None:
+    def defaults(self, resource: M) -> None:
         """Fill in NON_EMPTY_DEFAULT fields of a new or changed resource, in place. A kind without a
         reconciler sets its status here too; what it sets is stored."""
 
-    def owner_id(self, resource: Message) -> str:
+    def owner_id(self, resource: M) -> str:
         """The resource whose deletion takes a new one along, e.g. a key's service account; "" for none."""
         return ""
 
-    def quota_demand(self, resource: Message) -> Mapping[str, int]:
+    def quota_demand(self, resource: M) -> Mapping[str, int]:
         """What the resource takes of which quota while it exists: {"compute.disk.count": 1}. In the units of
         the quota (bytes, not GiB), and of spec and labels alone: a status that changes by itself is no
         demand. Names and limits: services/quotas/quotas.yaml."""
         return {}
 
-    def request_violations(self, request: Message) -> Iterable[Violation]:
+    def request_violations(self, request: Any) -> Iterable[Violation]:
         """What is wrong with a Create or Update request by itself, as it was sent: an Update may leave out
         what stays. Runs before the transaction. All parsing of what a tenant wrote (YAML, keys, long lists of
         ranges) belongs here: in `violations` it would keep every other tenant's writes waiting."""
         return ()
 
-    def violations(self, new: Message, old: Message | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: M, old: M | None, world: ResourceReader) -> Iterable[Violation]:
         """What is wrong with the merged resource; `old` is None on create. May raise ApiError for anything
         that is not a wrong field, e.g. not_enough_resources."""
         return ()
 
-    def complete(self, new: Message, old: Message | None, world: ResourceReader) -> None:
+    def complete(self, new: M, old: M | None, world: ResourceReader) -> None:
         """Last, once it is legal: set what follows from the reader, in place, e.g. a reserved address. What
         it sets is stored, save that the status of a reconciled kind changes only on create. Also run for
         children that reconcilers make; of those only the status is kept. May raise ApiError, e.g.
         not_enough_resources."""
 
-    def companions(self, resource: Message, world: ResourceReader) -> Iterable[Resource]:
+    def companions(self, resource: M, world: ResourceReader) -> Iterable[Resource]:
         """Rows that a Create makes together with the new resource, e.g. a network's route table. They are
         the rules' own, complete as they are."""
         return ()
 
-    def changes_what_runs(self, new: Message, old: Message) -> bool:
+    def changes_what_runs(self, new: M, old: M) -> bool:
         """Whether an update alters what the resource runs, or makes it run. Asked of resources that act as an
         account: such a change needs the right to act as it. Without an answer of its own, a kind says yes to
         every change of the spec."""
         return new.spec != old.spec  # type: ignore[attr-defined]
 
-    def dependents(self, resource: Message) -> Iterable[str]:
+    def dependents(self, resource: M) -> Iterable[str]:
         """Ids of those whose reconcilers must look when this one was made, changed (also its status or
         state) or removed. A kind without a reconciler passes it on to whom it wakes itself."""
         return ()
 
-    def check_delete(self, resource: Message, world: ResourceReader) -> None:
+    def check_delete(self, resource: M, world: ResourceReader) -> None:
         """Raise ApiError (bad state) when the resource must not be deleted now."""
 
 
@@ -105,7 +108,7 @@ class Kind:
     parent_kinds: tuple[str, ...]
     """Kinds that may be the parent, by message name."""
     verbs: frozenset[str] = frozenset({"Create", "Get", "GetByName", "List", "Update", "Delete"})
-    rules: Rules = field(default_factory=Rules)
+    rules: Rules[Any] = field(default_factory=Rules)
     initial_state: str = ""
     deleting_state: str = "DELETING"
     stopped_state: str = ""
