@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine, delete, select, update
 
 from neocloud.core.store import Store, StoreError, open_store
-from neocloud.core.store import sealing as sealing_module
-from neocloud.core.store.sealing import seal_old_rows
+from neocloud.core.store import upgrade as upgrade_module
 from neocloud.core.store.tables import history, resources, sealed
+from neocloud.core.store.upgrade import seal_old_rows
 from neocloud.core.store.vault import Vault
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.store_conformance.samples import resource
@@ -86,7 +86,7 @@ async def with_plain_rows(address: str, clock: FakeClock, rows: int = 1) -> list
 async def test_rows_of_an_earlier_release_are_sealed_at_the_start(
     address: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing_module, "ROWS_OF_A_STEP", 2)
+    monkeypatch.setattr(upgrade_module, "ROWS_OF_A_STEP", 2)
     made = await with_plain_rows(address, clock, rows=5)
     store = await open_store(address, KEY, clock)
     assert not any(MARKER.encode() in spec for spec in stored(engine_of(store)))
@@ -107,12 +107,12 @@ async def test_sealing_that_was_interrupted_goes_on_at_the_next_start(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each step in turn: the process dies there, the next start finishes it."""
-    monkeypatch.setattr(sealing_module, "ROWS_OF_A_STEP", 1)
+    monkeypatch.setattr(upgrade_module, "ROWS_OF_A_STEP", 1)
     for last_step in range(6):
         path = tmp_path / f"state-{last_step}.db"
         await with_plain_rows(str(path), clock, rows=3)
         with monkeypatch.context() as patch:
-            patch.setattr(sealing_module, "_step", dies_after(last_step, sealing_module._step))
+            patch.setattr(upgrade_module, "_step", dies_after(last_step, upgrade_module._step))
             with pytest.raises(KeyboardInterrupt):
                 await open_store(path, KEY, clock)
         await (await open_store(path, KEY, clock)).close()

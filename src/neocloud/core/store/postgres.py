@@ -15,11 +15,10 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from neocloud.core.clock import Clock
-from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
-from neocloud.core.store.sealing import seal_old_rows
 from neocloud.core.store.transaction import SqlTransaction
+from neocloud.core.store.upgrade import migrate, seal_old_rows
 from neocloud.core.store.vault import Vault
 
 Result = TypeVar("Result")
@@ -102,7 +101,7 @@ def _upgrade(database: PostgresDatabase) -> None:
     try:
         with database.engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
-            schema.upgrade(connection, f"The database {database.where}")
+            migrate(connection, f"The database {database.where}")
             connection.commit()
     except DBAPIError as error:
         raise database.explain(error) from error

@@ -1,4 +1,4 @@
-"""One database transaction in progress, and the few ways its parts talk to the database."""
+"""A database transaction in progress, and the ways in which it runs statements."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from neocloud.core.store.vault import Vault
 
 
 class Session:
-    """What all parts of a transaction share. Statements are built once, at import, and cached compiled."""
+    """The base of `SqlTransaction`. Statements are built once, at import, and cached compiled."""
 
     def __init__(
         self, connection: Connection, clock: Clock, vault: Vault, watch: Watcher | None = None
@@ -30,9 +30,9 @@ class Session:
         return self._connection.execute(statement, values).first()
 
     def _row(self, statement: Executable, values: Mapping[str, Any]) -> Sequence[Any] | None:
-        """The first row of a fixed statement, its columns in order.
+        """Return the first row of a fixed statement, its columns in order.
 
-        On SQLite past SQLAlchemy's execution, which takes five times as long as such a query itself.
+        On SQLite this bypasses SQLAlchemy's execution, which takes five times as long as such a query.
         """
         if self._dialect != "sqlite":
             return self._one(statement, values)
@@ -47,7 +47,7 @@ class Session:
         return self._connection.execute(statement, values or {}).fetchall()
 
     def _do(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        """Run a change and say how many rows it touched."""
+        """Run a change and return the number of rows it touched."""
         return self._connection.execute(statement, values).rowcount
 
     def _insert_new(self, statements: "InsertNew", values: Mapping[str, Any]) -> bool:
@@ -61,14 +61,14 @@ def _sqlite_text(statement: Any) -> str:
 
 
 def chosen(statement: Select, wanted: Mapping[str, str | None]) -> tuple[Select, dict[str, Any]]:
-    """Rows whose columns have these values; None asks for nothing."""
+    """Narrow the statement to rows whose columns have these values; None means any value."""
     values: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     return _narrowed(statement, tuple(values)), values
 
 
 @cache
 def _narrowed(statement: Select, names: tuple[str, ...]) -> Select:
-    """Kept, since building a statement takes longer than running it."""
+    """Return the statement with conditions; cached, since building one takes longer than running it."""
     columns = statement.selected_columns
     return statement.where(*(columns[name] == bindparam(name) for name in names))
 
@@ -77,10 +77,10 @@ InsertNew = Mapping[str, Insert]
 
 
 def insert_new(table: Table) -> InsertNew:
-    """An insert for each database that skips a row which would break a unique index, instead of failing."""
+    """Return an insert for each database that skips a row which would break a unique index."""
     statements = {
         "sqlite": sqlite.insert(table).inline().on_conflict_do_nothing(),
         "postgresql": postgresql.insert(table).inline().on_conflict_do_nothing(),
     }
-    # SQLAlchemy forgets an insert's row count otherwise, and it is how we know whether the row went in.
+    # SQLAlchemy forgets an insert's row count otherwise, and it tells whether the row was inserted.
     return {name: found.execution_options(preserve_rowcount=True) for name, found in statements.items()}

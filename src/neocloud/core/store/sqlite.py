@@ -2,7 +2,8 @@
 
 The file is in WAL mode with full synchronisation: a commit that was answered survives a power cut. Reads run
 inline, on a connection of their own, since they take some tens of microseconds; writes go through the one
-writer thread. A lock file keeps a second process out: two servers on one home would both own every lease.
+writer thread. A lock file keeps a second process out: two servers on one state folder would both own every
+lease.
 """
 
 import asyncio
@@ -22,11 +23,10 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock, Locked, take_lock
-from neocloud.core.store import schema
 from neocloud.core.store.group_commit import GroupCommit
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
-from neocloud.core.store.sealing import seal_old_rows
 from neocloud.core.store.transaction import SqlTransaction
+from neocloud.core.store.upgrade import check_revision, migrate, seal_old_rows
 from neocloud.core.store.vault import Vault
 
 Result = TypeVar("Result")
@@ -170,7 +170,7 @@ def _empty_database() -> bytes:
 
 
 def check_file(path: Path) -> None:
-    """Look at the file without changing it: is it ours, and not of a newer release?"""
+    """Raise StoreError if the file belongs to another program or a newer release; change nothing."""
     if not path.exists():
         return
     try:
@@ -183,7 +183,7 @@ def check_file(path: Path) -> None:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
         raise explain(error, path) from error
-    schema.check_revision(row[0] if row else None, str(path))
+    check_revision(row[0] if row else None, str(path))
 
 
 def explain(error: BaseException | None, path: Path | None) -> StoreError:
@@ -260,7 +260,7 @@ def _close_to_others(path: Path) -> None:
 def _upgrade(database: SqliteDatabase, where: str) -> None:
     try:
         with database.engine.begin() as connection:
-            schema.upgrade(connection, where)
+            migrate(connection, where)
     except DBAPIError as error:
         raise database.explain(error) from error
     except sqlite3.Error as error:  # while connecting
@@ -275,7 +275,7 @@ def _seal_old_rows(database: SqliteDatabase, vault: Vault) -> None:
 
 
 def _wipe(database: SqliteDatabase) -> None:
-    """Write the file anew without its free pages, and empty the write-ahead log."""
+    """Rewrite the file without its free pages, and empty the write-ahead log."""
     pooled = database.engine.raw_connection()
     try:
         raw: Any = pooled.dbapi_connection

@@ -1,14 +1,22 @@
-"""Seals what an earlier release wrote in plain: specs and statuses of kinds that can hold secrets.
+"""Bring a database to this release: migrate its schema, and seal secrets left in plain.
 
-Runs when a store is opened, before anybody uses it. It works in bounded steps, each one a transaction of its
-own, and may be interrupted at any of them: the next start goes on. A part of a kind whose rows were all
-looked through is noted and never looked at again. Where a row was in plain, the database is then written anew
-once, so that nothing of it stays in free pages.
+Migrations only go forward. A newer schema is never touched: an older program that writes into it could
+destroy data that it does not understand.
+
+Sealing covers the specs and statuses of kinds that can hold secrets. It runs when a store is opened, before
+its first use, in bounded steps of one transaction each, and resumes on the next start if it is interrupted.
+A part of a kind whose rows have all been checked is recorded and never checked again. If any row was in
+plain, the database is then rewritten once, so that no free page keeps it.
 """
 
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, Table, bindparam, delete, insert, select, union, update
 
 from neocloud.core.contract.secrets import secret_parts
@@ -16,18 +24,55 @@ from neocloud.core.store.protocol import StoreError
 from neocloud.core.store.tables import history, resources, sealed
 from neocloud.core.store.vault import FORMAT, Vault
 
+logger = logging.getLogger(__name__)
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
 ROWS_OF_A_STEP = 200
-"""Rows that are looked at in one transaction; most have some kilobytes."""
+"""Rows checked in one transaction; most have some kilobytes."""
 
 _TABLES: tuple[tuple[Table, str], ...] = ((resources, "id"), (history, "resource_id"))
 _UNWIPED = {"kind": "", "part": "free pages"}
-"""Noted while free pages may still hold what was in plain."""
+"""Recorded while free pages may still hold what was in plain."""
 _IS_UNWIPED = sealed.c.kind == _UNWIPED["kind"]
-_LOG = logging.getLogger(__name__)
+
+
+def check_revision(found: str | None, where: str) -> None:
+    """Raise StoreError if this release does not know the revision."""
+    if found is not None and found not in _known_revisions():
+        raise StoreError(
+            f"{where} was made by a newer Neocloud (schema {found}). "
+            "Upgrade Neocloud to use it; nothing was changed."
+        )
+
+
+def migrate(connection: Connection, where: str) -> None:
+    """Run the missing migrations inside the connection's transaction."""
+    found = MigrationContext.configure(connection).get_current_revision()
+    check_revision(found, where)
+    if found == _scripts().get_current_head():
+        return
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    return config
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _known_revisions() -> set[str]:
+    return {script.revision for script in _scripts().walk_revisions()}
 
 
 def seal_old_rows(engine: Engine, vault: Vault, wipe: Callable[[], None]) -> None:
-    """Seal all rows of kinds that have not been noted as sealed. `wipe` rewrites the database without its
+    """Seal all rows of kinds that are not yet recorded as sealed. `wipe` rewrites the database without its
     free pages; when it raises StoreError, such as on a full disk, the next start tries it again."""
     for kind, part in list(_missing(engine)):
         for table, id_column in _TABLES:
@@ -40,11 +85,11 @@ def seal_old_rows(engine: Engine, vault: Vault, wipe: Callable[[], None]) -> Non
         is_unwiped = _is_unwiped(connection)
     if not is_unwiped:
         return
-    _LOG.info("secrets of an earlier release are sealed; rewriting the database once without them")
+    logger.info("secrets of an earlier release are sealed; rewriting the database once without them")
     try:
         wipe()
     except StoreError as error:
-        _LOG.warning("free pages of the database may still hold secrets in plain: %s", error)
+        logger.warning("free pages of the database may still hold secrets in plain: %s", error)
         return
     with engine.begin() as connection:
         connection.execute(delete(sealed).where(_IS_UNWIPED))
@@ -65,7 +110,7 @@ def _missing(engine: Engine) -> Iterator[tuple[str, str]]:
 def _step(
     engine: Engine, vault: Vault, table: Table, id_column: str, kind: str, part: str, after: int
 ) -> int | None:
-    """Seal the next rows; the last one's number, None after the last."""
+    """Seal the next rows and return the number of the last one, None if there were no more."""
     value = table.c[part]
     rows_after = (
         select(table.c.seq, table.c[id_column], value)
