@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from neocloud import emulator, ending, home, running
+from neocloud.address_ranges import HostRegistry, with_own_ranges
 from neocloud.container_images import follow_images, load_images
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.logs import set_up_logging
@@ -27,6 +28,7 @@ from neocloud.core.store import Store, StoreError, watched_by
 from neocloud.core.usage import UsageSource
 from neocloud.engines.base import Engine, EngineError
 from neocloud.engines.podman import PodmanEngine
+from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_reader import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.gateway_process import GatewayProcess
@@ -94,6 +96,7 @@ def control_plane(
 
 @asynccontextmanager
 async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
+    settings = await asyncio.to_thread(with_own_ranges, settings, host_subnets())
     engine = PodmanEngine(settings.home, opened_ranges=settings.opened_ranges)
     try:
         await load_images(settings.home, engine)
@@ -125,6 +128,8 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     engine = None if settings.emulator else PodmanEngine(settings.home)
     kinds = [kind for service in SERVICES for kind in service.kinds]
     await ending.end_workloads(settings, engine, kinds, destroy=destroy)
+    if destroy and engine is not None:
+        await asyncio.to_thread(HostRegistry().remove, settings.home)
 
 
 def main() -> int:

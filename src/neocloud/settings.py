@@ -222,10 +222,13 @@ class Settings:
     """Folders that are opened for models beside `<home>/models`: every project may serve what is in them."""
     public_pool: str = _option(
         "",
-        "Range of public addresses of new projects. Default: 198.18.0.0/16.",
+        "Range of public addresses of new projects. Default: 198.18.0.0/16, or a free range if another cloud"
+        " on this host has that.",
         parse=ipv4_range,
         example="Write a range of IPv4 addresses: 198.18.0.0/16",
     )
+    private_range: str = ""
+    """Where the pools of new networks come from first. The home records it; operators do not choose it."""
     opened_ranges: tuple[IPv4Network, ...] = _option(
         (),
         "Private range that machines and containers may reach, such as 10.20.0.0/16; repeatable."

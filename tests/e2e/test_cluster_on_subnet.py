@@ -31,7 +31,7 @@ def filesystem(cloud: Cloud) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def subnet(cloud: Cloud) -> Iterator[str]:
-    """One in a network of its own: the range of default networks belongs to one cloud of a machine only."""
+    """A subnet in a network of its own, with a range that its user chose."""
 
     def create(noun: str, spec: Mapping[str, Any]) -> str:
         request = {"metadata": {"parent_id": cloud.project_id, "name": "team"}, "spec": spec}

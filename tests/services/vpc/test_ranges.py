@@ -5,6 +5,7 @@ from neocloud.messages.nebius.vpc.v1 import PoolStatus
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc.rules.reservations import OWN_RANGE
 from tests.services.vpc.world import PROJECT, PlainWorld, Refused, cidrs_of
 
 
@@ -235,3 +236,9 @@ def test_own_tables_and_groups_hold_a_network(world: PlainWorld) -> None:
             world.delete(network)
         world.delete(own)
     world.delete(network)
+
+
+def test_networks_take_the_range_of_their_cloud_first_and_then_the_others(world: PlainWorld) -> None:
+    world.reserve(OWN_RANGE, "10.136.0.0/13", OWN_RANGE)
+    found = [cidrs_of(world.subnet(world.network())) for _ in range(9)]
+    assert found == [*([f"10.{number}.0.0/17"] for number in range(136, 144)), ["10.128.0.0/17"]]

@@ -1,7 +1,19 @@
 """What a project starts with, as clients look for it (VPC-01, api-contract sections 4 and 6.5)."""
 
+from datetime import UTC, datetime
+from pathlib import Path
+
+from neocloud.messages.nebius.vpc.v1 import SubnetStatus
+
+from neocloud.core.clock import SystemClock
 from neocloud.core.defaults import backfill_defaults
+from neocloud.core.store import open_store
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.vpc import SERVICE
+from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc.defaults import create_project_defaults
+from neocloud.services.vpc.rules.reservations import OWN_RANGE
+from neocloud.settings import Settings
 from tests.services.vpc.conftest import Cloud
 
 
@@ -88,3 +100,23 @@ async def test_a_default_network_can_be_made_again(cloud: Cloud, network_id: str
     assert subnet["metadata"]["name"].startswith("default-subnet")
     taken = await cloud.call("NetworkService/CreateDefault", body)
     assert taken.code == "already_exists"
+
+
+async def test_a_project_gets_ranges_of_its_cloud_which_no_project_holds() -> None:
+    now = datetime(2026, 11, 1, tzinfo=UTC)
+    kind = "nebius.iam.v1.Container"
+    project = Resource(
+        id="project-e00a", kind=kind, parent_id="tenant-e00a", name="a", created_at=now, updated_at=now
+    )
+    settings = Settings(home=Path("/nowhere"), private_range="10.144.0.0/13", public_pool="198.19.16.0/20")
+
+    def ranges(tx: Transaction) -> list[object]:
+        create_project_defaults(tx, project, now, settings)
+        [subnet] = tx.list(vpc.SUBNET, parent_id=project.id)[0]
+        status = SubnetStatus.FromString(subnet.status)
+        return [*status.ipv4_private_cidrs, *status.ipv4_public_cidrs, *tx.reservations(OWN_RANGE).items()]
+
+    store = await open_store(":memory:", b"k" * 32, SystemClock())
+    found = await store.write(ranges)
+    assert found == ["10.144.0.0/17", "198.19.16.0/20", ("10.144.0.0/13", OWN_RANGE)]
+    await store.close()

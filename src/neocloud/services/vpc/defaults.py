@@ -24,6 +24,7 @@ from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.rules import NetworkRules, SubnetRules
 from neocloud.services.vpc.rules.first_rows import row_of
 from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME
+from neocloud.services.vpc.rules.reservations import OWN_RANGE
 
 NETWORK_NAME = "default-network"
 DEFAULT_PUBLIC_RANGE = "198.18.0.0/16"
@@ -36,6 +37,9 @@ def create_project_defaults(tx: Transaction, project: Resource, now: datetime, s
     if not project.parent_id or tx.find(vpc.NETWORK, project.id, NETWORK_NAME) is not None:
         return
     public_range = getattr(settings, "public_pool", "") or DEFAULT_PUBLIC_RANGE
+    private_range = getattr(settings, "private_range", "")
+    if private_range:
+        tx.reserve(OWN_RANGE, private_range, OWN_RANGE)
     if tx.find(vpc.POOL, project.id, PUBLIC_POOL_NAME) is None:
         tx.insert(_public_pool(project.id, public_range, now))
     make_network(tx, project.id, NETWORK_NAME, now)

@@ -28,13 +28,14 @@ from neocloud.services.vpc.resources import (
 from neocloud.services.vpc.rules.addresses import first_free_block
 from neocloud.services.vpc.rules.first_rows import network_parts
 from neocloud.services.vpc.rules.places import find, missing, sources_of
-from neocloud.services.vpc.rules.reservations import FIRST_POOL_BLOCKS, SUBNET_BLOCKS
+from neocloud.services.vpc.rules.reservations import FIRST_POOL_BLOCKS, OWN_RANGE, SUBNET_BLOCKS
 
 PUBLIC_POOL_NAME = "default-public-pool"
 """Each project has one: a window to the public range of this cloud."""
 _FIRST_POOLS = ((IPv4Network("10.128.0.0/9"), 16), (IPv4Network("10.64.0.0/10"), 20))
-"""Where the pool of a network that names none comes from, and how long its prefix is; the next when all of
-one are taken."""
+"""Where the pool of a network that names none comes from, and its prefix length; the second when all of the
+first are taken."""
+_OWN_PREFIX_LENGTH = 16
 _USERS = (
     (SUBNET, SubnetSpec, "subnet"),
     (ROUTE_TABLE, RouteTableSpec, "route table"),
@@ -122,7 +123,8 @@ def _loss_violations(new: Any, old: Any, world: ResourceReader) -> Iterator[Viol
 
 def _free_block(world: ResourceReader) -> IPv4Network:
     taken = [*world.reservations(FIRST_POOL_BLOCKS), *world.reservations(SUBNET_BLOCKS)]
-    for within, prefix_length in _FIRST_POOLS:
+    own = [(IPv4Network(cidr), _OWN_PREFIX_LENGTH) for cidr in world.reservations(OWN_RANGE)]
+    for within, prefix_length in (*own, *_FIRST_POOLS):
         found = first_free_block([within], prefix_length, taken)
         if found is not None:
             return found

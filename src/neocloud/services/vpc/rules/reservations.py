@@ -10,6 +10,9 @@ SUBNET_BLOCKS = "vpc/subnet-blocks"
 """Of all networks: a machine has one routing table, so no two subnets on it may overlap."""
 FIRST_POOL_BLOCKS = "vpc/first-pool-blocks"
 """Of the pools that networks get when they name none, held by the pool; kept free for them."""
+OWN_RANGE = "vpc/own-range"
+"""Where this cloud takes first pools from before it tries the ranges that other clouds on the host prefer.
+Held by no resource, so it stays."""
 PUBLIC_ADDRESSES = "vpc/public-addresses"
 """Of all projects: their public pools are windows to one range."""
 
