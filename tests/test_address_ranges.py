@@ -17,6 +17,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.numbers: dict[str, int] = {}
         self.registry = HostRegistry(folder / "homes.json", folder / "homes.lock")
 
     def start(self, name: str, *host_subnets: str, public_pool: str = "") -> tuple[str, str]:
@@ -24,7 +25,8 @@ class Host:
         home.mkdir(exist_ok=True)
         settings = Settings(home=home, public_pool=public_pool)
         found = with_own_ranges(settings, map(IPv4Network, host_subnets), self.registry)
-        assert replace(found, private_range="", public_pool=public_pool) == settings
+        assert replace(found, private_range="", public_pool=public_pool, cloud_number=0) == settings
+        self.numbers[name] = found.cloud_number
         return found.private_range, found.public_pool
 
     def remove(self, name: str) -> None:
@@ -53,6 +55,7 @@ def test_each_further_cloud_has_ranges_of_its_own(host: Host) -> None:
         networks = [IPv4Network(each) for each in ranges]
         assert not any(one.overlaps(two) for one in networks for two in networks if one is not two)
     assert started[1] == ("10.136.0.0/13", "198.19.0.0/20")
+    assert list(host.numbers.values()) == list(range(16))
 
 
 def test_a_cloud_starts_where_no_range_is_left(host: Host) -> None:

@@ -35,6 +35,11 @@ class Ranges:
     public: IPv4Network
     """The public pool of new projects."""
 
+    @property
+    def number(self) -> int:
+        """A number that no other cloud on the host has."""
+        return _PRIVATE.index(self.private) if self.private in _PRIVATE else 0
+
 
 FIRST = Ranges(_PRIVATE[0], _PUBLIC[0])
 """What a cloud has that is alone on its host, or older than the choice."""
@@ -101,7 +106,9 @@ def with_own_ranges(
     """
     ranges = (registry or HostRegistry()).register(settings, host_subnets)
     public = settings.public_pool or str(ranges.public)
-    return replace(settings, private_range=str(ranges.private), public_pool=public)
+    return replace(
+        settings, private_range=str(ranges.private), public_pool=public, cloud_number=ranges.number
+    )
 
 
 def read_ranges(home: Path) -> Ranges | None:

@@ -229,6 +229,8 @@ class Settings:
     )
     private_range: str = ""
     """Where the pools of new networks come from first. The home records it; operators do not choose it."""
+    cloud_number: int = 0
+    """Tells the clouds on one host apart, from 0; the private range says it."""
     opened_ranges: tuple[IPv4Network, ...] = _option(
         (),
         "Private range that machines and containers may reach, such as 10.20.0.0/16; repeatable."

@@ -108,6 +108,14 @@ def test_a_login_port_comes_from_the_operators_range_and_is_none_of_the_clouds_o
     assert violation.field == "spec.login.port" and "2222 to 2999" in violation.message
 
 
+def test_clouds_on_one_host_look_for_login_ports_in_different_parts_of_the_range():
+    ports = [LoginPorts.of(Settings(cloud_number=number)).all() for number in range(16)]
+    assert [each[0] for each in ports] == list(range(2222, 2990, 48))
+    assert all(sorted(each) == list(range(2222, 3000)) for each in ports)
+    few = LoginPorts.of(Settings(cloud_number=15, login_ports=(4000, 4001)))
+    assert few.all() == [4000, 4001]
+
+
 def test_a_cluster_keeps_a_port_that_the_range_no_longer_holds(cluster, world):
     cluster.spec.login.port = 5022
     assert not list(RULES.violations(cluster, cluster, world))
