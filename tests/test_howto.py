@@ -12,7 +12,14 @@ from types import ModuleType
 import pytest
 from nebius.aio.service_error import RequestError
 from nebius.api.nebius.common.v1 import ResourceMetadata
-from nebius.api.nebius.dns.v1 import CreateZoneRequest, GetZoneRequest, ZoneServiceClient, ZoneSpec
+from nebius.api.nebius.dns.v1 import (
+    CreateZoneRequest,
+    GetZoneRequest,
+    VpcZoneScope,
+    ZoneServiceClient,
+    ZoneSpec,
+)
+from nebius.api.nebius.vpc.v1 import ListNetworksRequest, NetworkServiceClient
 from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
@@ -57,21 +64,25 @@ async def test_the_service_of_the_guide_serves_what_it_says(example: ModuleType,
         )
         async with sdk:
             zones = ZoneServiceClient(sdk)
+            networks = await NetworkServiceClient(sdk).list(
+                ListNetworksRequest(parent_id=running.first.project_id)
+            )
+            scope = VpcZoneScope(primary_network_id=networks.items[0].metadata.id)
 
             async def create(name: str, domain: str) -> str:
                 metadata = ResourceMetadata(parent_id=running.first.project_id, name=name)
                 operation = await zones.create(
-                    CreateZoneRequest(metadata=metadata, spec=ZoneSpec(domain_name=domain))
+                    CreateZoneRequest(metadata=metadata, spec=ZoneSpec(domain_name=domain, vpc=scope))
                 )
                 await operation.wait(poll_iteration_timeout=0.05)
                 return operation.resource_id
 
-            zone = await zones.get(GetZoneRequest(id=await create("lab", "lab.bank.example")))
+            zone = await zones.get(GetZoneRequest(id=await create("lab", "lab.bank.example.")))
             assert zone.spec.soa_spec.negative_ttl == 300 and not zone.status.reconciling
             with pytest.raises(RequestError, match=r"ends with \.local"):
-                await create("printer", "printer.local")
+                await create("printer", "printer.local.")
             with pytest.raises(RequestError, match=r"Another zone serves lab\.bank\.example"):
-                await create("lab-2", "lab.bank.example")
+                await create("lab-2", "lab.bank.example.")
 
 
 @pytest.mark.parametrize(
