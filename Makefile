@@ -20,7 +20,7 @@ demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash runs/bank.sh
 
 serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
-	@$(BIN)/python -m neocloud.app --home "$(SERVE_HOME)"
+	@$(BIN)/python -m neocloud.control_plane --home "$(SERVE_HOME)"
 
 test: debian-test $(TOOLS) clients ## run all tests, in parallel
 	@$(BIN)/pytest -n logical
@@ -44,7 +44,7 @@ bench: debian-test $(TOOLS) ## measure, and print the figures as ratios
 
 docs: $(TOOLS) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.cli.reference docs/reference/cli.md
-	@$(BIN)/python -m neocloud.coverage docs/reference/coverage.md
+	@$(BIN)/python -m neocloud.control_plane.api_coverage docs/reference/coverage.md
 	@$(BIN)/python -m neocloud.services.iam.roles_page docs/reference/roles.md
 	@$(BIN)/python scripts/sbom
 

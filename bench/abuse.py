@@ -236,7 +236,7 @@ def served(source: Path, home: Path) -> Iterator[tuple[psutil.Process, str, dict
         text=True,
         timeout=START_SECONDS,
     )
-    command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home)]
+    command = [sys.executable, "-m", "neocloud.control_plane", "--emulator", "--home", str(home)]
     command += ["--grpc-port", "0", "--http-port", "0"]
     with (home / "bench.log").open("w") as log:
         process = subprocess.Popen(command, env=environment(source), stdout=log, stderr=log)

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.address_ranges import FIRST, RECORD, BadRecord, HostRegistry, read_ranges, with_own_ranges
-from neocloud.settings import Settings
+from neocloud.control_plane.address_ranges import (
+    FIRST,
+    RECORD,
+    BadRecord,
+    HostRegistry,
+    read_ranges,
+    with_own_ranges,
+)
+from neocloud.control_plane.settings import Settings
 
 
 class Host:

@@ -24,11 +24,11 @@ from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
-from neocloud.app import compose
+from neocloud.control_plane.composition import compose
+from neocloud.control_plane.lifecycle import control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
-from neocloud.running import control_plane
-from neocloud.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "howto" / "add-a-service.md"

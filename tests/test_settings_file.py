@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.settings import Settings, options
-from neocloud.settings_file import BadSettings, parse_arguments, read_settings, write_settings
+from neocloud.control_plane.settings import Settings, options
+from neocloud.control_plane.settings_file import BadSettings, parse_arguments, read_settings, write_settings
 
 EARLIER = {
     "grpc_port": 0,
@@ -109,7 +109,7 @@ def test_the_server_needs_the_home_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     chosen = {"emulator": True, "price_file": "/nowhere/prices.yaml", "grpc_port": 0, "http_port": 0}
     (tmp_path / "neo.json").write_text(json.dumps(chosen))
-    command = [sys.executable, "-m", "neocloud.app", "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "neocloud.control_plane", "--home", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 1
     assert "/nowhere/prices.yaml" in ran.stderr

@@ -17,7 +17,7 @@ from neocloud.cli.machine import requirements
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import stop_server
 from neocloud.client.profiles import config_file, read_profiles
-from neocloud.settings_file import read_settings
+from neocloud.control_plane.settings_file import read_settings
 from tests.cli.conftest import Neo
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -142,6 +142,23 @@ def test_down_stops_the_server_and_then_the_workloads_and_keeps_the_state(neo: N
     assert Home(machine).server() is None
     assert (machine / "calls").read_text().splitlines()[-1].endswith("--stop-workloads")
     assert (machine / "credentials.json").exists()
+
+
+def test_a_server_of_an_earlier_version_is_recognised_and_stopped(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen([*program, "-m", "neocloud.app", "--home", str(tmp_path)]) as earlier:
+        addresses = {"grpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}
+        (tmp_path / "server.json").write_text(
+            json.dumps({"pid": earlier.pid, "version": "0.1.0", **addresses})
+        )
+        home = Home(tmp_path)
+        try:
+            server = home.server()
+            assert server is not None and server.pid == earlier.pid
+            assert stop_server(home)
+            assert home.server() is None
+        finally:
+            earlier.kill()
 
 
 def test_down_without_a_cloud_is_no_error(neo: Neo, machine: Path) -> None:

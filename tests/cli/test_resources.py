@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from neocloud.app import SERVICES
 from neocloud.cli.resources.flags import flags_of
 from neocloud.cli.resources.products import PRODUCTS
+from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, operation

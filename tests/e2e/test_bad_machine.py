@@ -35,7 +35,7 @@ def bare(tmp_path: Path, cache: Path) -> Iterator[Cloud]:
 
 def command(cloud: Cloud, *arguments: str) -> list[str]:
     ports = ("--grpc-port", "0", "--http-port", "0", "--gateway-port", "0")
-    return [sys.executable, "-m", "neocloud.app", "--home", str(cloud.home), *ports, *arguments]
+    return [sys.executable, "-m", "neocloud.control_plane", "--home", str(cloud.home), *ports, *arguments]
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from neocloud.control_plane.gateway_supervisor import GatewayProcess as Supervised
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.gateway.auth.host_check import AllowedHosts
-from neocloud.gateway_process import GatewayProcess as Supervised
-from neocloud.settings import Settings
-from neocloud.settings_file import parse_arguments, write_settings
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body
 

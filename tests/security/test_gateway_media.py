@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.control_plane.gateway_supervisor import GatewayProcess
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.gateway.__main__ import settings_of
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import check_media
-from neocloud.gateway_process import GatewayProcess
 from neocloud.services.inference.render import EngineView, engine_arguments
-from neocloud.settings import Settings
-from neocloud.settings_file import parse_arguments, write_settings
 
 ALLOWED = frozenset(("media.example.com", "10.0.0.7"))
 

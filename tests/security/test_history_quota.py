@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
 
-from neocloud.app import SERVICES, control_plane
+from neocloud.control_plane.composition import SERVICES, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.contract import ApiError
@@ -19,7 +20,6 @@ from neocloud.services import iam, quotas
 from neocloud.services.iam.resources import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
 from neocloud.services.quotas.resources import ALLOWANCE, allowance_id
-from neocloud.settings import Settings
 from neocloud.testing.clock import FakeClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from neocloud import database_url
 from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home
 from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
+from neocloud.control_plane import database_url
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import parse_arguments, read_settings
 from neocloud.core.private_folder import OpenFolder, ensure_private
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.machine import EmulatedWorld
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.manifest import Secret
-from neocloud.settings import Settings
-from neocloud.settings_file import parse_arguments, read_settings
 from neocloud.testing.emulator import connected, emulator_process
 from tests.security.test_secrets import MARKER, make_secrets
 
@@ -40,7 +40,16 @@ def loose_home(tmp_path: Path) -> Path:
 
 def run_server(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ports = ["--grpc-port", "0", "--http-port", "0"]
-    command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home), *ports, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "neocloud.control_plane",
+        "--emulator",
+        "--home",
+        str(home),
+        *ports,
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 

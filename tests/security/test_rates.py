@@ -6,13 +6,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud import app
+from neocloud.control_plane.composition import SERVICES
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.rates import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, source_network
 from neocloud.server.rates import Rates
-from neocloud.settings import Settings
-from neocloud.settings_file import parse_arguments, write_settings
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud
 
@@ -142,7 +142,7 @@ async def test_wrong_tokens_do_not_keep_others_from_signing_in(slow_cloud: Walke
 
 async def test_the_gateway_is_not_counted_as_one_caller(slow_cloud: WalkedCloud) -> None:
     assert {each.code for each in await answers(slow_cloud, ADMIT, None)} == {"PERMISSION_DENIED"}
-    internal = {method.path for service in app.SERVICES for method in service.methods if method.is_internal}
+    internal = {method.path for service in SERVICES for method in service.methods if method.is_internal}
     assert {path.rpartition("/")[0] for path in internal} == {"neocloud.inference.v1.GatewayService"}
 
 

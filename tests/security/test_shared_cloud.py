@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from neocloud import app, running
+from neocloud.control_plane import lifecycle
+from neocloud.control_plane.composition import compose
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
@@ -19,7 +21,6 @@ from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam
 from neocloud.services.emulator import FaultBook, Incidents
 from neocloud.services.emulator.api import clear, inject, list_faults
-from neocloud.settings import Settings
 from tests.services.iam import keys
 
 Request = contract.message("neocloud.emulator.v1.InjectFaultRequest")
@@ -43,11 +44,11 @@ async def account_of(store: Store, tenant_name: str) -> Subject:
 async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, tmp_path: Path) -> None:
     clock = SystemClock()
     operator, other = [await account_of(store, name) for name in ("first", "other")]
-    composition = app.compose(Settings(home=tmp_path), FakeEngine(), clock)
+    composition = compose(Settings(home=tmp_path), FakeEngine(), clock)
     authorizer = iam.StoreAuthorizer(store, clock)
     nobody = Subject("serviceaccount-e00x", "service_account", "no rights", operator.tenant_id)
     for subject, is_told in ((operator, True), (other, False), (nobody, False)):
-        told = await running._status(composition, operator.tenant_id, authorizer, subject)
+        told = await lifecycle._status(composition, operator.tenant_id, authorizer, subject)
         assert (told.keys() >= SECRET_KEYS) is is_told
         assert (str(tmp_path) in str(told)) is is_told
         assert told["version"] and "compute" in told["services"] and told["is_emulator"] is False

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from neocloud import app
 from neocloud.cli.machine import images
+from neocloud.control_plane import __main__ as server_program
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import stage_files
@@ -62,9 +62,9 @@ def test_the_server_sets_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise SystemExit(2)
 
     os.umask(0o022)
-    monkeypatch.setattr(app, "parse_arguments", parse)
+    monkeypatch.setattr(server_program, "parse_arguments", parse)
     with pytest.raises(SystemExit):
-        app.main()
+        server_program.main()
     assert seen == [0o077]
 
 

@@ -12,7 +12,7 @@ from neocloud.core.service import CreateDefaults, Service
 from neocloud.core.store.protocol import Resource, Store, Transaction
 
 if TYPE_CHECKING:
-    from neocloud.settings import Settings
+    from neocloud.control_plane.settings import Settings
 
 NAMESPACE = "seeds"
 """The reservations of a resource in "seeds/<its id>" are the services that have created their defaults in it.

@@ -22,8 +22,8 @@ from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.core.usage import Meter, Meters
 
 if TYPE_CHECKING:
+    from neocloud.control_plane.settings import Settings
     from neocloud.engines.base import Engine
-    from neocloud.settings import Settings
 
 
 @dataclass(frozen=True)

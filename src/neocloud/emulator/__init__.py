@@ -6,11 +6,11 @@ operation is finished, and that faults can be injected.
 
 from dataclasses import replace
 
+from neocloud.control_plane.lifecycle import Composition
 from neocloud.emulator.front import Front
 from neocloud.emulator.incidents import EmulatorIncidents
 from neocloud.emulator.machine import EmulatedMachine, UnknownGpus, emulated_machine
 from neocloud.emulator.short_retries import ShortRetries
-from neocloud.running import Composition
 from neocloud.services import emulator as faults
 
 __all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store import load_or_make_key
@@ -23,7 +24,6 @@ from neocloud.services.inference.reconcile.engine_client import EngineClient
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.slurm.reconcile.access import SlurmFactory
-from neocloud.settings import Settings
 from neocloud.testing.inference import PretendedEngines, PretendedFolders, PretendedModels
 from neocloud.testing.machines import FakeMachines
 from neocloud.testing.slurm import FakeSlurm

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from neocloud.core.clock import Clock, SystemClock
+from neocloud.core.gateway_key import gateway_key_file
 from neocloud.gateway.api import models_api
 from neocloud.gateway.api.app import GatewayApp, Receive, Scope, Send
 from neocloud.gateway.api.errors import OpenAiError
@@ -36,7 +37,6 @@ from neocloud.gateway.routing.routes import RouteTable
 from neocloud.gateway.routing.traffic import Metrics, Traffic
 from neocloud.gateway.routing.upstream import ConnectionPool
 from neocloud.gateway.settings import FileSettings, GatewaySettings
-from neocloud.gateway_key import gateway_key_file
 
 
 class OpenAiFiles:

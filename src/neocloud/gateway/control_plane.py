@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 
 from neocloud.core import contract
+from neocloud.core.gateway_key import CLIENT_HEADER, KEY_HEADER
 from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticated
-from neocloud.gateway_key import CLIENT_HEADER, KEY_HEADER
 
 SERVICE = "neocloud.inference.v1.GatewayService"
 CALL_SECONDS = 5.0

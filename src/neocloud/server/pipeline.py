@@ -14,10 +14,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from neocloud.core import contract
+from neocloud.core.gateway_key import CLIENT_HEADER, GatewayKey
 from neocloud.core.logs import bind, bind_more
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
-from neocloud.gateway_key import CLIENT_HEADER, GatewayKey
 from neocloud.server.auditing import named_resource, record_refusal
 from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
 from neocloud.server.changes import recall

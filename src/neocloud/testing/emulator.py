@@ -97,7 +97,7 @@ def emulator_process(
     ports = ["--grpc-port", "0", "--http-port", "0"]
     if tls:
         ports += ["--tls-port", "0", "--redirector-port", "0"]
-    command = [sys.executable, "-m", "neocloud.app", "--emulator", "--home", str(home), *ports]
+    command = [sys.executable, "-m", "neocloud.control_plane", "--emulator", "--home", str(home), *ports]
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--emulator-gpus", gpus, *options],

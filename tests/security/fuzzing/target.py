@@ -9,10 +9,10 @@ from typing import Any
 
 import psutil
 
-from neocloud import app
 from neocloud.client.connection import Client, connect_as
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
+from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from neocloud.testing.emulator import connected, emulator_process
 from tests.conformance.test_sdk_tier_1 import PUBLIC_KEY
@@ -65,7 +65,7 @@ class Tenant:
     def inventory(self) -> dict[str, list[bytes]]:
         """Everything the tenant has, by list method, without what a reconciler may change."""
         found: dict[str, list[bytes]] = {}
-        for kind in (kind for service in app.SERVICES for kind in service.kinds if "List" in kind.verbs):
+        for kind in (kind for service in SERVICES for kind in service.kinds if "List" in kind.verbs):
             for parent in (self.tenant_id, self.project_id):
                 try:
                     items = list(self.client.list_all(f"{kind.rpc}/List", {"parent_id": parent}))

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 from neocloud.messages.nebius.iam.v1 import GroupMembershipSpec as MembershipSpec
 
-from neocloud import app
+from neocloud.control_plane.composition import SERVICES, compose
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import Dependencies, register_services
@@ -22,12 +23,11 @@ from neocloud.services import iam
 from neocloud.services.iam.access.static_keys import new_token
 from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, sign_access_token
 from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State, TokenIssuer
-from neocloud.settings import Settings
 from tests.server.walk.asking import Table, request
 from tests.server.walk.holdings import Holdings, hold_one_of_each
 from tests.services.iam import keys
 
-TABLE = Table(app.SERVICES)
+TABLE = Table(SERVICES)
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ async def walked_cloud(
     clock = SystemClock()
     settings = Settings(home=home, calls_per_second=calls_per_second, sign_ins_per_second=calls_per_second)
     engine = FakeEngine()
-    composition = app.compose(settings, engine, clock)
+    composition = compose(settings, engine, clock)
     inventory = await engine.capabilities()
     store = await open_store(database or ":memory:", b"k" * 32, clock)
     dependencies = Dependencies(store, clock, engine, settings, composition.provided)
-    register_services(app.SERVICES, dependencies)
+    register_services(SERVICES, dependencies)
     server = ApiServer(
-        app.SERVICES,
+        SERVICES,
         iam.StoreAuthenticator(store, clock),
         iam.StoreAuthorizer(store, clock),
         dependencies,

@@ -13,12 +13,12 @@ from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
-from neocloud.app import ControlPlane, control_plane
+from neocloud.control_plane.composition import ControlPlane, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core import wire
 from neocloud.core.clock import SystemClock
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
-from neocloud.settings import Settings
 
 IMAGE = "localhost/neocloud/tool:1"
 DEADLINE_SECONDS = 20.0

@@ -12,10 +12,10 @@ from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
-from neocloud.app import ControlPlane, control_plane
+from neocloud.control_plane.composition import ControlPlane, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
-from neocloud.settings import Settings
 
 
 @dataclass

@@ -11,14 +11,14 @@ from typing import Any
 
 import grpc
 
-from neocloud import running
+from neocloud.control_plane import lifecycle
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute, iam
 from neocloud.services.compute.resources.instance import InstanceStateEnum
-from neocloud.settings import Settings
 from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.machines import FakeMachines
 from tests.services.compute import network
@@ -32,7 +32,7 @@ IMAGE_BYTES = 3 << 30
 
 @dataclass(frozen=True)
 class Cloud:
-    running: running.ControlPlane
+    running: lifecycle.ControlPlane
     engine: FakeEngine
     machines: FakeMachines
     channel: grpc.aio.Channel
@@ -154,14 +154,14 @@ async def machine_cloud(
     settings = Settings(home=home, grpc_port=0, http_port=0, starting_seconds=starting_seconds)
     await engine.apply(network.engine_network())
     async with (
-        running.control_plane(_parts(settings, engine)) as control_plane,
+        lifecycle.control_plane(_composition(settings, engine)) as control_plane,
         grpc.aio.insecure_channel(control_plane.server.addresses.grpc) as channel,
     ):
         token = await sign_in(channel, control_plane.first.credentials)
         yield Cloud(control_plane, engine, machines, channel, token, settings)
 
 
-def _parts(settings: Settings, engine: FakeEngine) -> running.Composition:
+def _composition(settings: Settings, engine: FakeEngine) -> lifecycle.Composition:
     clock = SystemClock()
 
     async def bootstrap(store: Any) -> iam.Bootstrap:
@@ -175,7 +175,7 @@ def _parts(settings: Settings, engine: FakeEngine) -> running.Composition:
         await store.write(seed)
         return first
 
-    return running.Composition(
+    return lifecycle.Composition(
         settings=settings,
         engine=engine,
         clock=clock,

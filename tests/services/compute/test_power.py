@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.stopping import record_stop
 from neocloud.core.store import load_or_make_key, open_store
@@ -14,7 +15,6 @@ from neocloud.engines.fake import FakeWorld
 from neocloud.services.compute import SERVICE
 from neocloud.services.compute.incidents import finish_maintenance, plan_maintenance, preempt
 from neocloud.services.compute.resources.instance import InstanceStateEnum
-from neocloud.settings import Settings
 from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud
 
 NOW = SystemClock().now()

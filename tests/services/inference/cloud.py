@@ -13,14 +13,14 @@ from typing import Any
 
 import grpc
 
-from neocloud.app import ControlPlane, control_plane
+from neocloud.control_plane.composition import ControlPlane, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
 from neocloud.services.inference.reconcile.engine_client import EngineClient
-from neocloud.settings import Settings
 from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.inference import PretendedEngines
 

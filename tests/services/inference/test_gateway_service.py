@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.core import contract
-from neocloud.gateway_key import KEY_HEADER, gateway_key_file
+from neocloud.core.gateway_key import KEY_HEADER, gateway_key_file
 from tests.services.inference.cloud import (
     INFERENCE,
     POD_SHAPE,

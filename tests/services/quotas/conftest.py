@@ -28,11 +28,11 @@ from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
-from neocloud.app import SERVICES, ControlPlane, control_plane
+from neocloud.control_plane.composition import SERVICES, ControlPlane, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import quotas
-from neocloud.settings import Settings
 from tests.core.conftest import empty_database, new_database, postgres, shared_database  # noqa: F401  fixtures
 
 GIB = 1 << 30

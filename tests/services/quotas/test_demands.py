@@ -2,7 +2,7 @@
 
 import pytest
 
-from neocloud.app import SERVICES
+from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from neocloud.core.kind import Kind, Rules
 from neocloud.services.compute.resources import platforms

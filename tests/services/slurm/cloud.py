@@ -10,13 +10,13 @@ from typing import Any
 
 import grpc
 
-from neocloud.app import ControlPlane, control_plane
+from neocloud.control_plane.composition import ControlPlane, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.reconcile.access import SlurmFactory
-from neocloud.settings import Settings
 from neocloud.testing.api_calls import call, sign_in
 from neocloud.testing.slurm import FakeSlurm
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neocloud import home
+from neocloud.control_plane import state_dir
+from neocloud.control_plane.settings import Settings
 from neocloud.engines.fake import FakeWorld
-from neocloud.settings import Settings
 from tests.services.slurm.cloud import fake_cloud
 
 _processes = multiprocessing.get_context("forkserver")
@@ -19,7 +19,7 @@ async def _serve(folder: Path) -> None:
     world = FakeWorld.open(folder / "world")
     async with fake_cloud(folder, world) as cloud:
         first, addresses = cloud.running.first, cloud.running.server.addresses
-        home.announce(
+        state_dir.announce(
             Settings(home=folder),
             grpc=addresses.grpc,
             http=addresses.http,

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from neocloud.app import SERVICES
+from neocloud.control_plane.composition import SERVICES
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.stopping import record_stop
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
-from neocloud.settings import Settings
 from tests.services.slurm.cloud import (
     DEADLINE_SECONDS,
     FakeCloud,

@@ -12,7 +12,8 @@ from typing import Any
 import grpc
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
-from neocloud.app import ControlPlane, control_plane
+from neocloud.control_plane.composition import ControlPlane, control_plane
+from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
@@ -23,7 +24,6 @@ from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import weights_digest
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
-from neocloud.settings import Settings
 from neocloud.testing.api_calls import call, sign_in
 
 DEADLINE_SECONDS = 20.0

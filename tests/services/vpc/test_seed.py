@@ -5,6 +5,7 @@ from pathlib import Path
 
 from neocloud.messages.nebius.vpc.v1 import SubnetStatus
 
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.defaults import backfill_defaults
 from neocloud.core.store import open_store
@@ -13,7 +14,6 @@ from neocloud.services.vpc import SERVICE
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.defaults import create_project_defaults
 from neocloud.services.vpc.rules.reservations import OWN_RANGE
-from neocloud.settings import Settings
 from tests.services.vpc.conftest import Cloud
 
 

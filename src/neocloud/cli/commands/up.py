@@ -22,8 +22,15 @@ from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
-from neocloud.database_url import VARIABLE, in_file, without_password
-from neocloud.settings import DEFAULT_REDIRECTOR_PORT, DEFAULT_TLS_PORT, Settings, flag, is_list, options
+from neocloud.control_plane.database_url import VARIABLE, in_file, without_password
+from neocloud.control_plane.settings import (
+    DEFAULT_REDIRECTOR_PORT,
+    DEFAULT_TLS_PORT,
+    Settings,
+    flag,
+    is_list,
+    options,
+)
 
 app = command_group()
 

@@ -13,12 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import BadSettings, is_configured, read_settings, write_settings
 from neocloud.core.osfiles import HeldLock, take_lock
 from neocloud.core.private_folder import OpenFolder, ensure_private
-from neocloud.settings import Settings
-from neocloud.settings_file import BadSettings, is_configured, read_settings, write_settings
 
-SERVER_MODULE = "neocloud.app"
+SERVER_MODULE = "neocloud.control_plane"
+EARLIER_SERVER_MODULE = "neocloud.app"
+"""What `neo up` of earlier versions started; such a server may still run."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,12 @@ class Home:
 
 
 def is_server_process(pid: int) -> bool:
-    """Whether `pid` is alive and a server of ours, not another process that got its number."""
+    """Return whether `pid` is alive and a server of ours, not another process that got its number."""
     try:
-        return SERVER_MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    return SERVER_MODULE.encode() in arguments or EARLIER_SERVER_MODULE.encode() in arguments
 
 
 def _unusable(path: Path, error: OSError) -> ClientError:

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from neocloud import database_url
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer, is_server_process
 from neocloud.client.errors import ClientError
+from neocloud.control_plane import database_url
 
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0

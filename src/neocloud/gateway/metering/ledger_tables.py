@@ -14,9 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from neocloud.core.gateway_key import gateway_folder
 from neocloud.gateway.metering.prices import Price
 from neocloud.gateway.metering.usage import TokenUsage
-from neocloud.gateway_key import gateway_folder
 
 NO_PRICE = -1
 HOUR_MS = 3_600_000

@@ -1,7 +1,7 @@
 """Inference: models, the deployments that serve them, and what may be spent on their tokens."""
 
+from neocloud.core.gateway_key import GatewayKey, load_or_make_gateway_key
 from neocloud.core.service import Service
-from neocloud.gateway_key import GatewayKey, load_or_make_gateway_key
 from neocloud.services.inference.api import KINDS, METHODS
 from neocloud.services.inference.meter import PlaceMeter
 from neocloud.services.inference.reconcile import reconcilers

@@ -1,9 +1,9 @@
 """Whether a call is the gateway's, and what it is told of those who call it."""
 
 from neocloud.core import contract
+from neocloud.core.gateway_key import GatewayKey
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Transaction
-from neocloud.gateway_key import GatewayKey
 from neocloud.messages.neocloud.inference.v1 import AdmitRequest, AdmitResponse
 from neocloud.services.iam.resources import (
     CONTAINER,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from neocloud import container_images
-from neocloud.container_images import follow_images, load_images
+from neocloud.control_plane import image_sync
+from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.engines.base import EngineError
 
 DEADLINE_SECONDS = 10.0
@@ -47,7 +47,7 @@ async def until(condition) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(container_images, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(image_sync, "LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from neocloud import __version__
+from neocloud.control_plane.settings import Settings
 from neocloud.core.osfiles import Locked, take_lock, write_file
 from neocloud.core.private_folder import ensure_private
-from neocloud.settings import Settings
 
 
 class HomeInUse(Exception):

@@ -13,9 +13,9 @@ from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
 
-from neocloud import database_url
+from neocloud.control_plane import database_url
+from neocloud.control_plane.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
 from neocloud.core.osfiles import write_file
-from neocloud.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
 
 CONFIG_FILE = "config.json"
 EARLIER_FILE = "neo.json"
@@ -103,7 +103,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m neocloud.app",
+        prog="python -m neocloud.control_plane",
         description="Run Neocloud's control plane in the foreground, as config.json in the state folder says."
         " Options come before what it says.",
         argument_default=argparse.SUPPRESS,

@@ -20,9 +20,9 @@ from pathlib import Path
 import httpx
 
 import neocloud
+from neocloud.control_plane.process import Process
+from neocloud.core.gateway_key import gateway_folder
 from neocloud.core.osfiles import make_private_parents, write_file
-from neocloud.gateway_key import gateway_folder
-from neocloud.process_watch import Process
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def _write_record(home: Path, process: Process, port: int, arguments: Sequence[s
 
 def _program() -> str:
     """Another one for another release, also where that is a changed file of a checkout."""
-    folder = Path(__file__).parent / "gateway"
+    folder = Path(neocloud.__file__).parent / "gateway"
     files = sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc")
     states = [(str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
     return sha256(json.dumps([neocloud.__version__, states]).encode()).hexdigest()[:16]

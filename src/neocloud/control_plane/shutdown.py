@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from neocloud import home
+from neocloud.control_plane import state_dir
+from neocloud.control_plane.gateway_supervisor import stop_gateway
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.kind import Kind
 from neocloud.core.stopping import record_stop
 from neocloud.core.store import load_or_make_key, open_store
-from neocloud.gateway_process import stop_gateway
-from neocloud.settings import Settings
 
 
 class EndingEngine(Protocol):
@@ -29,7 +29,7 @@ async def end_workloads(
 
     Raises HomeInUse while the server runs.
     """
-    with home.locked(settings):
+    with state_dir.locked(settings):
         if engine is not None:
             await stop_gateway(settings.home)
             try:

@@ -1,6 +1,6 @@
 """Writes docs/reference/coverage.md: what becomes of each RPC of the contract, and which tests call it.
 
-    python -m neocloud.coverage docs/reference/coverage.md
+    python -m neocloud.control_plane.api_coverage docs/reference/coverage.md
 
 Everything is derived, nothing is listed by hand: what is served, from the bricks' tables; what has a data
 plane, from the kinds that are reconciled; who calls it, from the sources of the tests.
@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from neocloud.app import SERVICES
+from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
 from neocloud.core.kind import Kind, Rules
@@ -23,7 +23,7 @@ from neocloud.server.runtime import Runtime
 from neocloud.services import emulator
 from neocloud.testing.client_calls import calls_in_tests
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HEAD = """# Coverage of the API
 
 Written by `make docs`; a test fails when it is stale. Every RPC of the pinned contract and of our own protos

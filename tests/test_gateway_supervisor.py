@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud.gateway_process import GatewayProcess, stop_gateway
+from neocloud.control_plane.gateway_supervisor import GatewayProcess, stop_gateway
 
 DEADLINE_SECONDS = 15.0
 

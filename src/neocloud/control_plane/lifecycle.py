@@ -1,6 +1,6 @@
 """A control plane while it runs: start its parts in order, watch, and stop them in reverse.
 
-Knows no concrete class: what the parts are is said in app.py.
+Knows no concrete class: `composition` names them.
 """
 
 import asyncio
@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from neocloud import __version__, home
+from neocloud import __version__
+from neocloud.control_plane import state_dir
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.tls import tls_of
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.defaults import backfill_defaults
@@ -25,8 +28,6 @@ from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Middleware, no_middleware
 from neocloud.server.retention import forget_old_history
-from neocloud.settings import Settings
-from neocloud.tls import tls_of
 
 logger = logging.getLogger(__name__)
 
@@ -162,11 +163,11 @@ async def control_plane(composition: Composition) -> AsyncIterator[ControlPlane]
 
 async def serve(composition: AbstractAsyncContextManager[Composition], settings: Settings) -> None:
     """Hold the home folder, run until told to stop. Raises an error whose text is meant for the operator."""
-    with home.locked(settings):
+    with state_dir.locked(settings):
         try:
             async with composition as ready, control_plane(ready) as running:
                 addresses, first = running.server.addresses, running.first
-                home.announce(
+                state_dir.announce(
                     settings,
                     grpc=addresses.grpc,
                     http=addresses.http,

@@ -2,8 +2,8 @@
 
 import datetime
 
+from neocloud.control_plane.settings import PUBLISHED_DOMAIN, Settings
 from neocloud.server import Tls, ensure_certificate, server_names
-from neocloud.settings import PUBLISHED_DOMAIN, Settings
 
 
 def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:

@@ -1,44 +1,32 @@
-"""Names the concrete parts of the control plane and runs it. The only file that does; `running` starts them.
-
-    python -m neocloud.app --home /var/lib/neocloud
-
-Runs in the foreground until SIGTERM or SIGINT. Workloads go on when it stops; `--stop-workloads` and
-`--destroy-workloads` (what `neo down` and `neo destroy` call) end them.
+"""Name the services and the engine that make up a control plane; `lifecycle` starts them.
 
 A new service is one name in SERVICE_MODULES; what it offers to other services is in its `provides`.
 """
 
 import asyncio
-import logging
-import os
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from neocloud import emulator, ending, home, running
-from neocloud.address_ranges import HostRegistry, with_own_ranges
-from neocloud.container_images import follow_images, load_images
+from neocloud import emulator
+from neocloud.control_plane import lifecycle, shutdown, state_dir
+from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
+from neocloud.control_plane.gateway_supervisor import GatewayProcess
+from neocloud.control_plane.image_sync import follow_images, load_images
+from neocloud.control_plane.lifecycle import Composition, ControlPlane
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.core.logs import set_up_logging
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Service
-from neocloud.core.store import Store, StoreError, watched_by
+from neocloud.core.store import Store, watched_by
 from neocloud.core.usage import UsageSource
-from neocloud.engines.base import Engine, EngineError
+from neocloud.engines.base import Engine
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_reader import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
-from neocloud.gateway_process import GatewayProcess
-from neocloud.running import Composition, ControlPlane
-from neocloud.server import ServerError
 from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
-from neocloud.settings import Settings
-from neocloud.settings_file import parse_arguments
-
-logger = logging.getLogger(__name__)
 
 SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
@@ -69,7 +57,7 @@ def compose(
             clock,
             tenant_name=settings.tenant_name,
             region=settings.region,
-            held_credentials=home.held_credentials(settings),
+            held_credentials=state_dir.held_credentials(settings),
         )
 
     return Composition(
@@ -91,7 +79,7 @@ def control_plane(
     settings: Settings, engine: Engine, *, clock: Clock, overrides: ServiceRegistry | None = None
 ) -> AbstractAsyncContextManager[ControlPlane]:
     """Run a control plane in this process around the given engine, for tests."""
-    return running.control_plane(compose(settings, engine, clock, overrides))
+    return lifecycle.control_plane(compose(settings, engine, clock, overrides))
 
 
 @asynccontextmanager
@@ -127,36 +115,4 @@ async def on_emulator(settings: Settings) -> AsyncIterator[Composition]:
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     engine = None if settings.emulator else PodmanEngine(settings.home)
     kinds = [kind for service in SERVICES for kind in service.kinds]
-    await ending.end_workloads(settings, engine, kinds, destroy=destroy)
-    if destroy and engine is not None:
-        await asyncio.to_thread(HostRegistry().remove, settings.home)
-
-
-def main() -> int:
-    # Before any file is made. What programs of other users read through mounts gets a mode of its own.
-    os.umask(0o077)
-    try:
-        action, settings = parse_arguments()
-        set_up_logging(settings.log_level, settings.log_format)
-        if action == "serve":
-            machine = on_emulator(settings) if settings.emulator else on_podman(settings)
-            asyncio.run(running.serve(machine, settings))
-        else:
-            asyncio.run(end_workloads(settings, destroy=action == "destroy"))
-    except (
-        StoreError,
-        EngineError,
-        ServerError,
-        billing.PriceListError,
-        quotas.QuotaFileError,
-        emulator.UnknownGpus,
-        home.HomeInUse,
-        OSError,
-    ) as error:
-        print(f"neocloud: {error}", file=sys.stderr)  # noqa: T201  the last word goes to the operator
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    await shutdown.end_workloads(settings, engine, kinds, destroy=destroy)
