@@ -2,7 +2,7 @@
 
     python -m neocloud.control_plane.api_coverage docs/reference/coverage.md
 
-Everything is derived, nothing is listed by hand: what is served, from the bricks' tables; what has a data
+Everything is derived, nothing is listed by hand: what is served, from the services' tables; what has a data
 plane, from the kinds that are reconciled; who calls it, from the sources of the tests.
 """
 

@@ -70,7 +70,7 @@ def compose(
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         provided=provided,
         watch=watched_by(ledger.watch, routes.watch),
-        forgotten=ledger.forgotten,
+        history_removed=ledger.forgotten,
         after_run=routes.after_run,
     )
 
@@ -100,7 +100,7 @@ async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
                 log_format=settings.log_format,
             )
 
-        yield replace(compose(settings, engine, clock), beside=follow, gateway=gateway)
+        yield replace(compose(settings, engine, clock), background_task=follow, gateway=gateway)
     finally:
         await engine.close()
 
@@ -116,3 +116,5 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     engine = None if settings.emulator else PodmanEngine(settings.home)
     kinds = [kind for service in SERVICES for kind in service.kinds]
     await shutdown.end_workloads(settings, engine, kinds, destroy=destroy)
+    if destroy and engine is not None:
+        await asyncio.to_thread(HostRegistry().remove, settings.home)

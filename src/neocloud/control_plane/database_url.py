@@ -1,7 +1,6 @@
-"""Where the URL of a PostgreSQL database comes from.
+"""Read the URL of a PostgreSQL database from the environment or a private file.
 
-It may hold a password, and arguments can be read by every user of the machine: so it comes from the
-environment, or from a file that is its owner's alone.
+It may hold a password, and every user of the machine can read arguments of processes.
 """
 
 import argparse
@@ -42,7 +41,7 @@ def in_file(text: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether it holds one, in the place for it or as a parameter."""
+    """Return whether the URL holds a password, before the host or as a parameter."""
     try:
         parts = urlsplit(url)
         return parts.password is not None or "password" in parse_qs(parts.query)

@@ -1,8 +1,8 @@
-"""The gateway's process: start it, start it again when it dies, and find it again after a restart of our own.
+"""Start the gateway's process, restart it when it dies, and find it after a restart of the control plane.
 
-It outlives the control plane: what is routed goes on, and the next control plane adopts it when it is
-alive, runs the same program with the same arguments, and answers. Else that one ends it and starts another.
-`stop_gateway` ends it for good (`neo down`). Knows nothing of what a gateway does.
+It outlives the control plane, so that requests go on. The next control plane adopts it if it is alive, runs
+the same program with the same arguments, and answers; else it ends it and starts another one. `stop_gateway`
+ends it for good (`neo down`).
 """
 
 import asyncio
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 DRAIN_SECONDS = 20.0
-"""How long answers under way may take when it is told to stop."""
+"""How long answers under way may take after SIGTERM."""
 START_SECONDS = 20.0
 FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 0.2, 10.0
 GOOD_LIFE_SECONDS = 60.0
-"""Who lived so long starts anew without a pause when it dies."""
+"""After a life this long, the first restart has the shortest pause."""
 LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
@@ -43,10 +43,10 @@ Command = Callable[[int], Sequence[str]]
 
 
 class GatewayProcess:
-    """At most one for each home folder; whoever holds the home's lock may use it."""
+    """The gateway of a state folder, at most one. For the process that holds the folder's lock."""
 
     def __init__(self, home: Path, port: int, command: Command) -> None:
-        """`port` 0: the one it had before, or any that is free."""
+        """With `port` 0 it keeps its last port, or takes a free one."""
         self._home = home
         self._port = port
         self._command = command
@@ -65,7 +65,7 @@ class GatewayProcess:
         log_level: str = "info",
         log_format: str = "text",
     ) -> "GatewayProcess":
-        """Return the real one.
+        """Return the supervisor of the real gateway.
 
         `api` is where the control plane listens for gRPC, `hosts` are further names of the gateway and
         `media_domains` the hosts of media that requests may name.
@@ -81,7 +81,7 @@ class GatewayProcess:
         return f"{LOOPBACK}:{self._port}"
 
     async def start(self) -> str:
-        """Adopt the one that runs, or start one; its address once it answers, or has had time to."""
+        """Adopt the running gateway or start one. Returns its address once it answers or had time to."""
         self._port = self._port or self._port_of_before()
         self._process = await self._adopt()
         if self._process is None:
@@ -94,7 +94,7 @@ class GatewayProcess:
         return self.address
 
     async def watch(self) -> None:
-        """For ever: start it again whenever it has ended or hangs."""
+        """Restart it whenever it has ended or hangs. Never returns."""
         loop = asyncio.get_running_loop()
         while True:
             assert self._process is not None, "It has been started."
@@ -182,7 +182,7 @@ async def _end(process: Process) -> None:
 
 
 def _running(home: Path) -> Process | None:
-    """The process of the record, unless it has ended and its number is another's."""
+    """Return the recorded process; None when it has ended, even if its number is in use again."""
     record = _read_record(home)
     return Process.find(int(record.get("pid", 0)), int(record.get("began", 0)))
 
@@ -207,7 +207,7 @@ def _write_record(home: Path, process: Process, port: int, arguments: Sequence[s
 
 
 def _program() -> str:
-    """Another one for another release, also where that is a changed file of a checkout."""
+    """Return a fingerprint of the gateway's program, which changes with the release and with any file."""
     folder = Path(neocloud.__file__).parent / "gateway"
     files = sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc")
     states = [(str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
@@ -226,8 +226,8 @@ def _require_free(port: int) -> None:
             ) from None
 
 
-def _free_port(wished: int) -> int:
-    for port in (wished, 0):
+def _free_port(preferred: int) -> int:
+    for port in (preferred, 0):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, port))

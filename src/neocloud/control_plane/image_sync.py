@@ -1,4 +1,4 @@
-"""Hands an engine the container images that were built since it last looked, also while the server runs."""
+"""Load new container images into the engine, at the start and while the server runs."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ LOOK_SECONDS = 2.0
 
 
 class ImageKeeper(Protocol):
-    """As much of an engine as takes images."""
+    """The part of an engine that loads images."""
 
     async def image_exists(self, name: str) -> bool: ...
 
@@ -30,7 +30,7 @@ async def load_images(home: Path, engine: ImageKeeper) -> None:
 
 
 async def follow_images(home: Path, engine: ImageKeeper, on_change: Callable[[], Awaitable[object]]) -> None:
-    """Whenever something was built or imported, hand it over and then say so. Ends only when cancelled."""
+    """Load images that are built or imported, and call `on_change` after each. Ends only when cancelled."""
     seen = _records(home)
     while True:
         await asyncio.sleep(LOOK_SECONDS)
@@ -47,7 +47,7 @@ async def follow_images(home: Path, engine: ImageKeeper, on_change: Callable[[],
 
 
 def _records(home: Path) -> dict[Path, int]:
-    """What says that an image is complete, and since when."""
+    """Return the records of complete images, with the time of each."""
     images = home / "images"
     paths = [*images.glob("*/image.json"), *images.glob("machine/*/image.json")]
     return {path: path.stat().st_mtime_ns for path in paths}

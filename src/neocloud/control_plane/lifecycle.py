@@ -1,4 +1,4 @@
-"""A control plane while it runs: start its parts in order, watch, and stop them in reverse.
+"""Start a control plane in order, watch it while it runs, and stop it in reverse order.
 
 Knows no concrete class: `composition` names them.
 """
@@ -32,11 +32,11 @@ from neocloud.server.retention import forget_old_history
 logger = logging.getLogger(__name__)
 
 MACHINE_PERMISSION = "cloud.machine.inspect"
-"""On the first tenant, which is the operator's: admins and editors of it have it, who only look have not."""
+"""On the first tenant, the operator's: its admins and editors have this permission, its viewers do not."""
 
 
 class FirstTenant(Protocol):
-    """What the first start makes and every later one finds."""
+    """The operator's tenant, which the first start creates and later ones find."""
 
     @property
     def tenant_id(self) -> str: ...
@@ -52,11 +52,11 @@ class Companion(Protocol):
     """Another process that belongs to a control plane."""
 
     async def start(self) -> str:
-        """Its address."""
+        """Return its address."""
         ...
 
     async def watch(self) -> None:
-        """For ever: start it again when it ends."""
+        """Start it again whenever it ends. Never returns."""
         ...
 
 
@@ -74,24 +74,24 @@ class Composition:
     provided: ServiceRegistry = field(default_factory=ServiceRegistry)
     """Values that services find in `Dependencies.provided` instead of what they provide themselves."""
     watch: Watcher | None = None
-    """Told of every change of a resource, and may refuse it."""
-    forgotten: Callable[[Transaction, HistorySizes], None] = lambda tx, sizes: None
-    """Told of what is removed from the history of resources, in the transaction that does it."""
-    beside: Callable[[Store], Coroutine[Any, Any, None]] | None = None
-    """Runs for as long as the control plane does."""
+    """Called with every change of a resource; may refuse it."""
+    history_removed: Callable[[Transaction, HistorySizes], None] = lambda tx, sizes: None
+    """Called when entries of the history of resources are removed, in the same transaction."""
+    background_task: Callable[[Store], Coroutine[Any, Any, None]] | None = None
+    """Runs as long as the control plane does."""
     middleware: Callable[[Store], Middleware] = lambda store: no_middleware
     """Wraps every call."""
     reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
     """Wraps every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
-    """The process beside this one, by the address where this one listens; None: there is none."""
+    """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""
     after_run: Callable[[str], None] = lambda kind: None
-    """Told the kind of each resource that a reconciler has looked at."""
+    """Called with the kind of each resource after a run of its reconciler."""
 
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """A running one, for as long as `control_plane` is entered."""
+    """A running control plane, as long as `control_plane` is entered."""
 
     server: ApiServer
     store: Store
@@ -103,7 +103,7 @@ class ControlPlane:
 
 @asynccontextmanager
 async def control_plane(composition: Composition) -> AsyncIterator[ControlPlane]:
-    """Start all parts; on the way out stop them and leave the workloads alone."""
+    """Start everything; on exit stop it, and leave the workloads running."""
     settings, engine, clock = composition.settings, composition.engine, composition.clock
     async with AsyncExitStack() as stack:
         key = load_or_make_key(settings.key_file)
@@ -151,8 +151,8 @@ async def control_plane(composition: Composition) -> AsyncIterator[ControlPlane]
                 tasks.create_task(_watch(engine, worker)),
                 tasks.create_task(_forget_history(composition, store)),
             ]
-            if composition.beside is not None:
-                watching.append(tasks.create_task(composition.beside(store)))
+            if composition.background_task is not None:
+                watching.append(tasks.create_task(composition.background_task(store)))
             if gateway is not None:
                 watching.append(tasks.create_task(gateway.watch()))
             yield ControlPlane(server, store, worker, first, gateway_address)
@@ -162,7 +162,7 @@ async def control_plane(composition: Composition) -> AsyncIterator[ControlPlane]
 
 
 async def serve(composition: AbstractAsyncContextManager[Composition], settings: Settings) -> None:
-    """Hold the home folder, run until told to stop. Raises an error whose text is meant for the operator."""
+    """Lock the state folder and run until a stop signal. Raises errors whose texts are for the operator."""
     with state_dir.locked(settings):
         try:
             async with composition as ready, control_plane(ready) as running:
@@ -190,11 +190,11 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
 async def _forget_history(composition: Composition, store: Store) -> None:
     metered = [kind for service in composition.services for meter in service.meters for kind in meter.kinds]
     keep_for = timedelta(days=composition.settings.history_days)
-    await forget_old_history(store, composition.clock, metered, composition.forgotten, keep_for)
+    await forget_old_history(store, composition.clock, metered, composition.history_removed, keep_for)
 
 
 async def _watch(engine: Engine, worker: Worker) -> None:
-    """A namespace is named after the resource whose pods it holds: an event there is a reason to look."""
+    """Enqueue a resource at each event of its pods; their namespace is named after the resource."""
     async for event in engine.events():
         worker.enqueue(event.pod.namespace)
 
@@ -202,7 +202,7 @@ async def _watch(engine: Engine, worker: Worker) -> None:
 async def _status(
     composition: Composition, operators_tenant: str, authorizer: Authorizer, subject: Subject
 ) -> dict[str, Any]:
-    """What every tenant needs to know; the machine itself is the operator's business."""
+    """Return what every tenant may read, and for the operator details of the machine too."""
     known = {
         "version": __version__,
         "is_emulator": composition.settings.emulator,

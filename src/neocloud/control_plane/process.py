@@ -1,6 +1,6 @@
-"""A process that may be our child or not: is it still there, has it ended, tell it something.
+"""A process, a child of this one or not: start or find it, send it signals, wait for its end.
 
-Held by a pidfd, so a number that the kernel gives to another process later is never mistaken for it.
+A pidfd refers to it, so that another process which gets the same number later is never mistaken for it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Process:
 
     @classmethod
     def start(cls, arguments: Sequence[str], output: IO[bytes]) -> "Process":
-        """In a session of its own: meant to outlive us."""
+        """Start it in a session of its own, so that it outlives this process."""
         child = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -44,7 +44,7 @@ class Process:
 
     @classmethod
     def find(cls, pid: int, began_at: int) -> "Process | None":
-        """The process with this number that began then; None when it has ended."""
+        """Return the process with this number that started then; None when it has ended."""
         if pid <= 0:
             return None
         try:
@@ -57,12 +57,12 @@ class Process:
         return cls(pid, descriptor, began_at)
 
     def send(self, number: signal.Signals) -> None:
-        """Nothing happens to one that has ended."""
+        """Send a signal. Does nothing when the process has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     async def ended_within(self, seconds: float) -> bool:
-        """Wait so long for its end; True at once when it has come."""
+        """Wait this long for its end. Returns True as soon as it has ended."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(self._descriptor, ended.set)
@@ -77,12 +77,12 @@ class Process:
         return True
 
     def _reap(self) -> None:
-        with suppress(ChildProcessError):  # adopted: its end is told to somebody else
+        with suppress(ChildProcessError):  # not our child: its parent reaps it
             os.waitpid(self.pid, os.WNOHANG)
 
 
 def began(pid: int) -> int:
-    """0 for a process that is not there."""
+    """Return when the process started, in the kernel's clock ticks; 0 when there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[_STARTED_AT])

@@ -32,7 +32,7 @@ def model_folder(text: str) -> Path:
 
 
 def host_name(text: str) -> str:
-    """As argparse reads it: a ValueError is told to the operator."""
+    """Return the value of an option. Raises ValueError with a message for the operator."""
     if not text or not all(part.replace("-", "").replace(":", "").isalnum() for part in text.split(".")):
         raise ValueError("a host name or an address, without scheme and port")
     return text.lower()
@@ -47,7 +47,7 @@ def media_domain(text: str) -> str:
 
 
 def rate(text: str) -> float:
-    """As argparse reads it: a ValueError is told to the operator."""
+    """Return the value of an option. Raises ValueError with a message for the operator."""
     found = float(text)
     if not 0 <= found < float("inf"):
         raise ValueError("must be 0 or more")
@@ -55,7 +55,7 @@ def rate(text: str) -> float:
 
 
 def port_range(text: str) -> tuple[int, int]:
-    """As argparse reads it: a ValueError is told to the operator."""
+    """Return the value of an option. Raises ValueError with a message for the operator."""
     first, _, last = text.partition("-")
     found = int(first), int(last or first)
     if not 1024 <= found[0] <= found[1] <= 65535:
@@ -64,7 +64,7 @@ def port_range(text: str) -> tuple[int, int]:
 
 
 def ipv4_range(text: str) -> str:
-    """As argparse reads it: a ValueError is told to the operator."""
+    """Return the value of an option. Raises ValueError with a message for the operator."""
     return str(IPv4Network(text)) if text else ""
 
 

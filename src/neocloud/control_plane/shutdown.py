@@ -1,4 +1,4 @@
-"""Ends what a cloud runs, once its server has ended: its pods are stopped, or every trace of them goes."""
+"""Stop a cloud's workloads after its server has ended, or remove every trace of them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ from neocloud.core.store import load_or_make_key, open_store
 
 
 class EndingEngine(Protocol):
-    """As much of an engine as ends workloads."""
+    """The part of an engine that ends workloads."""
 
     async def shutdown(self) -> None: ...
 

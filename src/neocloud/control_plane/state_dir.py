@@ -1,4 +1,4 @@
-"""The home folder as a running server uses it: one server at a time, and what it leaves there for clients."""
+"""The state folder of a running server: its lock, and the files that it writes for clients."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from neocloud.core.private_folder import ensure_private
 
 
 class HomeInUse(Exception):
-    """Another server runs on this home folder."""
+    """Another server runs on this state folder."""
 
 
 @contextmanager
 def locked(settings: Settings) -> Iterator[None]:
-    """Hold the home folder; the kernel lets go of it even when this process is killed. Raises OpenFolder when
-    other users may enter it."""
+    """Lock the state folder; the kernel unlocks it even when this process is killed. Raises HomeInUse, and
+    OpenFolder when other users may enter it."""
     ensure_private(settings.home)
     try:
         lock = take_lock(settings.lock_file)
@@ -35,7 +35,7 @@ def locked(settings: Settings) -> Iterator[None]:
 
 
 def held_credentials(settings: Settings) -> dict[str, Any] | None:
-    """The first service account's credentials as an earlier server left them."""
+    """Return the first service account's credentials from an earlier start."""
     with suppress(FileNotFoundError, ValueError):
         return json.loads(settings.credentials_file.read_text())
     return None

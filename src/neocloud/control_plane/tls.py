@@ -1,4 +1,4 @@
-"""Which names this cloud's TLS port answers to, from its settings."""
+"""The certificate and names of this cloud's TLS port, from its settings."""
 
 import datetime
 
@@ -7,7 +7,7 @@ from neocloud.server import Tls, ensure_certificate, server_names
 
 
 def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
-    """None when it is off. Makes or renews the certificate in the home folder."""
+    """Return None when TLS is off. Makes or renews the certificate in the state folder."""
     if settings.tls_port is None:
         return None
     domains = (settings.domain, PUBLISHED_DOMAIN)

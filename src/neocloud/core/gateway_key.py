@@ -1,6 +1,6 @@
-"""The key by which the control plane knows its gateway: a file that both read, made by the control plane.
+"""The key by which the control plane recognises its gateway, in a file that the control plane makes.
 
-Whoever can read it can ask who any token is, so it is readable by its owner alone.
+Anyone who can read it can look up the owner of any token, so only the owner of the file may read it.
 """
 
 import hmac
@@ -27,7 +27,7 @@ class GatewayKey:
 
 
 def gateway_folder(home: Path) -> Path:
-    """What the gateway owns."""
+    """Return the folder that the gateway owns."""
     return home / "gateway"
 
 

@@ -1,7 +1,7 @@
 """The emulator: the whole API on a fake engine, for tests of clients. No root, no containers, nothing real.
 
-What differs from a real cloud is all in here: the engine, that waiting is short, that calls answer when their
-operation is finished, and that faults can be injected.
+This package holds everything that differs from a real cloud: the fake engine, Slurm and machines, short
+waits, answers only when an operation is finished, and faults that tests inject.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ __all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]
 
 
 def emulated(composition: Composition, machine: EmulatedMachine) -> Composition:
-    """The same parts on an emulated machine, with faults to inject."""
+    """Return the composition on an emulated machine, with faults to inject."""
     book = faults.FaultBook(composition.clock)
     provided = composition.provided.copy().add(faults.FaultBook, book)
     machine.provide(provided)

@@ -15,6 +15,9 @@ from neocloud.core.clock import Clock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store import load_or_make_key
 from neocloud.core.store.vault import Vault
+from neocloud.emulator.fake_inference import FakeEngineClient, FakeModelFolders, FakeModelReader
+from neocloud.emulator.fake_machines import FakeMachines
+from neocloud.emulator.fake_slurm import FakeSlurm
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
@@ -24,9 +27,6 @@ from neocloud.services.inference.reconcile.engine_client import EngineClient
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.slurm.reconcile.access import SlurmFactory
-from neocloud.testing.inference import PretendedEngines, PretendedFolders, PretendedModels
-from neocloud.testing.machines import FakeMachines
-from neocloud.testing.slurm import FakeSlurm
 
 CPUS = 1_000_000
 MEMORY_MIB = 4 * CPUS * 1024
@@ -59,11 +59,11 @@ class EmulatedMachine:
     home: Path
 
     def provide(self, provided: ServiceRegistry) -> None:
-        """Put what is emulated in the place of real parts."""
+        """Replace what services provide by the fakes."""
         provided.add(SlurmFactory, self.slurm.connect)
-        provided.add(ModelReader, PretendedModels())
-        provided.add(EngineClient, PretendedEngines(reads_files=False))
-        provided.add(ModelFolders, PretendedFolders(self.home / "models"))
+        provided.add(ModelReader, FakeModelReader())
+        provided.add(EngineClient, FakeEngineClient(reads_files=False))
+        provided.add(ModelFolders, FakeModelFolders(self.home / "models"))
 
     def keep(self) -> None:
         """Write the world to its file when it has changed."""

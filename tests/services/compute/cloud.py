@@ -15,12 +15,12 @@ from neocloud.control_plane import lifecycle
 from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute, iam
 from neocloud.services.compute.resources.instance import InstanceStateEnum
 from neocloud.testing.api_calls import call, sign_in
-from neocloud.testing.machines import FakeMachines
 from tests.services.compute import network
 
 DEADLINE_SECONDS = 20.0

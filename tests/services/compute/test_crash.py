@@ -12,6 +12,7 @@ from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile import Worker
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute
@@ -19,7 +20,6 @@ from neocloud.services.compute.reconcile import reconcilers
 from neocloud.services.compute.resources.instance import INSTANCE
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.crash import CrashStory, crash_everywhere
-from neocloud.testing.machines import FakeMachines
 from tests.services.compute import network
 from tests.services.compute.cloud import boot_disk, instance_spec
 

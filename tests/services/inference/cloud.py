@@ -18,11 +18,11 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
+from neocloud.emulator.fake_inference import FakeEngineClient
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
 from neocloud.services.inference.reconcile.engine_client import EngineClient
 from neocloud.testing.api_calls import call, sign_in
-from neocloud.testing.inference import PretendedEngines
 
 DEADLINE_SECONDS = 20.0
 INFERENCE = "neocloud.inference.v1"
@@ -32,7 +32,7 @@ INFERENCE = "neocloud.inference.v1"
 class FakeCloud:
     running: ControlPlane
     engine: FakeEngine
-    engines: PretendedEngines
+    engines: FakeEngineClient
     channel: grpc.aio.Channel
     token: str
     home: Path
@@ -96,7 +96,7 @@ async def fake_cloud(home: Path) -> AsyncIterator[FakeCloud]:
     image = home / "images" / "jail" / "image.json"
     image.parent.mkdir(parents=True, exist_ok=True)
     image.write_text('{"name": "jail"}')
-    engine, engines = FakeEngine(), PretendedEngines()
+    engine, engines = FakeEngine(), FakeEngineClient()
     settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
     overrides = ServiceRegistry().add(EngineClient, engines)
     async with (

@@ -15,10 +15,10 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
+from neocloud.emulator.fake_slurm import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.reconcile.access import SlurmFactory
 from neocloud.testing.api_calls import call, sign_in
-from neocloud.testing.slurm import FakeSlurm
 
 DEADLINE_SECONDS = 20.0
 

@@ -1,7 +1,6 @@
-"""Models and engines that are not there: for tests, and for the emulator, which serves the API with nothing
-real.
+"""A model reader, model folders and an engine client without real models and engines.
 
-`PretendedModels` says of any folder that it holds a small model; `PretendedEngines` keeps which adapters
+`FakeModelReader` says of any folder that it holds a small model; `FakeEngineClient` keeps which adapters
 each address has loaded, as an engine would until it restarts.
 """
 
@@ -13,7 +12,7 @@ from neocloud.services.inference.reconcile.engine_client import EngineRefused, E
 from neocloud.services.inference.resources import Location, ModelFolders, weights_folder
 
 
-class PretendedModels:
+class FakeModelReader:
     """A ModelReader that reads nothing."""
 
     reads_files = False
@@ -37,7 +36,7 @@ class PretendedModels:
         return facts
 
 
-class PretendedFolders(ModelFolders):
+class FakeModelFolders(ModelFolders):
     """Models lie wherever their specs say, and nothing is read from there."""
 
     reads_files = False
@@ -46,8 +45,8 @@ class PretendedFolders(ModelFolders):
         return Location(weights_folder(model, self))
 
 
-class PretendedEngines:
-    """An EngineClient that talks to nobody."""
+class FakeEngineClient:
+    """An EngineClient that makes no request."""
 
     def __init__(self, *, reads_files: bool = True) -> None:
         self.reads_files = reads_files

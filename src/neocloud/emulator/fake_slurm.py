@@ -4,7 +4,7 @@ Hand `FakeSlurm(world).connect` to a control plane as its `slurm.factory`. For f
 is tested with real Slurm.
 """
 
-import pickle
+import pickle  # reads what it wrote itself, in tests  # nosec B403
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -23,7 +23,7 @@ class FakeSlurm:
         self.records: dict[str, dict[str, SlurmNode]] = {}
         """Node records by namespace and name, as slurmctld remembers them."""
         if self._path and self._path.exists():
-            self.records = pickle.loads(self._path.read_bytes())
+            self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
         self.is_reachable = True
         self.calls: list[tuple[str, ...]] = []
         """What changed anything, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
