@@ -145,8 +145,10 @@ def test_down_stops_the_server_and_then_the_workloads_and_keeps_the_state(neo: N
 
 
 def test_a_server_of_an_earlier_version_is_recognised_and_stopped(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with subprocess.Popen([*program, "-m", "neocloud.app", "--home", str(tmp_path)]) as earlier:
+    program = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    command = [*program, "-m", "neocloud.app", "--home", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as earlier:
+        assert earlier.stdout is not None and earlier.stdout.readline() == b"ready\n"
         addresses = {"grpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}
         (tmp_path / "server.json").write_text(
             json.dumps({"pid": earlier.pid, "version": "0.1.0", **addresses})
