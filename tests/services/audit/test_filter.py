@@ -64,6 +64,7 @@ def test_a_filter_says_what_it_means(text: str, is_match: bool) -> None:
         ("service.name = 'iam", "where a value in quotes must be"),
         ("service.name = 'iam' status = 'DONE'", "where AND, OR or the end must be"),
         ("service.name = 'iam' AND", "ends at character 25"),
+        ("NOT action = 'a' )", "has ')' at character 18, where AND, OR or the end must be"),
         ("(action = 'a'", "where ) must be"),
         ("regex(action 'a')", "where , must be"),
         ("regex(action, '(')", "no pattern of RE2: missing )"),

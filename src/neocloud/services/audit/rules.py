@@ -1,4 +1,4 @@
-"""The language that events are filtered by: from text to a tree, and whether an event matches. Pure.
+"""The filter language of events: parses text into a tree, and tells whether an event matches. Pure.
 
     service.name = 'iam' AND resource.hierarchy.id:'project-e00' AND regex(resource.metadata.name, '^test.*$')
 
@@ -8,9 +8,9 @@ several values (the hierarchy) matches when one of them does. Patterns are RE2's
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import re2
@@ -20,14 +20,29 @@ from neocloud.core.store.audit_query import EVERYTHING, AllOf, AnyOf, AuditEvent
 MAX_LENGTH = 4096
 MAX_DEPTH = 32
 _PATTERN_BYTES = 1 << 20
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<word>[A-Za-z_][\w.]*)|(?P<sign>!=|[=:(),])|(?P<bad>\S))"""
-)
+_GRAMMAR = r"""
+?either: both (_OR both)*
+?both: one (_AND one)*
+?one: _NOT one -> without
+    | "(" either ")" -> nested
+    | _REGEX "(" FIELD "," TEXT ")" -> matches
+    | FIELD SIGN TEXT -> compare
+
+_AND: /AND(?![\w.])/
+_OR: /OR(?![\w.])/
+_NOT: /NOT(?![\w.])/
+_REGEX: /regex(?![\w.])/
+SIGN: "!=" | "=" | ":"
+TEXT: /'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"/
+FIELD.-1: /[A-Za-z_][\w.]*|\S/
+%ignore /\s+/
+"""
+"""FIELD also takes each character that begins no other token, so that the parser reports it."""
 _TESTS = {"=": Test.EQUALS, ":": Test.CONTAINS}
 
 
 class FilterError(Exception):
-    """The text is no filter; the message says where, and what would be right."""
+    """The text is not a filter; the message says where, and what was expected."""
 
 
 def _of(kind: str) -> Callable[[AuditEvent], Sequence[str]]:
@@ -52,7 +67,7 @@ _COLUMNS = {
     "status": "status",
     "type": "type",
 }
-"""Fields that are columns of an event, so the database can look for them."""
+"""Fields that are columns of an event, so the database can search by them."""
 FIELDS: Mapping[str, Callable[[AuditEvent], Sequence[str]]] = {
     **{field: _column(name) for field, name in _COLUMNS.items()},
     "authentication.static_key_credential.id": lambda event: [],
@@ -62,7 +77,18 @@ FIELDS: Mapping[str, Callable[[AuditEvent], Sequence[str]]] = {
     "resource.hierarchy.id": _level(0),
     "resource.hierarchy.name": _level(1),
 }
-"""The values of each field in an event. Of keys and tokens nothing is kept."""
+"""The values of each field in an event. Keys and tokens are not stored, so their fields have no values."""
+_EXPECTED = {
+    "FIELD": f"a field: {', '.join(sorted(FIELDS))}",
+    "SIGN": "=, != or :",
+    "TEXT": "a value in quotes",
+    "LPAR": "(",
+    "COMMA": ",",
+    "RPAR": ")",
+}
+"""How an error names what the grammar accepts; the first that fits."""
+_AT_END = "AND, OR or the end"
+"""What it names after a whole filter, where the parser accepts nothing by name."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +123,17 @@ Node = Compare | Matches | Both | Either | Without
 
 
 def parse(text: str) -> Node:
-    """The tree of a filter; one that lets everything pass when there is none. Raises FilterError."""
+    """Return the tree of a filter; an empty text matches every event. Raise FilterError."""
     if len(text) > MAX_LENGTH:
         raise FilterError(f"is longer than {MAX_LENGTH} characters; make it shorter")
-    return _Parser(text).whole() if text.strip() else Both(())
+    if not text.strip():
+        return Both(())
+    from lark import UnexpectedToken  # noqa: PLC0415 - loaded by the first filter
+
+    try:
+        return _parser().parse(text).node
+    except UnexpectedToken as error:
+        raise _wrong(error, text) from None
 
 
 def matches(node: Node, event: AuditEvent) -> bool:
@@ -120,7 +153,7 @@ def matches(node: Node, event: AuditEvent) -> bool:
 
 
 def condition(node: Node) -> Condition:
-    """What every event that matches fulfils, for the database: it narrows the search, `matches` decides."""
+    """Return a condition for the database that every matching event meets; `matches` decides."""
     match node:
         case Compare(field, test, value) if field in _COLUMNS:
             return Is(_COLUMNS[field], test, value)
@@ -137,106 +170,76 @@ def condition(node: Node) -> Condition:
     return EVERYTHING
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = list(_tokens(text))
-        self._next = 0
-        self._depth = 0
+@dataclass(frozen=True)
+class _Part:
+    """A node while the text is parsed, with its depth: brackets and NOT count."""
 
-    def whole(self) -> Node:
-        node = self._either()
-        if self._kind() != "end":
-            raise self._wrong("AND, OR or the end")
-        return node
+    node: Node
+    depth: int = 1
 
-    def _either(self) -> Node:
-        parts = [self._both()]
-        while self._takes("OR"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else Either(tuple(parts))
-
-    def _both(self) -> Node:
-        parts = [self._one()]
-        while self._takes("AND"):
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else Both(tuple(parts))
-
-    def _one(self) -> Node:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
+    def inside(self, node: Node) -> "_Part":
+        if self.depth >= MAX_DEPTH:
             raise FilterError(f"is nested more than {MAX_DEPTH} deep; make it simpler")
-        node = self._nested()
-        self._depth -= 1
-        return node
+        return _Part(node, self.depth + 1)
 
-    def _nested(self) -> Node:
-        if self._takes("NOT"):
-            return Without(self._one())
-        if self._takes("("):
-            node = self._either()
-            self._needs(")")
-            return node
-        if self._takes("regex"):
-            self._needs("(")
-            field = self._field()
-            self._needs(",")
-            pattern = self._value()
-            self._needs(")")
-            return Matches(field, _checked(pattern))
-        return self._compare()
 
-    def _compare(self) -> Node:
-        field = self._field()
-        sign = self._word()
-        if sign not in ("=", "!=", ":"):
-            raise self._wrong("=, != or :")
-        self._next += 1
-        value = self._value()
+class _Nodes:
+    """Makes nodes of the grammar's rules; the parser calls the method named like the rule."""
+
+    def either(self, parts: Sequence[_Part]) -> _Part:
+        return _Part(Either(tuple(part.node for part in parts)), max(part.depth for part in parts))
+
+    def both(self, parts: Sequence[_Part]) -> _Part:
+        return _Part(Both(tuple(part.node for part in parts)), max(part.depth for part in parts))
+
+    def without(self, parts: Sequence[_Part]) -> _Part:
+        return parts[0].inside(Without(parts[0].node))
+
+    def nested(self, parts: Sequence[_Part]) -> _Part:
+        return parts[0].inside(parts[0].node)
+
+    def matches(self, tokens: Sequence[str]) -> _Part:
+        field, pattern = tokens
+        return _Part(Matches(str(field), _checked(_unquoted(pattern))))
+
+    def compare(self, tokens: Sequence[str]) -> _Part:
+        field, sign, value = tokens
         if sign == "!=":
-            return Without(Compare(field, Test.EQUALS, value))
-        return Compare(field, _TESTS[sign], value)
-
-    def _field(self) -> str:
-        name = self._word()
-        if self._kind() != "word" or name not in FIELDS:
-            raise self._wrong(f"a field: {', '.join(sorted(FIELDS))}")
-        self._next += 1
-        return name
-
-    def _value(self) -> str:
-        if self._kind() != "text":
-            raise self._wrong("a value in quotes")
-        text = self._word()[1:-1]
-        self._next += 1
-        return re.sub(r"\\(['\"\\])", r"\1", text)
-
-    def _takes(self, word: str) -> bool:
-        is_it = self._word() == word and self._kind() != "text"
-        self._next += is_it
-        return is_it
-
-    def _needs(self, word: str) -> None:
-        if not self._takes(word):
-            raise self._wrong(word)
-
-    def _kind(self) -> str:
-        return self._tokens[self._next][0]
-
-    def _word(self) -> str:
-        return self._tokens[self._next][1]
-
-    def _wrong(self, wanted: str) -> FilterError:
-        kind, word, place = self._tokens[self._next]
-        found = "ends" if kind == "end" else f"has {word!r}"
-        return FilterError(f"{found} at character {place + 1}, where {wanted} must be")
+            return _Part(Without(Compare(str(field), Test.EQUALS, _unquoted(value))))
+        return _Part(Compare(str(field), _TESTS[sign], _unquoted(value)))
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
-    for found in _TOKEN.finditer(text):
-        kind = found.lastgroup or "bad"
-        yield kind, found.group(kind), found.start(kind)
-    yield "end", "", len(text)
+@cache
+def _parser() -> Any:
+    """Return the parser. It is built at the first filter, so that a server starts without it."""
+    from lark import Lark, Token  # noqa: PLC0415 - loaded by the first filter
+
+    def check(token: Token) -> Token:
+        return token if token in FIELDS else token.update(type="UNKNOWN")
+
+    nodes: Any = _Nodes()
+    return Lark(
+        _GRAMMAR,
+        start="either",
+        parser="lalr",
+        lexer="basic",
+        transformer=nodes,
+        lexer_callbacks={"FIELD": check},
+    )
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(['\"\\])", r"\1", text[1:-1])
+
+
+def _wrong(error: Any, text: str) -> FilterError:
+    """Say where the text goes wrong, and what the grammar accepts there."""
+    wanted = next((words for name, words in _EXPECTED.items() if name in error.accepts), _AT_END)
+    if error.token.type == "$END":
+        return FilterError(f"ends at character {len(text) + 1}, where {wanted} must be")
+    return FilterError(
+        f"has {str(error.token)!r} at character {error.token.start_pos + 1}, where {wanted} must be"
+    )
 
 
 def _checked(pattern: str) -> str:
