@@ -28,7 +28,18 @@ BANNED = {
 REWORDED = (
     "README.md",
     "CONTRIBUTING.md",
-    "docs/glossary.md",
+    "CHANGELOG.md",
+    "docs/concepts",
+    "docs/guides",
+    "docs/howto",
+    "docs/rfd",
+    "src/neocloud/core",
+    "src/neocloud/emulator",
+    "src/neocloud/server",
+    "src/neocloud/services/audit",
+    "src/neocloud/services/billing",
+    "src/neocloud/services/emulator",
+    "src/neocloud/services/quotas",
 )
 """What was reworded so far; the rest follows."""
 

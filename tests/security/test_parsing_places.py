@@ -69,7 +69,7 @@ OWN = {
     "services/ai/record.py": {"json.loads"},
     "services/audit/events.py": {"json.loads"},
     "services/audit/rules.py": {"json.loads"},
-    "services/billing/rules/unique_yaml.py": {"yaml.load"},
+    "services/billing/rules/price_list.py": {"yaml.load"},
     "services/billing/tco/guide.py": {"yaml.safe_load"},
     "services/billing/tco/plan.py": {"yaml.safe_load"},
     "services/compute/public_images.py": {"json.loads"},

@@ -125,7 +125,7 @@ class Kind:
     method_overrides: Mapping[str, str] = field(default_factory=dict)
     """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: View | None = None
-    """What is worked out anew each time a resource of the kind is read."""
+    """Computes parts of the status each time a resource of the kind is read."""
     outside_view: OutsideView | None = None
     larger_request_bytes: int = 0
     """What a Create or Update may hold beyond what every request may; 0 where no field needs more."""

@@ -1,7 +1,7 @@
 """A folder that only its owner may enter: the state folder of a cloud.
 
-Whoever can enter it could read the database, keys and logs, and run the set-uid programs that tenants'
-containers leave in volumes. So one that is open to others is not used, and the error says what mends it.
+A user who can enter it could read the database, keys and logs, and run the set-uid programs that tenants'
+containers leave in volumes. A folder that is open to others is refused; the error says how to fix it.
 """
 
 import os

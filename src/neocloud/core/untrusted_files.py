@@ -1,6 +1,6 @@
 """Files below a folder in which somebody else can write: a tenant's volume, weights, what a container left.
 
-Whoever can write in a folder can put a link, a fifo or a device where a file was, between any two looks at
+A user who can write in a folder can put a link, a fifo or a device where a file was, between any two looks at
 it. So nothing here acts on a path twice: a `Folder` is an open descriptor, every path is resolved below it by
 the kernel (openat2, Linux 5.6) or one component at a time, and what was opened is looked at before it is
 read. Only regular files and folders are opened; links are refused unless a caller allows those that stay

@@ -1,7 +1,7 @@
 """Middleware of the emulator: injects faults, and answers a change when its operation is finished.
 
-Answering late makes the emulator deterministic: whoever reads after a change sees its outcome, never a state
-on the way. Operations that a fault holds up, or that wait for something else, are answered unfinished.
+Late answers make the emulator deterministic: a read after a change returns its outcome, never an intermediate
+state. Operations that a fault holds up, or that wait for something else, are answered unfinished.
 """
 
 from contextlib import ExitStack

@@ -1,7 +1,7 @@
-"""Whether the caller may: permissions, with refusals in the audit log, and parts that belong to a whole.
+"""Permission checks, with refusals in the audit log, and checks that a child belongs to its parent.
 
-The order is the same for every method: may you do this here, may you use what else you name, and only then
-whether the request is well formed. Who may not learns nothing else.
+The order is the same for every method: permission for the call, permission for the other resources that the
+request names, and only then validation. A caller without permission learns nothing else about the resource.
 """
 
 from collections.abc import Collection
@@ -40,8 +40,9 @@ async def require_references(
 
 
 async def require_acting(runtime: Runtime, request: Request, account_ids: Collection[str]) -> None:
-    """Raises ApiError unless the subject may act as each of these accounts. Whoever decides what a resource
-    runs can do what the account can that the resource acts as."""
+    """Raise ApiError unless the subject may act as each of these accounts.
+
+    A caller who decides what a resource runs can do everything that the account of the resource can."""
     for identifier in sorted(account_ids):
         row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))
         kind = runtime.kinds.get(row.kind) if row is not None else None

@@ -41,7 +41,7 @@ def note_change(
 async def record_refusal(
     runtime: Runtime, request: Request, error: contract.ApiError, resource_id: str
 ) -> None:
-    """Once for each request, whoever notices first. A caller that nobody knows has no log to be in."""
+    """Write the refusal once for each request. An unauthenticated caller has no tenant to log it in."""
     if request.subject is None or REFUSED in request.notes:
         return
     now, tenant_id = runtime.now(), request.subject.tenant_id

@@ -31,7 +31,7 @@ _LEEWAY = datetime.timedelta(minutes=5)
 """Clients' clocks may be a little behind."""
 
 Key = ec.EllipticCurvePrivateKey
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _ensure_authority(
         found = x509.load_pem_x509_certificate(files.authority.read_bytes())
         if _may_sign(found, names):
             return found, key
-        _LOG.warning(
+        logger.warning(
             "the cloud has names that its authority may not sign for: clients must trust a new %s",
             files.authority,
         )

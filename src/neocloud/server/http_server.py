@@ -1,7 +1,7 @@
 """JSON over HTTP: `POST /<package.Service>/<Method>`, in the shape of Connect's unary calls.
 
-The same pipeline as gRPC. Besides it: health, the status page for signed-in callers, and the form twin of the
-token exchange.
+The same pipeline as gRPC. Besides it: health, the status page for signed-in callers, and the token
+exchange as an HTML form (RFC 8693).
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The form twin of the token exchange (RFC 8693): what OAuth libraries send, answered as they expect it."""
+"""The token exchange as OAuth libraries call it (RFC 8693): an HTML form in, JSON out."""
 
 from collections.abc import Mapping
 from urllib.parse import parse_qs

@@ -1,6 +1,6 @@
 """Ids of other resources that a request names: found by the contract's own `nid` annotation.
 
-Whoever names a resource in a request must be allowed to see it; otherwise a subnet, a disk or a service
+A caller who names a resource in a request must be allowed to see it; otherwise a subnet, a disk or a service
 account of another tenant could be used, or found out about, through a resource of one's own. Covers every
 kind and method there is: an annotated field needs no further code. What the method itself is about (its id,
 its parent) is the permission check's business and not looked at here.

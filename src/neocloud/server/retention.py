@@ -22,7 +22,7 @@ KEEP_VERSIONS_FOR = timedelta(days=30)
 VERSIONS_AT_ONCE = 200
 """Of up to 256 KiB each, looked at in one transaction."""
 _LOOK_EVERY_SECONDS = 3600.0
-_LOG = logging.getLogger("neocloud.server")
+logger = logging.getLogger(__name__)
 
 
 async def forget_old_keys(store: Store, clock: Clock) -> None:
@@ -33,7 +33,7 @@ async def forget_old_keys(store: Store, clock: Clock) -> None:
             await store.write(lambda tx, now=now: tx.forget_keys(now - KEEP_KEYS_FOR))
             await store.write(lambda tx, now=now: tx.forget_ended_marks(now))
         except StoreError as error:
-            _LOG.warning("idempotency keys and marks stay for now: %s", error)
+            logger.warning("idempotency keys and marks stay for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
 
 
@@ -45,7 +45,7 @@ async def forget_old_events(store: Store, clock: Clock, keep_for: timedelta = KE
             while await store.write(lambda tx, before=before: tx.forget_audit(before, EVENTS_AT_ONCE)):
                 pass
         except StoreError as error:
-            _LOG.warning("old audit events stay for now: %s", error)
+            logger.warning("old audit events stay for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
 
 
@@ -64,7 +64,7 @@ async def forget_old_history(
             await _forget_versions(store, now - KEEP_VERSIONS_FOR, forgotten, keep=metered)
             await _forget_versions(store, now - keep_metered_for, forgotten)
         except StoreError as error:
-            _LOG.warning("old versions of resources stay for now: %s", error)
+            logger.warning("old versions of resources stay for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
 
 

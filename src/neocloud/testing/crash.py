@@ -19,7 +19,7 @@ from neocloud.core.reconcile import Worker
 from neocloud.core.store import Store
 from neocloud.testing.clock import FakeClock
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MOST_CRASHES = 3
 
@@ -115,7 +115,7 @@ async def crash_everywhere(
             raise
         finally:
             await story.close()
-    log.info("%d crashes in %d rounds from seed %d", crashes, rounds, seed)
+    logger.info("%d crashes in %d rounds from seed %d", crashes, rounds, seed)
     return crashes
 
 

@@ -1,8 +1,8 @@
-"""One writer per process: works that wait together are committed together.
+"""Group commit: one writer per process, which commits all waiting writes together.
 
-A durable commit costs the disk's flush, some milliseconds; a work costs some hundred microseconds. So the
-writer takes all works that wait, runs each inside its own savepoint, and commits once. A work that raises is
-rolled back alone. Nobody hears of success before the commit is durable.
+A durable commit costs a flush of the disk, some milliseconds; a write itself costs some hundred microseconds.
+The writer therefore takes all waiting writes, runs each in a savepoint of its own, and commits once. A write
+that raises is rolled back alone. A write returns only after its commit is durable.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ Work = Callable[[Transaction], Any]
 
 
 class Database(Protocol):
-    """What differs between the databases, as far as the writer is concerned."""
+    """The database as the writer sees it: SQLite and PostgreSQL differ in these."""
 
     engine: Engine
 
     def explain(self, error: DBAPIError) -> StoreError:
-        """The error in words for people, with what to do next."""
+        """Return the error with a message that says what to do next."""
         ...
 
     def is_conflict(self, error: DBAPIError) -> bool:
-        """Another writer was in the way: the whole group may simply be run again."""
+        """Return whether the group conflicted with another writer and may be run again."""
         ...
 
     def is_lost(self, error: DBAPIError) -> bool:
-        """The whole transaction is gone, not only the statement."""
+        """Return whether the whole transaction is lost, not only the statement."""
         ...
 
 
@@ -65,7 +65,7 @@ class _Outcome:
 
 
 class GroupCommit:
-    """Runs works in a thread of its own; `start` it before `submit`, `stop` it at the end."""
+    """Runs writes in a thread of its own; `start` it before `submit`, `stop` it at the end."""
 
     def __init__(self, database: Database, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
         self._database = database
@@ -85,7 +85,7 @@ class GroupCommit:
         return await future
 
     async def stop(self) -> None:
-        """Returns when everything submitted so far is committed or refused."""
+        """Return when everything submitted so far is committed or refused."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._waiting.put(None)
@@ -111,13 +111,13 @@ class GroupCommit:
             return [self._in_savepoint(connection, work) for work in works]
 
     def _alone(self, work: Work) -> _Outcome:
-        """Without a neighbour to protect, the transaction itself is what is rolled back."""
+        """Run a single write without a savepoint: the whole transaction is rolled back if it raises."""
         try:
             with self._database.engine.begin() as connection:
                 return _Outcome(self._run(work, connection))
         except DBAPIError:
             raise
-        except Exception as error:  # noqa: BLE001 - belongs to whoever submitted the work, and goes there
+        except Exception as error:  # noqa: BLE001 - passed on to the caller that submitted the work
             return _Outcome(error=error)
 
     def _run(self, work: Work, connection: Connection) -> Any:
@@ -134,7 +134,7 @@ class GroupCommit:
             if self._database.is_conflict(error) or self._database.is_lost(error):
                 raise
             outcome = _Outcome(error=self._database.explain(error))
-        except Exception as error:  # noqa: BLE001 - belongs to whoever submitted the work, and goes there
+        except Exception as error:  # noqa: BLE001 - passed on to the caller that submitted the work
             outcome = _Outcome(error=error)
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT work")
         connection.exec_driver_sql("RELEASE SAVEPOINT work")
@@ -146,7 +146,7 @@ class GroupCommit:
             jobs, is_open = self._next_group()
             try:
                 outcomes = self.run([job.work for job in jobs]) if jobs else []
-            except Exception as error:  # noqa: BLE001 - the thread must live, and nobody may wait for ever
+            except Exception as error:  # noqa: BLE001 - the thread must survive, and every caller must get a result
                 outcomes = [_Outcome(error=error)] * len(jobs)
             _deliver(jobs, outcomes)
 

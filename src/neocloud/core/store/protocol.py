@@ -305,7 +305,7 @@ class Transaction(Protocol):
         ...
 
     def release(self, namespace: str, value: str) -> None:
-        """Whoever held it; a value that nobody holds is ignored."""
+        """Release the reservation, whichever resource holds it; a value that is not reserved is ignored."""
         ...
 
     # Counters: sums kept beside what they count. A scope is usually the id of a resource, and goes with it.

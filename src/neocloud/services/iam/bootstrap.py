@@ -35,7 +35,7 @@ from neocloud.services.iam.first_rows import (
 from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
 from neocloud.services.iam.rules.accounts import DEFAULT_REGION
 
-_LOG = logging.getLogger("neocloud.iam")
+logger = logging.getLogger(__name__)
 
 RSA_BITS = 2048
 CREDENTIALS = "subject-credentials"
@@ -97,9 +97,9 @@ async def _mend(store: Store, tenant_name: str, region: str, held: Mapping[str, 
 
     if await store.read(find) is not None:
         others = await store.write(move)
-        _LOG.warning("moved the operator's account out of the first project, into the tenant")
+        logger.warning("moved the operator's account out of the first project, into the tenant")
         if others:
-            _LOG.warning(
+            logger.warning(
                 "the operator's account has keys that `neo up` did not make; delete unknown ones: %s",
                 ", ".join(others),
             )

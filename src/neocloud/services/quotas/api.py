@@ -48,8 +48,8 @@ DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 200, 1000
 
 
 @dataclass(frozen=True)
-class Place:
-    """A container as a request found it, with the quotas of this cloud."""
+class QuotaContainer:
+    """The container that a request names, with its tenant and the quotas of this cloud."""
 
     container: Resource
     tenant: Resource
@@ -71,7 +71,7 @@ async def list_allowances(call: Call, request: ListQuotaAllowancesRequest) -> Li
     size = request.page_size or DEFAULT_PAGE_SIZE
 
     def read(tx: Transaction) -> Any:
-        place = _place(tx, call, request.parent_id, "parent_id")
+        place = _quota_container(tx, call, request.parent_id, "parent_id")
         names = sorted(name for name in place.quotas if name > after)
         items = [_message(tx, place, place.quotas[name]) for name in names[:size]]
         last = names[size - 1] if len(names) > size else ""
@@ -90,7 +90,7 @@ async def get_allowance(call: Call, request: GetQuotaAllowanceRequest) -> QuotaA
 
 async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaAllowance:
     def read(tx: Transaction) -> Any:
-        place = _place(tx, call, request.parent_id, "parent_id")
+        place = _quota_container(tx, call, request.parent_id, "parent_id")
         quota = place.quotas.get(request.name)
         if quota is None or request.region not in ("", place.region):
             raise contract.not_found("quota", request.name)
@@ -101,7 +101,7 @@ async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaA
 
 async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> Operation:
     def write(tx: Transaction) -> Any:
-        place = _place(tx, call, request.metadata.parent_id, "metadata.parent_id")
+        place = _quota_container(tx, call, request.metadata.parent_id, "metadata.parent_id")
         return _set(tx, call, place, place.quota(request.metadata.name, "metadata.name"), request, "Create")
 
     return await call.dependencies.store.write(write)
@@ -125,7 +125,7 @@ async def delete_allowance(call: Call, request: DeleteQuotaAllowanceRequest) -> 
     return await call.dependencies.store.write(write)
 
 
-def _place(tx: Transaction, call: Call, parent_id: str, field: str) -> Place:
+def _quota_container(tx: Transaction, call: Call, parent_id: str, field: str) -> QuotaContainer:
     container = tx.get(parent_id)
     if container is None or container.kind != CONTAINER:
         raise contract.bad_field(field, "must be the id of a tenant or a project")
@@ -133,18 +133,18 @@ def _place(tx: Transaction, call: Call, parent_id: str, field: str) -> Place:
     assert tenant is not None, "A project has a tenant."
     region = getattr(call.dependencies.settings, "region", "")
     quotas = call.dependencies.provided.find(Quotas) or default_quotas()
-    return Place(container, tenant, region, quotas)
+    return QuotaContainer(container, tenant, region, quotas)
 
 
-def _of_id(tx: Transaction, call: Call, identifier: str, field: str) -> tuple[Place, Quota]:
-    place = _place(tx, call, parent_of(identifier), field)
+def _of_id(tx: Transaction, call: Call, identifier: str, field: str) -> tuple[QuotaContainer, Quota]:
+    place = _quota_container(tx, call, parent_of(identifier), field)
     for quota in place.quotas.values():
         if allowance_id(place.container.id, quota.name) == identifier:
             return place, quota
     raise contract.not_found("quota", identifier)
 
 
-def _message(tx: Transaction, place: Place, quota: Quota) -> Any:
+def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> Any:
     container = place.container
     identifier = allowance_id(container.id, quota.name)
     row = tx.get(identifier)
@@ -166,7 +166,7 @@ def _message(tx: Transaction, place: Place, quota: Quota) -> Any:
     return message
 
 
-def _set(tx: Transaction, call: Call, place: Place, quota: Quota, request: Any, verb: str) -> Any:
+def _set(tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, request: Any, verb: str) -> Any:
     _check_operator(tx, call, place)
     _check(tx, place, quota, request)
     identifier, now = allowance_id(place.container.id, quota.name), call.dependencies.clock.now()
@@ -191,7 +191,7 @@ def _set(tx: Transaction, call: Call, place: Place, quota: Quota, request: Any, 
     return _done(tx, call, place, quota, request, verb)
 
 
-def _check(tx: Transaction, place: Place, quota: Quota, request: Any) -> None:
+def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: Any) -> None:
     spec, wanted = request.spec, request.metadata.resource_version
     if not spec.HasField("limit"):
         raise contract.bad_field(
@@ -218,8 +218,8 @@ def _check(tx: Transaction, place: Place, quota: Quota, request: Any) -> None:
         )
 
 
-def _check_operator(tx: Transaction, call: Call, place: Place) -> None:
-    """A tenant deals out among its projects what it has; what it has is up to whoever runs the cloud.
+def _check_operator(tx: Transaction, call: Call, place: QuotaContainer) -> None:
+    """Raise ApiError if a caller who is not an operator changes the limit of a tenant.
 
     The operator's tenant is the first one: it is made before anybody can sign in.
     """
@@ -235,7 +235,7 @@ def _check_operator(tx: Transaction, call: Call, place: Place) -> None:
         )
 
 
-def _done(tx: Transaction, call: Call, place: Place, quota: Quota, request: Any, verb: str) -> Any:
+def _done(tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, request: Any, verb: str) -> Any:
     now = call.dependencies.clock.now()
     row = tx.get(allowance_id(place.container.id, quota.name))
     operation = OperationRow(

@@ -1,8 +1,9 @@
-"""Keeps the usage of every quota, in the transaction of the change that causes it, and refuses what is over.
+"""Keeps the usage of every quota, in the transaction of the change that causes it, and enforces the limits.
 
-It watches the store, so no way of making a resource goes past it: the API, a reconciler's child, a brick's
-own insert. Usage counts from the insert until the row is gone: what is being deleted still takes room. Two
-transactions that race for the last unit write the same counter, so the later one sees what the earlier took.
+It watches the store, so every way of creating a resource is counted: the API, a reconciler's child, a
+service's own insert. Usage counts from the insert until the row is removed: a resource that is being deleted
+still counts. Two transactions that race for the last unit write the same counter, so the later one sees what
+the earlier took.
 
 The history of a resource counts as well, by bytes, until its entries are forgotten. What the cloud itself
 notes, a state or a removal, is counted but never refused.
@@ -21,7 +22,7 @@ from neocloud.services.iam.resources import CONTAINER, is_tenant
 from neocloud.services.quotas.resources import ALLOWANCE
 from neocloud.services.quotas.rules import Quota, Quotas, amount
 
-_LOG = logging.getLogger("neocloud.quotas")
+logger = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 500
 
 HISTORY = "history.size"
@@ -87,7 +88,7 @@ class Ledger:
             return len(errors)
 
         mended = await store.write(mend)
-        _LOG.warning("counted all resources again: %d quotas had another usage than was kept", mended)
+        logger.warning("counted all resources again: %d quotas had another usage than was kept", mended)
         return mended
 
     def errors(self, tx: Transaction) -> Usage:

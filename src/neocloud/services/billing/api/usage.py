@@ -22,16 +22,16 @@ from neocloud.messages.neocloud.billing.v1 import (
     ReportLine,
 )
 from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMessage
-from neocloud.services.billing.api.usage_pages import Window, key, page, place
+from neocloud.services.billing.api.usage_pages import Window, key, page, read_cursor
 from neocloud.services.billing.rules.price_list import price_list
 from neocloud.services.billing.rules.rating import Line, rate, total
 from neocloud.services.iam.resources import CONTAINER, is_tenant
 
 
 async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse:
-    begin = place(request)
-    window = begin.window if begin else _window(request, call.dependencies.clock.now())
-    records, token = page(await _usage(call, request.parent_id, window), request, window, begin)
+    cursor = read_cursor(request)
+    window = cursor.window if cursor else _window(request, call.dependencies.clock.now())
+    records, token = page(await _usage(call, request.parent_id, window), request, window, cursor)
     return ListUsageResponse(
         items=[_usage_message(record) for record in records],
         start=window.start,

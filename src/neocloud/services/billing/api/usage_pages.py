@@ -1,5 +1,8 @@
-"""Pages of usage. It is computed anew for each page, so a token keeps the window too: what goes on running
-meanwhile neither moves nor grows between two pages."""
+"""Pages of usage.
+
+Usage is computed for each page again, so a token keeps the window too: usage of a resource that is still
+running neither moves nor grows between two pages.
+"""
 
 import json
 from collections.abc import Sequence
@@ -22,8 +25,8 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a page begins: behind this record of this window."""
+class PageCursor:
+    """The position of a page: after this record of this window."""
 
     window: Window
     after: tuple[int, str, str, str, str]
@@ -33,8 +36,11 @@ class Place:
         return contract.page_token(json.dumps(content), _list_of(request))
 
 
-def place(request: Any) -> Place | None:
-    """What the request's token says; None for the first page. Raises ApiError for a token of another list."""
+def read_cursor(request: Any) -> PageCursor | None:
+    """Return the cursor in the request's token, None for the first page.
+
+    Raise ApiError for the token of another list.
+    """
     content = contract.page_after(request.page_token, _list_of(request))
     if not content:
         return None
@@ -46,17 +52,17 @@ def place(request: Any) -> Place | None:
         raise contract.bad_page_token() from None
     if type(number) is not int or not all(isinstance(name, str) for name in names):
         raise contract.bad_page_token()
-    return Place(window, (number, first, second, third, fourth))
+    return PageCursor(window, (number, first, second, third, fourth))
 
 
 def page(
-    records: Sequence[Record], request: Any, window: Window, begin: Place | None
+    records: Sequence[Record], request: Any, window: Window, cursor: PageCursor | None
 ) -> tuple[Sequence[Record], str]:
-    """The records of the page, of all in order, and the token of the next one. Size 0 is all on one page."""
-    rest = [record for record in records if begin is None or key(record) > begin.after]
+    """Return a page of these sorted records, and the token of the next one. Size 0 means all records."""
+    rest = [record for record in records if cursor is None or key(record) > cursor.after]
     size = min(request.page_size, MAX_PAGE_SIZE) or len(rest)
     found = rest[:size]
-    return found, Place(window, key(found[-1])).token(request) if len(rest) > size else ""
+    return found, PageCursor(window, key(found[-1])).token(request) if len(rest) > size else ""
 
 
 def key(record: Record) -> tuple[int, str, str, str, str]:

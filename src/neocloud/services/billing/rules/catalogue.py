@@ -12,8 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from neocloud.services.billing.resources import TOKEN_KINDS, TokenPrices, TokenTerms, token_sku
-from neocloud.services.billing.rules.price_list import PriceList
-from neocloud.services.billing.rules.unique_yaml import load_unique
+from neocloud.services.billing.rules.price_list import PriceList, load_unique
 
 FAST = "-fast"
 

@@ -3,7 +3,7 @@
 Money is Decimal from the file on; a price written as a float is refused rather than guessed at.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -17,7 +17,6 @@ import yaml
 
 from neocloud.core.registry import ServiceRegistry
 from neocloud.services.billing.resources import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
-from neocloud.services.billing.rules.unique_yaml import DuplicateKey, load_unique
 from neocloud.services.compute.resources import Preset
 
 HOURS_PER_MONTH = 730
@@ -202,3 +201,26 @@ def _day(name: str, value: Any) -> date:
 def price_list(provided: ServiceRegistry) -> PriceList:
     """Return the price list to charge by: the operator's, else the one that ships."""
     return provided.find(PriceList) or default_price_list()
+
+
+class DuplicateKey(yaml.MarkedYAMLError):
+    """A mapping has the same key twice; the message names both lines."""
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
+            if isinstance(key, Hashable) and key in lines:
+                raise DuplicateKey(
+                    problem=f"{key!r} in line {line} is in line {lines[key]} already; keep one of them"
+                )
+            if isinstance(key, Hashable):
+                lines[key] = line
+        return super().construct_mapping(node, deep)
+
+
+def load_unique(text: str) -> Any:
+    """Parse YAML, but refuse duplicate keys: plain YAML takes the last one. Raise yaml.YAMLError."""
+    return yaml.load(text, Loader=_UniqueKeys)  # a SafeLoader  # nosec B506

@@ -19,7 +19,7 @@ from neocloud.services.iam.access.external_tokens import ExternalTokenError
 from neocloud.services.iam.access.outgoing import Outgoing, Unanswered
 from neocloud.services.iam.access.recent import Recent
 
-_LOG = logging.getLogger("neocloud.iam")
+logger = logging.getLogger(__name__)
 
 KEEP_SECONDS = 600.0
 LOOK_AGAIN_SECONDS = 10.0
@@ -125,7 +125,7 @@ def issuers_of(dependencies: Dependencies) -> Issuers:
 
 def unusable(url: str, why: str) -> IssuerUnusable:
     """The error that the caller is told, once the reason is in the log."""
-    _LOG.warning("issuer %.200r: %.500s", url, why)
+    logger.warning("issuer %.200r: %.500s", url, why)
     return IssuerUnusable()
 
 
