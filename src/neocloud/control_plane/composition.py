@@ -51,7 +51,7 @@ def compose(
 
     async def bootstrap(store: Store) -> iam.Bootstrap:
         await ledger.recount(store)
-        await compute.seed_images(store, settings, clock)
+        await compute.sync_public_images(store, settings, clock)
         return await iam.bootstrap(
             store,
             clock,
@@ -91,7 +91,9 @@ async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
         clock = SystemClock()
 
         def follow(store: Store) -> Coroutine[Any, Any, None]:
-            return follow_images(settings.home, engine, lambda: compute.seed_images(store, settings, clock))
+            return follow_images(
+                settings.home, engine, lambda: compute.sync_public_images(store, settings, clock)
+            )
 
         def gateway(api: str) -> GatewayProcess:
             return GatewayProcess.of(

@@ -166,7 +166,7 @@ def _composition(settings: Settings, engine: FakeEngine) -> lifecycle.Compositio
 
     async def bootstrap(store: Any) -> iam.Bootstrap:
         first = await iam.bootstrap(store, clock)
-        await compute.seed_images(store, settings, clock)
+        await compute.sync_public_images(store, settings, clock)
 
         def seed(tx: Any) -> None:
             if tx.get(network.NETWORK_ID) is None:

@@ -2,7 +2,7 @@ import pytest
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.engines.base import Accelerator, Capabilities
-from neocloud.services.compute.resources import check_capacity, preset
+from neocloud.services.compute.resources import check_fits, preset
 
 LAPTOP = Capabilities("fake", "1", cpus=2, memory_mib=24 * 1024)
 
@@ -14,7 +14,7 @@ def gpu_server(model: str, count: int) -> Capabilities:
 
 def refusal(capabilities: Capabilities, *demands) -> str:
     with pytest.raises(ApiError) as caught:
-        check_capacity(capabilities, demands)
+        check_fits(capabilities, demands)
     assert caught.value.code == Code.RESOURCE_EXHAUSTED
     (detail,) = caught.value.details
     assert detail.retry_type == type(detail).RetryType.Value("NOTHING")
@@ -22,8 +22,8 @@ def refusal(capabilities: Capabilities, *demands) -> str:
 
 
 def test_what_fits_is_taken() -> None:
-    check_capacity(LAPTOP, [(preset("cpu-local", "1vcpu-8gb"), 3)])
-    check_capacity(gpu_server("NVIDIA L40S", 4), [(preset("gpu-l40s-d", "2gpu-64vcpu-384gb"), 2)])
+    check_fits(LAPTOP, [(preset("cpu-local", "1vcpu-8gb"), 3)])
+    check_fits(gpu_server("NVIDIA L40S", 4), [(preset("gpu-l40s-d", "2gpu-64vcpu-384gb"), 2)])
 
 
 def test_too_little_memory_is_refused_with_the_sum() -> None:
@@ -32,7 +32,7 @@ def test_too_little_memory_is_refused_with_the_sum() -> None:
 
 
 def test_cores_of_the_local_platform_are_shared_four_ways() -> None:
-    check_capacity(LAPTOP, [(preset("cpu-local", "4vcpu-8gb"), 2)])
+    check_fits(LAPTOP, [(preset("cpu-local", "4vcpu-8gb"), 2)])
     message = refusal(LAPTOP, (preset("cpu-local", "1vcpu-1gb"), 9))
     assert "9 x 1 = 9 vCPU need 2.25 cores, 2 are there" in message
 
@@ -50,9 +50,9 @@ def test_a_gpu_of_another_type_does_not_count() -> None:
 def test_gpus_of_any_type_and_of_one_type_are_not_given_twice() -> None:
     server = gpu_server("NVIDIA L40S", 2)
     named, any_type = preset("gpu-l40s-a", "1gpu-8vcpu-32gb"), preset("gpu-local", "1gpu-2vcpu-8gb")
-    check_capacity(server, [(named, 1), (any_type, 1)])
+    check_fits(server, [(named, 1), (any_type, 1)])
     assert "3 GPUs in all, 2 are there" in refusal(server, (named, 1), (any_type, 2))
 
 
 def test_an_unknown_machine_is_left_to_the_engine() -> None:
-    check_capacity(None, [(preset("gpu-h200-sxm", "8gpu-128vcpu-1600gb"), 1000)])
+    check_fits(None, [(preset("gpu-h200-sxm", "8gpu-128vcpu-1600gb"), 1000)])

@@ -14,7 +14,7 @@ from neocloud.core.contract import ApiError
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
-from neocloud.services.compute.resources import INSTANCE, check_room, instance_demands, preset
+from neocloud.services.compute.resources import INSTANCE, check_capacity, instance_demands, preset
 from neocloud.services.compute.rules.instance.rules import CAPACITY as INSTANCES
 from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.slurm.rules import CAPACITY as CLUSTERS
@@ -55,7 +55,7 @@ def cluster(workers: int) -> Resource:
 
 def fits(*rows: Resource, wanted: int = 1, held: int = 0, me: str = ME) -> bool:
     try:
-        check_room(Reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
+        check_capacity(Reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
     except ApiError as error:
         assert "8 GiB are there" in error.message
         return False
@@ -90,4 +90,4 @@ def test_what_is_asked_for_follows_from_the_spec() -> None:
 
 
 def test_an_unknown_machine_is_left_to_the_engine() -> None:
-    check_room(Reader(inventory=None), ME, [(GIB_4, 1000)], [])
+    check_capacity(Reader(inventory=None), ME, [(GIB_4, 1000)], [])

@@ -14,7 +14,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.resources import ENDED, ENDPOINT, JOB, EndpointState, JobState
 from neocloud.services.ai.rules.workload import demands
-from neocloud.services.compute.resources import check_room
+from neocloud.services.compute.resources import check_capacity
 
 _ENDPOINTS, _JOBS = "nebius.ai.v1.EndpointService", "nebius.ai.v1.JobService"
 
@@ -65,7 +65,7 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
             if not changed[0].is_stopped:
                 now, provided = call.dependencies.clock.now(), call.dependencies.provided
                 world = TransactionReader(tx, now, inventory=inventory, provided=provided)
-                check_room(world, row.id, demands(wire.resource_message(row).spec), [])
+                check_capacity(world, row.id, demands(wire.resource_message(row).spec), [])
             write_record(tx, row.id, changed[0])
             return _changed(tx, call, row, changed[1], f"{service}/{verb}", request)
 

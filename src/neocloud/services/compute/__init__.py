@@ -4,7 +4,7 @@ from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.services.compute.api import METHODS
 from neocloud.services.compute.meter import METERS
-from neocloud.services.compute.public_images import seed_images
+from neocloud.services.compute.public_images import sync_public_images
 from neocloud.services.compute.reconcile import reconcilers
 from neocloud.services.compute.resources import FILESYSTEM, FILESYSTEM_ID_PREFIX, FilesystemState
 from neocloud.services.compute.resources.disk import (
@@ -106,4 +106,4 @@ SERVICE = Service(
     capacity=CAPACITY,
 )
 
-__all__ = ["SERVICE", "seed_images"]
+__all__ = ["SERVICE", "sync_public_images"]

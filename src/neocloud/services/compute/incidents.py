@@ -12,14 +12,14 @@ from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import InstanceSpec, InstanceStatus
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
-from neocloud.services.compute.reconcile.record import read_record, write_record
+from neocloud.services.compute.reconcile.record import read_runtime_state, write_runtime_state
 from neocloud.services.compute.resources.instance import (
     INSTANCE,
     MAINTENANCE_EVENT,
     MAINTENANCE_EVENT_ID_PREFIX,
-    Halt,
     InstanceState,
     InstanceStateEnum,
+    StopReason,
 )
 
 
@@ -32,10 +32,10 @@ async def preempt(store: Store, instance_id: str, now: datetime) -> None:
             raise contract.bad_state(
                 row.id, f"{row.id} is not preemptible; only such machines are taken away."
             )
-        record = read_record(tx, row.id)
-        if record.halt or row.state == InstanceState.STOPPED:
+        runtime = read_runtime_state(tx, row.id)
+        if runtime.stop_reason or row.state == InstanceState.STOPPED:
             raise contract.bad_state(row.id, f"{row.id} does not run; there is nothing to take away.")
-        write_record(tx, row.id, replace(record, halt=Halt.PREEMPTED))
+        write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.PREEMPTED))
         status = InstanceStatus.FromString(row.status)
         status.state, status.reconciling = InstanceStateEnum.Value(InstanceState.STOPPING), True
         tx.update(

@@ -42,7 +42,7 @@ class FilesystemMeter(StoredMeter):
 
     def sku(self, spec: Any) -> str:
         """ "filesystem.network-ssd" for NETWORK_SSD."""
-        return f"filesystem.{_word(FilesystemType.Name(spec.type))}"
+        return f"filesystem.{_label(FilesystemType.Name(spec.type))}"
 
 
 class DiskMeter(StoredMeter):
@@ -51,7 +51,7 @@ class DiskMeter(StoredMeter):
 
     def sku(self, spec: Any) -> str:
         """ "disk.network-ssd-io-m3" for NETWORK_SSD_IO_M3."""
-        return f"disk.{_word(DiskType.Name(spec.type))}"
+        return f"disk.{_label(DiskType.Name(spec.type))}"
 
 
 class InstanceMeter:
@@ -70,7 +70,7 @@ class InstanceMeter:
                 yield from (stretch.record(sku=sku, units=units) for sku, units in skus.items())
 
 
-def _word(name: str) -> str:
+def _label(name: str) -> str:
     return name.lower().replace("_", "-")
 
 

@@ -59,17 +59,17 @@ def emulated_images() -> Iterator[MachineImage]:
         yield MachineImage(family, family, title, "1", "AMD64", EMULATED_BYTES)
 
 
-async def seed_images(store: Store, settings: Any, clock: Clock) -> None:
+async def sync_public_images(store: Store, settings: Any, clock: Clock) -> None:
     images = list(emulated_images() if settings.emulator else machine_images(settings.home))
 
-    def seed(tx: Transaction) -> None:
+    def sync(tx: Transaction) -> None:
         known = {row.id: row for row in tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0]}
         for image in images:
             _ensure(tx, image, known.pop(image.id, None), clock.now())
         for gone in known.values():
             tx.delete(gone.id)
 
-    await store.write(seed)
+    await store.write(sync)
 
 
 def _ensure(tx: Transaction, image: MachineImage, known: Resource | None, now: datetime) -> None:

@@ -17,7 +17,7 @@ from neocloud.services.compute.resources import (
     Demand,
     FilesystemState,
     attachment_namespace,
-    check_room,
+    check_capacity,
     filesystem_attachment,
     find_filesystem,
     preset,
@@ -90,7 +90,7 @@ class ClusterRules(Rules):
         ]
         if not found:
             held = cluster_demands(old.spec) if old else []
-            check_room(world, new.metadata.id, cluster_demands(new.spec), held)
+            check_capacity(world, new.metadata.id, cluster_demands(new.spec), held)
         return found
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:

@@ -11,7 +11,7 @@ from neocloud.services.ai.resources import ENDPOINT, JOB
 from neocloud.services.ai.rules.container import container_violations, word_violations
 from neocloud.services.ai.rules.offered import not_offered
 from neocloud.services.ai.rules.place import default_subnet, hold_filesystems, place_violations
-from neocloud.services.compute.resources import GIB, Demand, check_room, preset, preset_violations
+from neocloud.services.compute.resources import GIB, Demand, check_capacity, preset, preset_violations
 
 MOST_ATTEMPTS = 100
 SMALLEST_SECONDS = 1
@@ -30,7 +30,7 @@ class WorkloadRules(Rules):
             *_sizes(new.spec),
         ]
         if not found:
-            check_room(world, new.metadata.id, demands(new.spec), [])
+            check_capacity(world, new.metadata.id, demands(new.spec), [])
         return found
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:

@@ -13,7 +13,7 @@ from neocloud.messages.neocloud.compute.v1 import (
 )
 from neocloud.services.compute.api.power import instance_row
 from neocloud.services.compute.reconcile.control import MachineControl
-from neocloud.services.compute.reconcile.record import MachineRecord, read_record
+from neocloud.services.compute.reconcile.record import RuntimeState, read_runtime_state
 from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
 
 SERVICE = "neocloud.compute.v1.MachineService"
@@ -22,12 +22,12 @@ OFF = "off"
 
 async def get(call: Call, request: GetMachineRequest) -> Machine:
     engine, instance_id = call.dependencies.engine, request.instance_id
-    record = await call.dependencies.store.read(lambda tx: _record(tx, instance_id))
+    runtime = await call.dependencies.store.read(lambda tx: _runtime_state(tx, instance_id))
     capabilities = await engine.capabilities()
     answer = Machine(
         instance_id=instance_id,
         power=OFF,
-        reason=str(record.halt),
+        reason=str(runtime.stop_reason),
         acceleration=capabilities.details.get("acceleration", "").partition(" ")[0],
     )
     pod = (await engine.observe(namespace(instance_id))).pod(pod_name(instance_id))
@@ -45,7 +45,7 @@ async def get(call: Call, request: GetMachineRequest) -> Machine:
 
 async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSerialLogResponse:
     """Of the machine as it runs now; one that is off has none."""
-    await call.dependencies.store.read(lambda tx: _record(tx, request.instance_id))
+    await call.dependencies.store.read(lambda tx: _runtime_state(tx, request.instance_id))
     pod = Reference("Pod", namespace(request.instance_id), pod_name(request.instance_id))
     try:
         page = await call.dependencies.engine.log_page(
@@ -58,8 +58,8 @@ async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSeri
     return ReadSerialLogResponse(lines=page.lines, next_line=page.next_line)
 
 
-def _record(tx: Transaction, instance_id: str) -> MachineRecord:
-    return read_record(tx, instance_row(tx, instance_id).id)
+def _runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
+    return read_runtime_state(tx, instance_row(tx, instance_id).id)
 
 
 METHODS = (

@@ -9,9 +9,14 @@ from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import InstanceStatus, StartInstanceRequest, StopInstanceRequest
-from neocloud.services.compute.reconcile.record import read_record, write_record
-from neocloud.services.compute.resources import check_room, instance_demands
-from neocloud.services.compute.resources.instance import INSTANCE, Halt, InstanceState, InstanceStateEnum
+from neocloud.services.compute.reconcile.record import read_runtime_state, write_runtime_state
+from neocloud.services.compute.resources import check_capacity, instance_demands
+from neocloud.services.compute.resources.instance import (
+    INSTANCE,
+    InstanceState,
+    InstanceStateEnum,
+    StopReason,
+)
 from neocloud.services.compute.rules.instance.pricing import pricing_violations
 
 SERVICE = "nebius.compute.v1.InstanceService"
@@ -23,9 +28,9 @@ async def start(call: Call, request: StartInstanceRequest) -> Operation:
 
     def work(tx: Transaction) -> Any:
         row = instance_row(tx, request.id)
-        record = read_record(tx, row.id)
+        runtime = read_runtime_state(tx, row.id)
         is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
-        if not is_off and not record.halt:
+        if not is_off and not runtime.stop_reason:
             return _done(tx, call, row, "Start", request)
         new = wire.resource_message(row)
         new.spec.stopped = False
@@ -33,8 +38,8 @@ async def start(call: Call, request: StartInstanceRequest) -> Operation:
         if violations := list(pricing_violations(new, None, world)):
             raise contract.bad_request(violations)
         # It holds nothing now, whatever its spec says.
-        check_room(world, row.id, instance_demands(new.spec), [])
-        write_record(tx, row.id, replace(record, halt=Halt.NONE))
+        check_capacity(world, row.id, instance_demands(new.spec), [])
+        write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
         return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
 
     return await call.dependencies.store.write(work)

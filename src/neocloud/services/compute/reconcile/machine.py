@@ -21,13 +21,13 @@ from neocloud.services.compute.reconcile.gpus import acquire_gpus, release_gpus
 from neocloud.services.compute.reconcile.identity import IdentityTokens
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope, read_scope
 from neocloud.services.compute.reconcile.machine_status import machine_status
-from neocloud.services.compute.reconcile.record import MachineRecord, read_record, write_record
+from neocloud.services.compute.reconcile.record import RuntimeState, read_runtime_state, write_runtime_state
 from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
 from neocloud.services.compute.resources.catalogue import preset
 from neocloud.services.compute.resources.instance import (
     INSTANCE,
-    Halt,
     InstanceState,
+    StopReason,
     hostname,
     namespace,
     pod_name,
@@ -72,11 +72,11 @@ class InstanceReconciler:
 
     async def scope(self, context: Context) -> MachineScope:
         scope = await read_scope(context, self._engine, self._store)
-        halt = scope.ended()
-        if scope.instance.spec.stopped and scope.record.halt:
-            await self._halt(scope, Halt.NONE)  # a requested stop replaces it
-        elif halt:
-            await self._halt(scope, halt)
+        ended = scope.ended()
+        if scope.instance.spec.stopped and scope.runtime.stop_reason:
+            await self._set_stop_reason(scope, StopReason.NONE)  # a requested stop replaces it
+        elif ended:
+            await self._set_stop_reason(scope, ended)
         return scope
 
     def steps(self, scope: MachineScope) -> Sequence[Step]:
@@ -105,10 +105,10 @@ class InstanceReconciler:
             pod = None
         view = await self._view(scope, scope.addresses or await find_addresses(scope))
         rendered = machine_pod(view)
-        if pod is None or not scope.record.pod_spec:
-            await self._keep_pod_spec(scope, rendered)
+        if pod is None or not scope.runtime.pod_spec:
+            await self._store_pod_spec(scope, rendered)
         else:
-            rendered = rendered.with_spec(scope.record.pod_spec)
+            rendered = rendered.with_spec(scope.runtime.pod_spec)
         objects = [*machine_objects(view), *await self._tokens.objects(scope), rendered]
         await engine_call(self._engine.apply(objects))
         scope.observation = await self._engine.observe(namespace(scope.id))
@@ -179,26 +179,26 @@ class InstanceReconciler:
         name = namespace(scope.id)
         await engine_call(self._engine.remove([Reference("Namespace", name, name)]))
 
-    async def _keep_pod_spec(self, scope: MachineScope, pod: Pod) -> None:
+    async def _store_pod_spec(self, scope: MachineScope, pod: Pod) -> None:
         """Keep the spec before the pod exists: after a crash the same pod must be made."""
-        await self._change_record(scope, lambda record: replace(record, pod_spec=pod.spec()))
+        await self._change_runtime_state(scope, lambda runtime: replace(runtime, pod_spec=pod.spec()))
 
-    async def _halt(self, scope: MachineScope, halt: Halt) -> None:
-        await self._change_record(scope, lambda record: replace(record, halt=halt))
+    async def _set_stop_reason(self, scope: MachineScope, reason: StopReason) -> None:
+        await self._change_runtime_state(scope, lambda runtime: replace(runtime, stop_reason=reason))
 
-    async def _change_record(
-        self, scope: MachineScope, change: Callable[[MachineRecord], MachineRecord]
+    async def _change_runtime_state(
+        self, scope: MachineScope, change: Callable[[RuntimeState], RuntimeState]
     ) -> None:
         """Change the record, unless spec or state has changed since this run began; then the next run
         decides."""
         version, state = scope.context.resource.resource_version, scope.state
 
-        def work(tx: Transaction) -> MachineRecord:
+        def work(tx: Transaction) -> RuntimeState:
             row = tx.get(scope.id)
             if row is None or row.resource_version != version or row.state != state:
                 raise RetryLater("it was changed meanwhile", delay_seconds=0)
-            changed = change(read_record(tx, scope.id))
-            write_record(tx, scope.id, changed)
+            changed = change(read_runtime_state(tx, scope.id))
+            write_runtime_state(tx, scope.id, changed)
             return changed
 
-        scope.record = await self._store.write(work)
+        scope.runtime = await self._store.write(work)

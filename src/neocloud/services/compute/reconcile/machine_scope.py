@@ -9,9 +9,9 @@ from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transaction
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.services.compute.reconcile.control import GuestStatus
-from neocloud.services.compute.reconcile.record import MachineRecord, read_record
+from neocloud.services.compute.reconcile.record import RuntimeState, read_runtime_state
 from neocloud.services.compute.render import InterfaceView
-from neocloud.services.compute.resources.instance import Halt, InstanceState, namespace, pod_name
+from neocloud.services.compute.resources.instance import InstanceState, StopReason, namespace, pod_name
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class MachineScope:
     context: Context
     instance: Any
     """The Instance message as stored."""
-    record: MachineRecord
+    runtime: RuntimeState
     observation: Observation
     starting_since: datetime
     """When the current start began; now, if none is under way."""
@@ -55,7 +55,7 @@ class MachineScope:
 
     @property
     def should_run(self) -> bool:
-        return not (self.instance.spec.stopped or self.record.halt or self.is_deleting)
+        return not (self.instance.spec.stopped or self.runtime.stop_reason or self.is_deleting)
 
     @property
     def pod(self) -> ObservedPod | None:
@@ -65,26 +65,26 @@ class MachineScope:
     def is_up(self) -> bool:
         return self.pod is not None and self.pod.phase is PodPhase.RUNNING
 
-    def ended(self) -> Halt:
+    def ended(self) -> StopReason:
         """Return why its pod has ended for good, if it has."""
         pod = self.pod
         if pod is None or not self.should_run or self.state == InstanceState.STOPPED:
-            return Halt.NONE  # a pod that ended while the cloud was stopped ended because of that
-        ends = {PodPhase.SUCCEEDED: Halt.GUEST, PodPhase.FAILED: Halt.FAILED}
-        return ends.get(pod.phase, Halt.NONE)
+            return StopReason.NONE  # a pod that ended while the cloud was stopped ended because of that
+        ends = {PodPhase.SUCCEEDED: StopReason.GUEST, PodPhase.FAILED: StopReason.FAILED}
+        return ends.get(pod.phase, StopReason.NONE)
 
 
 async def read_scope(context: Context, engine: Engine, store: Store) -> MachineScope:
     instance_id = context.resource.id
 
-    def read(tx: Transaction) -> tuple[MachineRecord, datetime]:
-        return read_record(tx, instance_id), _starting_since(tx, context.resource, context.now)
+    def read(tx: Transaction) -> tuple[RuntimeState, datetime]:
+        return read_runtime_state(tx, instance_id), _starting_since(tx, context.resource, context.now)
 
-    record, since = await store.read(read)
+    runtime, since = await store.read(read)
     return MachineScope(
         context=context,
         instance=wire.resource_message(context.resource),
-        record=record,
+        runtime=runtime,
         observation=await engine.observe(namespace(instance_id)),
         starting_since=since,
     )

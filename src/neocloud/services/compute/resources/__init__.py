@@ -1,6 +1,6 @@
 """Nouns of compute and pure lookups for other bricks: platforms, presets, capacity, storage, machines."""
 
-from neocloud.services.compute.resources.capacity import Demand, check_capacity, shortages
+from neocloud.services.compute.resources.capacity import Demand, check_fits, shortages
 from neocloud.services.compute.resources.catalogue import (
     Platform,
     Preset,
@@ -28,10 +28,10 @@ from neocloud.services.compute.resources.filesystem import (
 from neocloud.services.compute.resources.filesystem import attachment_value as filesystem_attachment
 from neocloud.services.compute.resources.instance import INSTANCE, InstanceState
 from neocloud.services.compute.resources.room import (
-    check_room,
+    check_capacity,
     held_by_others,
     instance_demands,
-    needs_room,
+    needs_capacity_check,
 )
 from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, GIB, gib, size_bytes
 
@@ -52,8 +52,8 @@ __all__ = [
     "Platform",
     "Preset",
     "attachment_namespace",
+    "check_fits",
     "check_capacity",
-    "check_room",
     "claim_name",
     "claim_namespace",
     "claim_reference",
@@ -64,7 +64,7 @@ __all__ = [
     "held_by_others",
     "may_attach",
     "instance_demands",
-    "needs_room",
+    "needs_capacity_check",
     "platforms",
     "preset",
     "preset_violations",

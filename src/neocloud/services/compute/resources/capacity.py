@@ -17,7 +17,7 @@ Demand = tuple[Preset, int]
 """A preset and how many nodes of it."""
 
 
-def check_capacity(capabilities: Capabilities | None, demands: Iterable[Demand]) -> None:
+def check_fits(capabilities: Capabilities | None, demands: Iterable[Demand]) -> None:
     """Raises ApiError (not enough resources) unless all demands fit together. None: the machine is unknown,
     so the engine will have to find out."""
     if capabilities is None:

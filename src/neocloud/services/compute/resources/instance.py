@@ -44,7 +44,7 @@ class InstanceReason(StrEnum):
     NO_GPU_LEFT = "NoGpuLeft"
 
 
-class Halt(StrEnum):
+class StopReason(StrEnum):
     """Why an instance that should run does not, until somebody starts it."""
 
     NONE = ""

@@ -11,21 +11,23 @@ from neocloud.core.capacity import CapacityUses
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
-from neocloud.services.compute.resources.capacity import Demand, check_capacity
+from neocloud.services.compute.resources.capacity import Demand, check_fits
 from neocloud.services.compute.resources.catalogue import preset
 
 
-def check_room(
+def check_capacity(
     reader: ResourceReader, resource_id: str, wanted: Sequence[Demand], held: Sequence[Demand]
 ) -> None:
     """Raises NOT_ENOUGH_RESOURCES unless this machine holds what the resource demands beside all others. A
     demand for no more than the resource holds already is met: becoming smaller is always possible."""
-    if needs_room(reader.inventory, wanted, held):
+    if needs_capacity_check(reader.inventory, wanted, held):
         uses = reader.provided.get(CapacityUses)
-        check_capacity(reader.inventory, [*wanted, *held_by_others(uses, reader.list, resource_id)])
+        check_fits(reader.inventory, [*wanted, *held_by_others(uses, reader.list, resource_id)])
 
 
-def needs_room(inventory: Capabilities | None, wanted: Sequence[Demand], held: Sequence[Demand]) -> bool:
+def needs_capacity_check(
+    inventory: Capabilities | None, wanted: Sequence[Demand], held: Sequence[Demand]
+) -> bool:
     """Return whether this demand has to be compared with what others hold."""
     if inventory is None or not _count(wanted) - _count(held):
         return False

@@ -10,7 +10,7 @@ from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.messages.neocloud.inference.v1 import PlaceSpec
-from neocloud.services.compute.resources import check_capacity, held_by_others, needs_room
+from neocloud.services.compute.resources import check_fits, held_by_others, needs_capacity_check
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import PLACE, PLACE_STOPPED
 from neocloud.services.inference.rules.deployment import replica_demand
@@ -58,11 +58,11 @@ async def places(scope: Scope) -> Mapping[str, Resource]:
 async def _require_room(scope: Scope, inventory: Capabilities, uses: CapacityUses, held: int) -> None:
     least = scope.spec.scaling.min_replicas
     wanted = replica_demand(scope.spec, scope.wanted)
-    if not needs_room(inventory, wanted, replica_demand(scope.spec, max(held, least))):
+    if not needs_capacity_check(inventory, wanted, replica_demand(scope.spec, max(held, least))):
         return
     rows = {kind: await scope.context.list(kind) for kind in uses.kinds}
     try:
-        check_capacity(inventory, [*wanted, *held_by_others(uses, rows.__getitem__, scope.id)])
+        check_fits(inventory, [*wanted, *held_by_others(uses, rows.__getitem__, scope.id)])
     except ApiError as error:
         raise RetryLater(error.message, delay_seconds=NO_ROOM_SECONDS) from error
 

@@ -10,7 +10,7 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelSpec, ModelStatus, PlaceSpec
-from neocloud.services.compute.resources import Demand, check_room, preset, preset_violations
+from neocloud.services.compute.resources import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,
@@ -50,7 +50,7 @@ class DeploymentRules(Rules):
         if not found and model is not None:
             found += _memory_violations(new, model, world)
         if not found:
-            self._check_room(new, old, world)
+            self._check_capacity(new, old, world)
         return found
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
@@ -67,13 +67,13 @@ class DeploymentRules(Rules):
         """Its model shows who serves it."""
         yield resource.spec.model_id
 
-    def _check_room(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def _check_capacity(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         """At least one replica must have room beside all others; those that scaling adds ask when they
         come."""
         scaling = new.spec.scaling
         held = replica_demand(old.spec, old.spec.scaling.min_replicas) if old else []
         wanted = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
-        check_room(world, new.metadata.id, wanted, held)
+        check_capacity(world, new.metadata.id, wanted, held)
 
 
 def replica_demand(spec: Any, replicas: int) -> list[Demand]:

@@ -14,7 +14,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     PauseFineTuningJobRequest,
     ResumeFineTuningJobRequest,
 )
-from neocloud.services.compute.resources import check_room
+from neocloud.services.compute.resources import check_capacity
 from neocloud.services.tuning.record import JobRecord, Wish, read_record, write_record
 from neocloud.services.tuning.resources import JOB, WORKING, State, StateEnum
 from neocloud.services.tuning.rules.job import shape_of
@@ -63,7 +63,7 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Operation:
         if shape is not None:  # it holds nothing now, whatever its spec says
             now, provided = call.dependencies.clock.now(), call.dependencies.provided
             world = TransactionReader(tx, now, inventory=inventory, provided=provided)
-            check_room(world, row.id, [(shape, 1)], [])
+            check_capacity(world, row.id, [(shape, 1)], [])
         fresh = JobRecord(attempt=record.attempt + 1)
         return _change(tx, call, row, fresh, State.QUEUED, "Resume", request)
 

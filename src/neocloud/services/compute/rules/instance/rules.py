@@ -8,7 +8,14 @@ from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.compute.v1 import InstanceSpec
-from neocloud.services.compute.resources import GIB, Demand, check_room, filesystem, instance_demands, preset
+from neocloud.services.compute.resources import (
+    GIB,
+    Demand,
+    check_capacity,
+    filesystem,
+    instance_demands,
+    preset,
+)
 from neocloud.services.compute.resources.disk import attachment_namespace, attachment_value, readers, writer
 from neocloud.services.compute.resources.instance import INSTANCE, InstanceState, existing_disks, is_read_only
 from neocloud.services.compute.rules.instance.change import change_violations, changes_what_runs
@@ -18,12 +25,12 @@ from neocloud.services.compute.rules.instance.shape import shape_violations
 from neocloud.services.compute.rules.instance.storage import storage_violations
 from neocloud.services.compute.rules.user_data import user_data_violations
 
-_HOLDS_NOTHING = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
+_WITHOUT_CAPACITY = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
 
 def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
     for row in rows[INSTANCE]:
-        if row.state not in _HOLDS_NOTHING:
+        if row.state not in _WITHOUT_CAPACITY:
             for demand in instance_demands(InstanceSpec.FromString(row.spec)):
                 yield row.id, demand
 
@@ -45,7 +52,7 @@ class InstanceRules(Rules):
         ]
         if not found:
             held = instance_demands(old.spec) if old is not None else []
-            check_room(world, new.metadata.id, instance_demands(new.spec), held)
+            check_capacity(world, new.metadata.id, instance_demands(new.spec), held)
         return found
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
@@ -54,9 +61,9 @@ class InstanceRules(Rules):
         wanted = existing_disks(new.spec)
         for disk_id in existing_disks(old.spec) if old is not None else ():
             if disk_id not in wanted:
-                _let_go(world, disk_id, instance_id)
+                _release(world, disk_id, instance_id)
         for disk_id, only_reads in wanted.items():
-            _take(world, disk_id, instance_id, is_read_only=only_reads)
+            _acquire(world, disk_id, instance_id, is_read_only=only_reads)
         _share(world, new, old)
         name_policy(new, old, world)
 
@@ -88,7 +95,7 @@ class InstanceRules(Rules):
             yield interface.public_ip_address.allocation_id
 
 
-def _take(world: ResourceReader, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
+def _acquire(world: ResourceReader, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
     namespace = attachment_namespace(disk_id)
     claims = world.reservations(namespace)
     others = {writer(claims), *(() if is_read_only else readers(claims))} - {"", instance_id}
@@ -106,13 +113,13 @@ def _share(world: ResourceReader, new: Any, old: Any | None) -> None:
     """Filesystems may be attached to many; the claim says to whom."""
     instance_id = new.metadata.id
     for attached in old.spec.filesystems if old is not None else ():
-        _let_go(world, attached.existing_filesystem.id, instance_id)
+        _release(world, attached.existing_filesystem.id, instance_id)
     for attached in new.spec.filesystems:
         value = filesystem.attachment_value(instance_id, is_read_only=is_read_only(attached))
         world.reserve(attachment_namespace(attached.existing_filesystem.id), value, instance_id)
 
 
-def _let_go(world: ResourceReader, storage_id: str, instance_id: str) -> None:
+def _release(world: ResourceReader, storage_id: str, instance_id: str) -> None:
     namespace = attachment_namespace(storage_id)
     for value, holder in world.reservations(namespace).items():
         if holder == instance_id:
