@@ -18,8 +18,9 @@ from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.reconcile import place as ai_place
 from neocloud.services.ai.rules.place import place_violations
-from neocloud.services.compute.resources import FILESYSTEM, find_filesystem
-from neocloud.services.compute.rules.instance.storage import storage_violations
+from neocloud.services.compute.public import find_filesystem
+from neocloud.services.compute.rules.instance_attachments import storage_violations
+from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.slurm.rules import ClusterRules
 
 PROJECT, OTHER = "project-e00mine", "project-e00other"
@@ -108,10 +109,10 @@ async def test_a_workload_of_an_older_release_does_not_get_it_either() -> None:
 MAY_NAME_THE_KIND = {
     "compute/__init__.py": "declares it",
     "compute/meter.py": "charges for it",
-    "compute/resources/__init__.py": "passes it on",
-    "compute/resources/filesystem.py": "find_filesystem itself",
+    "compute/public.py": "find_filesystem itself",
+    "compute/types.py": "its name",
     "compute/reconcile/filesystem.py": "makes it true",
-    "compute/rules/instance/storage.py": "only in the text of a refusal",
+    "compute/rules/instance_attachments.py": "only in the text of a refusal",
     "slurm/reconcile/cluster.py": "makes the shared root, as its owner",
 }
 
@@ -126,5 +127,5 @@ def test_nobody_else_looks_filesystems_up() -> None:
         found |= {file} if "FILESYSTEM" in names else set()
         attaching |= {file} if "filesystem_attachment" in names and "find_filesystem" not in names else set()
         assert '"nebius.compute.v1.Filesystem"' not in path.read_text() or file in MAY_NAME_THE_KIND
-    assert found <= MAY_NAME_THE_KIND.keys(), "use compute.resources.find_filesystem, or say here why not"
-    assert not attaching, "what attaches a filesystem looks it up by compute.resources.find_filesystem"
+    assert found <= MAY_NAME_THE_KIND.keys(), "use compute.public.find_filesystem, or say here why not"
+    assert not attaching, "what attaches a filesystem looks it up by compute.public.find_filesystem"

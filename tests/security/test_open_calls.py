@@ -40,7 +40,7 @@ ALLOWED = {
     "gateway/routing/routes.py": "a file in the gateway's own folder",
     "services/ai/images.py": "records of images that the operator built",
     "services/compute/public_images.py": "records of images that the operator built",
-    "services/compute/resources/catalogue.py": "a file of the package",
+    "services/compute/catalogue.py": "a file of the package",
     "services/inference/render.py": "a file of the package",
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",
     "services/slurm/api/probes/node.py": "runs inside the cluster",

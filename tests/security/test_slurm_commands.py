@@ -11,7 +11,7 @@ import pytest
 
 from neocloud.core.contract import ApiError
 from neocloud.engines.base import ExecResult
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.slurm.api import check, jobs
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile.access import SlurmAccess

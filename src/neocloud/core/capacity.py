@@ -17,7 +17,7 @@ class CapacityUse:
     kinds: tuple[str, ...]
     """Kinds whose rows decide it."""
     demands: Callable[[Rows], Iterable[tuple[str, Any]]]
-    """Return the id of each holder with what it holds, a `compute.resources.Demand`."""
+    """Return the id of each holder with what it holds, a `Demand` of compute."""
 
 
 class CapacityUses(tuple[CapacityUse, ...]):

@@ -22,7 +22,7 @@ from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.gpu_models import gpu_type
-from neocloud.services.compute.resources import platforms
+from neocloud.services.compute.public import platforms
 from neocloud.services.inference.reconcile.engine_client import EngineClient
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelFolders

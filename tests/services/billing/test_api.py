@@ -18,7 +18,8 @@ from neocloud.services.billing import SERVICE
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import PriceList
 from neocloud.services.compute.meter import FilesystemMeter
-from neocloud.services.compute.resources import FILESYSTEM, filesystem_spec
+from neocloud.services.compute.public import filesystem_spec
+from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.iam.resources import CONTAINER
 from neocloud.testing.clock import FakeClock
 

@@ -32,7 +32,7 @@ from nebius.api.nebius.compute.v1 import (
 )
 
 from neocloud.services.billing.rules.price_list import default_price_list
-from neocloud.services.compute.resources import platforms
+from neocloud.services.compute.public import platforms
 from tests.services.billing.conftest import Bank
 
 Unit = FilterAggregationUnit.FilterAggregationUnitValue

@@ -13,7 +13,7 @@ from neocloud.services.billing.rules.price_list import (
     load_price_list,
     parse_price_list,
 )
-from neocloud.services.compute.resources import platforms, preset
+from neocloud.services.compute.public import platforms, preset
 
 TODAY = date(2026, 1, 31)
 PRICES = default_price_list()

@@ -19,7 +19,7 @@ from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute, iam
-from neocloud.services.compute.resources.instance import InstanceStateEnum
+from neocloud.services.compute.types import InstanceStateEnum
 from neocloud.testing.api_calls import call, sign_in
 from tests.services.compute import network
 

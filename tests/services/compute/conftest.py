@@ -12,8 +12,9 @@ from neocloud.core.store import Resource, Store, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
 from neocloud.services.compute import SERVICE
+from neocloud.services.compute.public import claim_name, filesystem_spec
 from neocloud.services.compute.reconcile import FilesystemReconciler
-from neocloud.services.compute.resources import FILESYSTEM, claim_name, filesystem_spec
+from neocloud.services.compute.types import FILESYSTEM
 from neocloud.testing.clock import FakeClock
 
 PROJECT_ID = "project-e00tests"

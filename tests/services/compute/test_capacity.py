@@ -2,7 +2,7 @@ import pytest
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.engines.base import Accelerator, Capabilities
-from neocloud.services.compute.resources import check_fits, preset
+from neocloud.services.compute.public import check_fits, preset
 
 LAPTOP = Capabilities("fake", "1", cpus=2, memory_mib=24 * 1024)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from neocloud.services.compute.resources import platforms, preset, preset_violations
+from neocloud.services.compute.public import platforms, preset, preset_violations
 
 
 @pytest.mark.parametrize(

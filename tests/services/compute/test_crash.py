@@ -17,7 +17,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute
 from neocloud.services.compute.reconcile import reconcilers
-from neocloud.services.compute.resources.instance import INSTANCE
+from neocloud.services.compute.types import INSTANCE
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.crash import CrashStory, crash_everywhere
 from tests.services.compute import network

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from neocloud.engines.base import Reference
-from neocloud.services.compute.resources.instance import InstanceStateEnum
+from neocloud.services.compute.types import InstanceStateEnum
 from tests.services.compute import network
 from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud
 

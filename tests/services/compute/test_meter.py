@@ -6,7 +6,8 @@ from neocloud.messages.nebius.compute.v1 import FilesystemSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.compute.meter import FilesystemMeter
-from neocloud.services.compute.resources import FILESYSTEM, FilesystemType, filesystem_spec
+from neocloud.services.compute.public import filesystem_spec
+from neocloud.services.compute.types import FILESYSTEM, FilesystemType
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SSD = FilesystemType.Value("NETWORK_SSD")

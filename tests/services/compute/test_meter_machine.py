@@ -8,8 +8,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSpec, InstanceSpec
 from neocloud.core import contract
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.compute.meter import DiskMeter, InstanceMeter
-from neocloud.services.compute.resources.disk import DISK
-from neocloud.services.compute.resources.instance import INSTANCE
+from neocloud.services.compute.types import DISK, INSTANCE
 from tests.services.compute.cloud import instance_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,8 +13,9 @@ from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.services.compute import SERVICE
-from neocloud.services.compute.incidents import finish_maintenance, plan_maintenance, preempt
-from neocloud.services.compute.resources.instance import InstanceStateEnum
+from neocloud.services.compute.maintenance import finish_maintenance, plan_maintenance
+from neocloud.services.compute.preemption import preempt
+from neocloud.services.compute.types import InstanceStateEnum
 from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud
 
 NOW = SystemClock().now()

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from neocloud.services.billing.rules.price_list import default_price_list
-from neocloud.services.compute.resources import Preset, platforms
+from neocloud.services.compute.public import Preset, platforms
 
 TODAY = date(2026, 11, 21)
 PRICES = default_price_list()

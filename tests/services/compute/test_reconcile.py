@@ -3,7 +3,8 @@
 from neocloud.messages.nebius.compute.v1 import FilesystemStatus
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.services.compute.resources import GIB, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL, filesystem_spec
+from neocloud.services.compute.public import filesystem_spec
+from neocloud.services.compute.types import GIB, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from tests.services.compute.conftest import Bench
 
 ID = "computefilesystem-e00abc"

@@ -1,15 +1,15 @@
 from typing import Any
 
 from neocloud.engines.base import Reference
-from neocloud.services.compute.render import FilesystemView, removal, render
-from neocloud.services.compute.resources import NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
+from neocloud.services.compute.render.storage import FilesystemView, filesystem_objects, filesystem_removal
+from neocloud.services.compute.types import NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 
 ID = "computefilesystem-e00abc"
 LABELS = {NAMESPACE_LABEL: "slurmcluster-e00xyz", ROOT_FILESYSTEM_LABEL: "jail"}
 
 
 def written(view: FilesystemView) -> list[dict[str, Any]]:
-    return [manifest.to_dict() for manifest in render(view)]
+    return [manifest.to_dict() for manifest in filesystem_objects(view)]
 
 
 def test_a_users_filesystem_has_a_namespace_of_its_own() -> None:
@@ -46,5 +46,5 @@ def test_labels_of_a_filesystem_nobody_owns_cannot_place_it_elsewhere() -> None:
 
 def test_the_owners_namespace_stays_when_the_filesystem_goes() -> None:
     owned = FilesystemView(ID, 1024, LABELS, owner_id="slurmcluster-e00xyz")
-    assert removal(owned) == [Reference("PersistentVolumeClaim", "slurmcluster-e00xyz", ID)]
-    assert Reference("Namespace", ID, ID) in removal(FilesystemView(ID, 1024, {}, owner_id=""))
+    assert filesystem_removal(owned) == [Reference("PersistentVolumeClaim", "slurmcluster-e00xyz", ID)]
+    assert Reference("Namespace", ID, ID) in filesystem_removal(FilesystemView(ID, 1024, {}, owner_id=""))

@@ -14,8 +14,9 @@ from neocloud.core.contract import ApiError
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
-from neocloud.services.compute.resources import INSTANCE, check_capacity, instance_demands, preset
-from neocloud.services.compute.rules.instance.rules import CAPACITY as INSTANCES
+from neocloud.services.compute.public import check_capacity, instance_demands, preset
+from neocloud.services.compute.rules.instance import CAPACITY as INSTANCES
+from neocloud.services.compute.types import INSTANCE
 from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.slurm.rules import CAPACITY as CLUSTERS
 from neocloud.services.slurm.rules import cluster_demands

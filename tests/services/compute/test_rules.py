@@ -5,8 +5,9 @@ import pytest
 from neocloud.messages.nebius.compute.v1 import Filesystem, FilesystemSpec
 
 from neocloud.core.contract import ApiError, Code
-from neocloud.services.compute.resources import FilesystemType, filesystem_spec
+from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.rules import FilesystemRules
+from neocloud.services.compute.types import FilesystemType
 
 WORLD = SimpleNamespace(
     now=datetime(2026, 1, 1, tzinfo=UTC), inventory=None, subject=None, reservations=lambda namespace: {}

@@ -5,7 +5,7 @@ import pytest
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from neocloud.core.kind import Kind, Rules
-from neocloud.services.compute.resources import platforms
+from neocloud.services.compute.public import platforms
 from neocloud.services.quotas.rules import default_quotas
 
 KINDS = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.slurm.api.check import (
     FAIL,
     NOT_RUN,

@@ -14,7 +14,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.resources import ENDED, ENDPOINT, JOB, EndpointState, JobState
 from neocloud.services.ai.rules.workload import demands
-from neocloud.services.compute.resources import check_capacity
+from neocloud.services.compute.public import check_capacity
 
 _ENDPOINTS, _JOBS = "nebius.ai.v1.EndpointService", "nebius.ai.v1.JobService"
 

@@ -8,7 +8,8 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.nebius.compute.v1 import DiskSpec
 from neocloud.services.ai.resources import ENDPOINT, JOB, EndpointState
-from neocloud.services.compute.resources import GIB, preset
+from neocloud.services.compute.public import preset
+from neocloud.services.compute.types import GIB
 
 DiskType = DiskSpec.DiskType
 RUNNING = EndpointState.RUNNING

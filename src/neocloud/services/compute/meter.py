@@ -10,9 +10,17 @@ from typing import Any
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.nebius.compute.v1 import DiskSpec, FilesystemSpec, InstanceSpec
-from neocloud.services.compute.resources import FILESYSTEM, FilesystemType, gib, preset, size_bytes
-from neocloud.services.compute.resources.disk import DISK, DiskType
-from neocloud.services.compute.resources.instance import INSTANCE, InstanceState
+from neocloud.services.compute.catalogue import preset
+from neocloud.services.compute.types import (
+    DISK,
+    FILESYSTEM,
+    INSTANCE,
+    DiskType,
+    FilesystemType,
+    InstanceState,
+    gib,
+    size_bytes,
+)
 
 STORED_STATES = frozenset({"READY", "UPDATING"})
 RUNNING_STATES = frozenset({InstanceState.RUNNING, InstanceState.UPDATING})

@@ -15,7 +15,7 @@ from typing import Any
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import ImageSpec, ImageStatus
-from neocloud.services.compute.resources.disk import IMAGE, PUBLIC_IMAGE_ID_START, PUBLIC_IMAGES_PARENT
+from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGE_ID_START, PUBLIC_IMAGES_PARENT
 
 EMULATED_FAMILIES = ("ubuntu24.04-driverless", "ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12")
 EMULATED_BYTES = 4 << 30

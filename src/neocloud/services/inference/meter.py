@@ -11,7 +11,7 @@ from datetime import datetime
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.inference.resources import PLACE, PLACE_HELD
 
 

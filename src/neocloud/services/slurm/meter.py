@@ -10,7 +10,7 @@ from datetime import datetime
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.slurm.resources import CLUSTER, State
 
 CHARGED_STATES = frozenset({State.READY, State.UPDATING})

@@ -13,16 +13,15 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.services.compute.resources import (
+from neocloud.services.compute.public import (
     Demand,
-    FilesystemState,
-    attachment_namespace,
     check_capacity,
     filesystem_attachment,
     find_filesystem,
     preset,
     preset_violations,
 )
+from neocloud.services.compute.types import FilesystemState, attachment_namespace
 from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.resources import CLUSTER, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.resources import SUBNET

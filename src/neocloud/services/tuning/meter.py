@@ -6,7 +6,7 @@ from datetime import datetime
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.tuning.resources import JOB, State
 
 

@@ -22,7 +22,8 @@ from neocloud.services.ai.render import InterfaceView, MountView
 from neocloud.services.ai.resources import Reason, subnet_group_name
 from neocloud.services.ai.rules.container import is_udp
 from neocloud.services.ai.rules.place import is_read_only
-from neocloud.services.compute.resources import FilesystemState, claim_reference, may_attach
+from neocloud.services.compute.public import claim_reference, may_attach
+from neocloud.services.compute.types import FilesystemState
 from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,

@@ -19,7 +19,7 @@ from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.render import InterfaceView, WorkloadView, workload_objects
 from neocloud.services.ai.resources import POD, Reason, namespace
 from neocloud.services.ai.rules.container import is_udp, words
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 
 
 class WorkloadReconciler:

@@ -8,7 +8,8 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.vpc.v1 import SubnetSpec
 from neocloud.services.ai.resources import ReadWrite
-from neocloud.services.compute.resources import attachment_namespace, filesystem_attachment, find_filesystem
+from neocloud.services.compute.public import filesystem_attachment, find_filesystem
+from neocloud.services.compute.types import attachment_namespace
 from neocloud.services.vpc.resources import NETWORK, SUBNET
 
 DEFAULT_NETWORK = "default-network"

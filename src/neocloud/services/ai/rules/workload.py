@@ -11,7 +11,8 @@ from neocloud.services.ai.resources import ENDPOINT, JOB
 from neocloud.services.ai.rules.container import container_violations, word_violations
 from neocloud.services.ai.rules.offered import not_offered
 from neocloud.services.ai.rules.place import default_subnet, hold_filesystems, place_violations
-from neocloud.services.compute.resources import GIB, Demand, check_capacity, preset, preset_violations
+from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
+from neocloud.services.compute.types import GIB
 
 MOST_ATTEMPTS = 100
 SMALLEST_SECONDS = 1

@@ -15,7 +15,8 @@ from typing import Any
 from neocloud.core.kind import Violation
 from neocloud.messages.nebius.compute.v1 import DiskSpec
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList
-from neocloud.services.compute.resources import FilesystemType, gib, preset, preset_violations, size_bytes
+from neocloud.services.compute.public import preset, preset_violations
+from neocloud.services.compute.types import FilesystemType, gib, size_bytes
 
 DiskType = DiskSpec.DiskType
 HOUR = 3600

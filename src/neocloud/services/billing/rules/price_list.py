@@ -17,7 +17,7 @@ import yaml
 
 from neocloud.core.registry import ServiceRegistry
 from neocloud.services.billing.resources import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
-from neocloud.services.compute.resources import Preset
+from neocloud.services.compute.public import Preset
 
 HOURS_PER_MONTH = 730
 _HOUR = 3600

@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, Unit
 from neocloud.services.billing.tco.plan import Item
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 
 CENT = Decimal("0.01")
 _WHOLE = Decimal(1)

@@ -1,12 +1,11 @@
-"""What a caller may do beyond the standard verbs: a table for each noun."""
+"""Custom methods of compute: one table for each resource."""
 
 from neocloud.core.service import Method
-from neocloud.services.compute.api import images, instances, machines, maintenance, platforms, snapshots
+from neocloud.services.compute.api import instances, machines, maintenance, platforms, storage
 
 METHODS: tuple[Method, ...] = (
     *platforms.METHODS,
-    *images.METHODS,
-    *snapshots.METHODS,
+    *storage.METHODS,
     *instances.METHODS,
     *machines.METHODS,
     *maintenance.METHODS,

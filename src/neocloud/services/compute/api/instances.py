@@ -1,14 +1,92 @@
-"""What a caller may do with instances beyond the standard verbs."""
+"""Start, stop and batch lookup of instances."""
 
+from dataclasses import replace
 from typing import Any
 
-from neocloud.core import contract, wire
+from neocloud.core import contract, custom_verbs, wire
+from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call, Method
-from neocloud.core.store.protocol import Transaction
-from neocloud.messages.nebius.compute.v1 import BatchGetRequest, BatchGetResponse
-from neocloud.services.compute.api.power import SERVICE, start, stop
-from neocloud.services.compute.resources.instance import INSTANCE
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.compute.v1 import (
+    BatchGetRequest,
+    BatchGetResponse,
+    InstanceStatus,
+    StartInstanceRequest,
+    StopInstanceRequest,
+)
+from neocloud.services.compute.capacity_check import check_capacity, instance_demands
+from neocloud.services.compute.rules.instance import pricing_violations
+from neocloud.services.compute.runtime_state import read_runtime_state, write_runtime_state
+from neocloud.services.compute.types import INSTANCE, InstanceState, InstanceStateEnum, StopReason
 from neocloud.services.compute.views import instance_view
+
+SERVICE = "nebius.compute.v1.InstanceService"
+
+
+async def start(call: Call, request: StartInstanceRequest) -> Operation:
+    inventory = await call.dependencies.engine.capabilities()
+    now = call.dependencies.clock.now()
+
+    def work(tx: Transaction) -> Any:
+        row = instance_row(tx, request.id)
+        runtime = read_runtime_state(tx, row.id)
+        is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
+        if not is_off and not runtime.stop_reason:
+            return _done(tx, call, row, "Start", request)
+        new = wire.resource_message(row)
+        new.spec.stopped = False
+        world = TransactionReader(tx, now, inventory=inventory, provided=call.dependencies.provided)
+        if violations := list(pricing_violations(new, None, world)):
+            raise contract.bad_request(violations)
+        # It holds nothing now, whatever its spec says.
+        check_capacity(world, row.id, instance_demands(new.spec), [])
+        write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
+        return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
+
+    return await call.dependencies.store.write(work)
+
+
+async def stop(call: Call, request: StopInstanceRequest) -> Operation:
+    def work(tx: Transaction) -> Any:
+        row = instance_row(tx, request.id)
+        new = wire.resource_message(row)
+        if new.spec.stopped and row.state == InstanceState.STOPPED:
+            return _done(tx, call, row, "Stop", request)
+        new.spec.stopped = True
+        return _change(tx, call, row, new, InstanceState.STOPPING, "Stop", request)
+
+    return await call.dependencies.store.write(work)
+
+
+def instance_row(tx: Transaction, instance_id: str) -> Resource:
+    return custom_verbs.row_to_change(tx, INSTANCE, instance_id, "instance")
+
+
+def _change(
+    tx: Transaction, call: Call, row: Resource, new: Any, state: InstanceState, verb: str, request: Any
+) -> Any:
+    status = InstanceStatus.FromString(row.status)
+    status.state, status.reconciling = InstanceStateEnum.Value(state), True
+    spec = new.spec.SerializeToString()
+    changed = replace(
+        row,
+        spec=spec,
+        status=status.SerializeToString(),
+        state=state,
+        updated_at=call.dependencies.clock.now(),
+        resource_version=row.resource_version + (spec != row.spec),
+    )
+    return custom_verbs.changed(tx, call, request, changed, path=f"{SERVICE}/{verb}", title=_title(row))
+
+
+def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Any) -> Any:
+    """It is so already."""
+    return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
+
+
+def _title(row: Resource) -> str:
+    return f"instance {row.name}"
 
 
 async def batch_get(call: Call, request: BatchGetRequest) -> BatchGetResponse:

@@ -11,10 +11,10 @@ from neocloud.messages.neocloud.compute.v1 import (
     ReadSerialLogRequest,
     ReadSerialLogResponse,
 )
-from neocloud.services.compute.api.power import instance_row
-from neocloud.services.compute.reconcile.control import MachineControl
-from neocloud.services.compute.reconcile.record import RuntimeState, read_runtime_state
-from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
+from neocloud.services.compute.api.instances import instance_row
+from neocloud.services.compute.machine_control import MachineControl
+from neocloud.services.compute.runtime_state import RuntimeState, read_runtime_state
+from neocloud.services.compute.types import POD_CONTAINER, namespace, pod_name
 
 SERVICE = "neocloud.compute.v1.MachineService"
 OFF = "off"

@@ -15,8 +15,8 @@ from neocloud.messages.nebius.compute.v1 import (
     MaintenanceEvent,
 )
 from neocloud.messages.nebius.compute.v1 import ListMaintenanceEventsResponse as ListResponse
-from neocloud.services.compute.resources.instance import INSTANCE, MAINTENANCE_EVENT
-from neocloud.services.compute.views import active_maintenance
+from neocloud.services.compute.maintenance import active_maintenance
+from neocloud.services.compute.types import INSTANCE, MAINTENANCE_EVENT
 
 SERVICE = "nebius.compute.v1.MaintenanceService"
 MAX_PAGE_SIZE = 1000

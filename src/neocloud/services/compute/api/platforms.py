@@ -10,7 +10,8 @@ from neocloud.messages.nebius.common.v1 import GetByNameRequest
 from neocloud.messages.nebius.compute.v1 import ListPlatformsRequest, ListPlatformsResponse
 from neocloud.messages.nebius.compute.v1 import Platform as PlatformMessage
 from neocloud.messages.nebius.compute.v1 import Preset as PresetMessage
-from neocloud.services.compute.resources import Platform, Preset, platforms, shortages
+from neocloud.services.compute.capacity_check import shortages
+from neocloud.services.compute.catalogue import Platform, Preset, platforms
 
 FITS_LABEL = "neocloud.dev/fits-this-machine"
 """On a platform: "yes" when at least one preset fits."""

@@ -10,7 +10,7 @@ from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.messages.nebius.vpc.v1 import SubnetSpec, SubnetStatus
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import InterfaceView
-from neocloud.services.compute.resources.instance import InstanceReason
+from neocloud.services.compute.types import InstanceReason
 from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,

@@ -1,15 +1,28 @@
-"""The disks and filesystems of an instance: its own are created, others must be ready."""
+"""The disks, filesystems and GPUs of an instance.
+
+Managed disks are created, the others must be ready. A GPU is passed to the guest whole, by VFIO. All GPUs
+are reserved in one namespace, so that none is passed twice.
+"""
 
 from typing import Any
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
-from neocloud.core.store.protocol import Resource
+from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.engines.base import Accelerator, Capabilities
+from neocloud.fleet.gpu_models import gpu_type
 from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.services.compute.catalogue import Preset
+from neocloud.services.compute.public import claim_reference
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
-from neocloud.services.compute.render import DiskView, SharedView
-from neocloud.services.compute.resources.disk import DISK, DiskState
-from neocloud.services.compute.resources.filesystem import FilesystemState, claim_reference
-from neocloud.services.compute.resources.instance import InstanceReason, attached_disks, is_read_only
+from neocloud.services.compute.render import DiskView, GpuView, SharedView
+from neocloud.services.compute.types import (
+    DISK,
+    DiskState,
+    FilesystemState,
+    InstanceReason,
+    attached_disks,
+    is_read_only,
+)
 
 _FAILED = frozenset({DiskState.ERROR, DiskState.BROKEN})
 
@@ -75,3 +88,49 @@ async def shared_views(scope: MachineScope) -> tuple[SharedView, ...]:
 
 def _size(disk: Resource) -> int:
     return DiskStatus.FromString(disk.status).size_bytes
+
+
+GPU_NAMESPACE = "gpus"
+
+
+async def acquire_gpus(
+    store: Store, instance_id: str, preset: Preset, capabilities: Capabilities
+) -> tuple[GpuView, ...]:
+    """Return the GPUs it holds already and as many more as it needs. Raises Failed when too few are free."""
+    fitting = {
+        str(each.index): each
+        for each in capabilities.accelerators
+        if preset.gpu_type in ("", gpu_type(each.model))
+    }
+
+    def acquire(tx: Transaction) -> list[Accelerator]:
+        held = tx.reservations(GPU_NAMESPACE)
+        mine = [value for value in fitting if held.get(value) == instance_id]
+        for value in fitting:
+            if (
+                len(mine) < preset.gpus
+                and value not in held
+                and tx.reserve(GPU_NAMESPACE, value, instance_id)
+            ):
+                mine.append(value)
+        return [fitting[value] for value in mine[: preset.gpus]]
+
+    if not preset.gpus:
+        return ()
+    found = await store.write(acquire)
+    if len(found) < preset.gpus:
+        raise Failed(
+            InstanceReason.NO_GPU_LEFT,
+            f"{preset.gpus} GPUs are needed and {len(found)} are free. Stop a machine that has some.",
+        )
+    return tuple(GpuView(each.pci_address, each.iommu_group) for each in found if each.pci_address)
+
+
+async def release_gpus(store: Store, instance_id: str) -> None:
+    def release(tx: Transaction) -> None:
+        for value, holder in tx.reservations(GPU_NAMESPACE).items():
+            if holder == instance_id:
+                tx.release(GPU_NAMESPACE, value)
+
+    if instance_id in (await store.read(lambda tx: tx.reservations(GPU_NAMESPACE))).values():
+        await store.write(release)

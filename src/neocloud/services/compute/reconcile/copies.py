@@ -22,19 +22,21 @@ from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import Engine, Observation, PodPhase
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.messages.nebius.compute.v1 import ImageStatus
-from neocloud.services.compute.reconcile.control import MachineControl
+from neocloud.services.compute.machine_control import MachineControl
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
-from neocloud.services.compute.render import VolumeSource, VolumeView
-from neocloud.services.compute.resources.disk import (
+from neocloud.services.compute.render.storage import VolumeSource, VolumeView
+from neocloud.services.compute.types import (
     IMAGE,
+    INSTANCE,
     SNAPSHOT,
     DiskReason,
     DiskState,
     attachment_namespace,
     is_public_image,
+    namespace,
+    pod_name,
     writer,
 )
-from neocloud.services.compute.resources.instance import INSTANCE, namespace, pod_name
 
 
 class CopyReconciler(VolumeReconciler):

@@ -15,8 +15,10 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
-from neocloud.services.compute.render import VolumeSource, VolumeView
-from neocloud.services.compute.resources.disk import (
+from neocloud.services.compute.render.storage import VolumeSource, VolumeView
+from neocloud.services.compute.rules.disk import newest_of_family
+from neocloud.services.compute.types import (
+    BLOCK_SIZE_BYTES,
     DISK,
     IMAGE,
     PUBLIC_IMAGES_PARENT,
@@ -25,10 +27,9 @@ from neocloud.services.compute.resources.disk import (
     attachment_namespace,
     is_public_image,
     readers,
+    size_bytes,
     writer,
 )
-from neocloud.services.compute.resources.sizes import BLOCK_SIZE_BYTES, size_bytes
-from neocloud.services.compute.rules.disk_spec import newest_of_family
 
 SOURCE = "source"
 """Name of the secret beside the disk that holds its source."""

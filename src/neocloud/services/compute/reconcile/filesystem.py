@@ -8,17 +8,17 @@ from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, Context, Rec
 from neocloud.engines.base import Observation, Reference
 from neocloud.engines.manifest import Manifest
 from neocloud.messages.nebius.compute.v1 import FilesystemStatus
+from neocloud.services.compute.public import filesystem_holders
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
-from neocloud.services.compute.render import FilesystemView, removal, render
-from neocloud.services.compute.resources import (
+from neocloud.services.compute.render.storage import FilesystemView, filesystem_objects, filesystem_removal
+from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     FILESYSTEM,
     FilesystemReason,
     FilesystemState,
+    attachment_namespace,
     size_bytes,
 )
-from neocloud.services.compute.resources.disk import attachment_namespace
-from neocloud.services.compute.resources.filesystem import attached
 
 
 class FilesystemReconciler(VolumeReconciler):
@@ -56,16 +56,16 @@ class FilesystemReconciler(VolumeReconciler):
             size_bytes=scope.volume.size_bytes,
             block_size_bytes=BLOCK_SIZE_BYTES,
             reconciling=not is_ready and state != FilesystemState.ERROR,
-            read_write_attachments=attached(scope.attachments, is_read_only=False),
-            read_only_attachments=attached(scope.attachments, is_read_only=True),
+            read_write_attachments=filesystem_holders(scope.attachments, is_read_only=False),
+            read_only_attachments=filesystem_holders(scope.attachments, is_read_only=True),
         )
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
     def objects(self, volume: FilesystemView) -> Sequence[Manifest]:
-        return render(volume)
+        return filesystem_objects(volume)
 
     def references(self, volume: FilesystemView) -> Sequence[Reference]:
-        return removal(volume)
+        return filesystem_removal(volume)
 
 
 def _state(scope: VolumeScope, result: ReconcileResult) -> FilesystemState:

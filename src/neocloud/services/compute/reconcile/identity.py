@@ -10,7 +10,7 @@ from neocloud.core.service import Dependencies
 from neocloud.engines.manifest import Secret
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import identity_secret
-from neocloud.services.compute.resources.instance import InstanceReason
+from neocloud.services.compute.types import InstanceReason
 from neocloud.services.iam.resources import TokenIssuer
 
 LIFETIME = timedelta(hours=1)

@@ -14,25 +14,27 @@ from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Engine, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
+from neocloud.services.compute.catalogue import preset
+from neocloud.services.compute.machine_control import MachineControl
 from neocloud.services.compute.reconcile.addresses import find_addresses, release_public_address
-from neocloud.services.compute.reconcile.attachments import disk_views, ensure_disks, shared_views
-from neocloud.services.compute.reconcile.control import MachineControl
-from neocloud.services.compute.reconcile.gpus import acquire_gpus, release_gpus
-from neocloud.services.compute.reconcile.identity import IdentityTokens
-from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope, read_scope
-from neocloud.services.compute.reconcile.machine_status import machine_status
-from neocloud.services.compute.reconcile.record import RuntimeState, read_runtime_state, write_runtime_state
-from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
-from neocloud.services.compute.resources.catalogue import preset
-from neocloud.services.compute.resources.instance import (
-    INSTANCE,
-    InstanceState,
-    StopReason,
-    hostname,
-    namespace,
-    pod_name,
+from neocloud.services.compute.reconcile.attachments import (
+    acquire_gpus,
+    disk_views,
+    ensure_disks,
+    release_gpus,
+    shared_views,
 )
+from neocloud.services.compute.reconcile.identity import IdentityTokens
+from neocloud.services.compute.reconcile.machine_scope import (
+    Addresses,
+    MachineScope,
+    machine_status,
+    read_scope,
+)
+from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
 from neocloud.services.compute.rules.user_data import complete_user_data
+from neocloud.services.compute.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
+from neocloud.services.compute.types import INSTANCE, InstanceState, StopReason, hostname, namespace, pod_name
 
 RESTART_POLICIES = ("OnFailure", "Never", "Always")
 """By number of the recovery policy: RECOVER, FAIL, ALWAYS."""

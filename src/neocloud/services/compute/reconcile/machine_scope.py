@@ -1,17 +1,26 @@
-"""What one run over an instance knows: the spec, the record, what the engine shows, what the steps find."""
+"""The data of one run over an instance, and the status computed from it at the end."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from neocloud.core import wire
-from neocloud.core.reconcile.reconciler import Context
+from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, Context, ReconcileResult
 from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transaction
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
-from neocloud.services.compute.reconcile.control import GuestStatus
-from neocloud.services.compute.reconcile.record import RuntimeState, read_runtime_state
+from neocloud.messages.nebius.compute.v1 import InstanceStatus
+from neocloud.services.compute.machine_control import GuestStatus
 from neocloud.services.compute.render import InterfaceView
-from neocloud.services.compute.resources.instance import InstanceState, StopReason, namespace, pod_name
+from neocloud.services.compute.runtime_state import RuntimeState, read_runtime_state
+from neocloud.services.compute.types import (
+    InstanceState,
+    InstanceStateEnum,
+    StopReason,
+    attached_disks,
+    hostname,
+    namespace,
+    pod_name,
+)
 
 
 @dataclass(frozen=True)
@@ -105,3 +114,50 @@ def start_of_last(history: "list[HistoryEntry] | Any", state: str) -> datetime |
             break
         since = entry.at
     return since
+
+
+def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
+    state = _state(scope, result)
+    status: Any = InstanceStatus()
+    status.CopyFrom(scope.instance.status)
+    status.state = InstanceStateEnum.Value(state)
+    status.reconciling = bool(result.waiting)
+    if scope.addresses is not None:
+        del status.network_interfaces[:]
+        _add_interface(status, scope, scope.addresses)
+    if scope.disks:
+        del status.disk_attachments[:]
+        for (_, attached), disk in zip(attached_disks(scope.instance.spec), scope.disks, strict=False):
+            is_managed = attached.WhichOneof("type") == "managed_disk"
+            status.disk_attachments.add(id=disk.id, name=disk.name, is_managed=is_managed)
+    resync = IDLE_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
+    return result.with_status(status, state, resync)
+
+
+def _state(scope: MachineScope, result: ReconcileResult) -> InstanceState:
+    if scope.is_deleting:
+        return InstanceState.DELETING
+    if result.error is not None:
+        return InstanceState.ERROR
+    if not scope.should_run:
+        return InstanceState.STOPPED if scope.pod is None else InstanceState.STOPPING
+    if result.is_done or (scope.state == InstanceState.RUNNING and scope.is_up):
+        return InstanceState.RUNNING
+    return InstanceState.STARTING
+
+
+def _add_interface(status: Any, scope: MachineScope, addresses: Addresses) -> None:
+    desired, view = scope.desired_interface, addresses.interface
+    shown = status.network_interfaces.add(
+        index=0,
+        name=desired.name,
+        mac_address=view.mac,
+        fqdn=f"{hostname(scope.id, scope.instance.spec)}.{view.domain}",
+        security_groups=[{"id": group} for group in view.security_groups],
+    )
+    shown.ip_address.address = f"{view.address}/32"
+    shown.ip_address.allocation_id = addresses.private.id
+    if addresses.public is not None:
+        shown.public_ip_address.address = f"{view.public_address}/32"
+        shown.public_ip_address.allocation_id = addresses.public.id
+        shown.public_ip_address.static = desired.public_ip_address.static

@@ -14,9 +14,8 @@ from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, EngineError, Observation, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Manifest
-from neocloud.services.compute.render import volume_objects, volume_removal
-from neocloud.services.compute.resources import FilesystemReason
-from neocloud.services.compute.resources.disk import DiskReason
+from neocloud.services.compute.render.storage import volume_objects, volume_removal
+from neocloud.services.compute.types import DiskReason, FilesystemReason
 
 
 @dataclass(frozen=True)

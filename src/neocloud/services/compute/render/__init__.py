@@ -1,6 +1,5 @@
 """Which objects the nouns of compute need. Pure functions from plain views."""
 
-from neocloud.services.compute.render.filesystem import FilesystemView, removal, render
 from neocloud.services.compute.render.machine import (
     DiskView,
     GpuView,
@@ -11,7 +10,15 @@ from neocloud.services.compute.render.machine import (
     machine_objects,
     machine_pod,
 )
-from neocloud.services.compute.render.volume import VolumeSource, VolumeView, volume_objects, volume_removal
+from neocloud.services.compute.render.storage import (
+    FilesystemView,
+    VolumeSource,
+    VolumeView,
+    filesystem_objects,
+    filesystem_removal,
+    volume_objects,
+    volume_removal,
+)
 
 __all__ = [
     "DiskView",
@@ -25,8 +32,8 @@ __all__ = [
     "identity_secret",
     "machine_objects",
     "machine_pod",
-    "removal",
-    "render",
+    "filesystem_removal",
+    "filesystem_objects",
     "volume_objects",
     "volume_removal",
 ]

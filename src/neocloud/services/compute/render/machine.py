@@ -23,7 +23,7 @@ from neocloud.engines.manifest import (
     Volume,
     limits,
 )
-from neocloud.services.compute.resources.instance import BOOT_DEVICE, POD_CONTAINER
+from neocloud.services.compute.types import BOOT_DEVICE, POD_CONTAINER
 
 INSTANCE_LABEL = "neocloud.dev/instance"
 MACHINE_SECRET, MACHINE_FOLDER, MACHINE_FILE = "machine", "/etc/neocloud/machine", "machine.json"

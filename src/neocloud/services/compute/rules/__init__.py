@@ -1,11 +1,9 @@
 """What is legal, noun by noun. Pure: sees messages and a ResourceReader."""
 
+from neocloud.services.compute.rules.copies import ImageRules, SnapshotRules
 from neocloud.services.compute.rules.disk import DiskRules
 from neocloud.services.compute.rules.filesystem import FilesystemRules
-from neocloud.services.compute.rules.gpu_cluster import GpuClusterRules
-from neocloud.services.compute.rules.image import ImageRules
-from neocloud.services.compute.rules.instance import InstanceRules
-from neocloud.services.compute.rules.snapshot import SnapshotRules
+from neocloud.services.compute.rules.instance import GpuClusterRules, InstanceRules
 
 __all__ = [
     "DiskRules",

@@ -1,4 +1,4 @@
-"""What is legal for a disk, and when it may go."""
+"""Rules of disks, whether they are created by themselves or with an instance. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,11 +6,25 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
-from neocloud.messages.nebius.compute.v1 import DiskSpec, ImageSpec
-from neocloud.services.compute.resources.disk import DISK, IMAGE, SNAPSHOT, DiskType, attachment_namespace
-from neocloud.services.compute.resources.sizes import size_bytes
-from neocloud.services.compute.rules.disk_spec import disk_spec_violations, source
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.messages.nebius.compute.v1 import DiskSpec, ImageSpec, ImageStatus
+from neocloud.services.compute.rules.references import find, missing
+from neocloud.services.compute.types import (
+    BLOCK_SIZE_BYTES,
+    DISK,
+    GIB,
+    IMAGE,
+    PUBLIC_IMAGES_PARENT,
+    SNAPSHOT,
+    STEP_GIB,
+    STEPPED_TYPES,
+    DiskType,
+    attachment_namespace,
+    is_public_image,
+    size_bytes,
+)
 
 
 class DiskRules(Rules):
@@ -67,3 +81,107 @@ def unfinished_copies(world: ResourceReader, source_id: str, parent_id: str) -> 
 def _sources(spec: Any) -> list[str]:
     names = ("source_disk_id", "source_disk_snapshot_id", "source_snapshot_id", "source_image_id")
     return [getattr(spec, name, "") for name in names]
+
+
+MAX_SIZE_BYTES = 256 * 1024 * GIB
+MAX_BLOCK_SIZE_BYTES = 128 * 1024
+
+
+def disk_spec_violations(
+    new: Any, old: Any | None, field: str, parent_id: str, world: ResourceReader
+) -> Iterable[Violation]:
+    """`field` is where the spec stands in the request, e.g. "spec"."""
+    found = list(_size_violations(new, old, field))
+    yield from found
+    block = new.block_size_bytes
+    if block and not (BLOCK_SIZE_BYTES <= block <= MAX_BLOCK_SIZE_BYTES and block & (block - 1) == 0):
+        yield Violation(
+            f"{field}.block_size_bytes",
+            f"must be a power of 2 from {BLOCK_SIZE_BYTES} to {MAX_BLOCK_SIZE_BYTES}, or left out",
+        )
+    if new.HasField("disk_encryption") and new.disk_encryption.type:
+        yield Violation(f"{field}.disk_encryption", "is not offered here; leave it out")
+    if old is None:
+        yield from _source_violations(new, field, parent_id, world, is_size_known=not found)
+
+
+def source(spec: Any, parent_id: str, world: ResourceReader) -> Resource | None:
+    """The image or snapshot that a disk starts as a copy of; None also when it cannot be found."""
+    kind = spec.WhichOneof("source")
+    if kind == "source_image_id":
+        return find_image(world, spec.source_image_id, parent_id)
+    if kind == "source_image_family":
+        return latest_image(world, spec.source_image_family, parent_id)
+    if kind == "source_snapshot_id":
+        return find(world, SNAPSHOT, spec.source_snapshot_id, parent_id)
+    return None
+
+
+def find_image(world: ResourceReader, image_id: str, parent_id: str) -> Resource | None:
+    owner = PUBLIC_IMAGES_PARENT if is_public_image(image_id) else parent_id
+    return find(world, IMAGE, image_id, owner)
+
+
+def latest_image(world: ResourceReader, family: Any, parent_id: str) -> Resource | None:
+    """The newest ready image of a family: of the project that is named, else of the public ones."""
+    if family.parent_id not in ("", PUBLIC_IMAGES_PARENT, parent_id):
+        return None
+    return newest_of_family(world.list(IMAGE, family.parent_id or PUBLIC_IMAGES_PARENT), family.image_family)
+
+
+def newest_of_family(images: Iterable[Resource], family: str) -> Resource | None:
+    ready = [row for row in images if row.state == "READY" and not row.deleted_at]
+    of_family = [row for row in ready if ImageSpec.FromString(row.spec).image_family == family]
+    return max(of_family, key=lambda row: (row.created_at, row.name), default=None)
+
+
+def min_size_bytes(row: Resource) -> int:
+    """How large a disk must be to hold a copy of this image or snapshot."""
+    if row.kind == IMAGE:
+        return ImageStatus.FromString(row.status).min_disk_size_bytes
+    return SnapshotStatus.FromString(row.status).content_size_bytes
+
+
+def _size_violations(new: Any, old: Any | None, field: str) -> Iterable[Violation]:
+    size, unit = size_bytes(new), new.WhichOneof("size") or "size_gibibytes"
+    kind = DiskType.Name(new.type) if new.type in DiskType.values() else ""
+    step = STEP_GIB * GIB
+    if not 0 < size <= MAX_SIZE_BYTES:
+        yield Violation(f"{field}.{unit}", f"must be more than 0 and at most {MAX_SIZE_BYTES // GIB} GiB")
+    elif size % BLOCK_SIZE_BYTES:
+        yield Violation(f"{field}.{unit}", f"must be a multiple of {BLOCK_SIZE_BYTES} bytes")
+    elif kind in STEPPED_TYPES and size % step:
+        right = -(-size // step) * STEP_GIB
+        yield Violation(
+            f"{field}.{unit}", f"must be a multiple of {STEP_GIB} GiB for {kind}, e.g. {right} GiB"
+        )
+    elif old is not None and size < size_bytes(old):
+        yield Violation(f"{field}.{unit}", f"a disk cannot shrink; it has {size_bytes(old)} bytes")
+
+
+def _source_violations(
+    spec: Any, field: str, parent_id: str, world: ResourceReader, *, is_size_known: bool
+) -> Iterable[Violation]:
+    kind = spec.WhichOneof("source")
+    if kind is None:
+        return
+    row = source(spec, parent_id, world)
+    if row is None and kind == "source_image_family":
+        family = spec.source_image_family
+        where = "of this project" if family.parent_id == parent_id else "that comes with this cloud"
+        yield Violation(
+            f"{field}.source_image_family.image_family",
+            f'there is no image {where} in family "{family.image_family}"; '
+            "`neo image build machine` makes those that come with the cloud",
+        )
+    elif row is None:
+        noun = SNAPSHOT if kind == "source_snapshot_id" else IMAGE
+        yield missing(f"{field}.{kind}", noun, getattr(spec, kind))
+    elif row.state != "READY":
+        yield Violation(f"{field}.{kind}", f"{row.id} is {row.state}; wait until it is READY")
+    elif is_size_known and size_bytes(spec) < min_size_bytes(row):
+        unit = spec.WhichOneof("size")
+        yield Violation(
+            f"{field}.{unit}",
+            f"must be at least {min_size_bytes(row)} bytes, the size of {row.name or row.id}",
+        )

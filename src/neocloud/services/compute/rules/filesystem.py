@@ -6,14 +6,14 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.services.compute.resources import (
+from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     GIB,
     RESERVED_LABEL_PREFIX,
     FilesystemType,
+    attachment_namespace,
     size_bytes,
 )
-from neocloud.services.compute.resources.disk import attachment_namespace
 
 MAX_SIZE_BYTES = 1024 * 1024 * GIB
 SERVED_TYPES = ("NETWORK_SSD",)

@@ -10,7 +10,7 @@ from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.messages.neocloud.inference.v1 import PlaceSpec
-from neocloud.services.compute.resources import check_fits, held_by_others, needs_capacity_check
+from neocloud.services.compute.public import check_fits, held_by_others, needs_capacity_check
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.resources import PLACE, PLACE_STOPPED
 from neocloud.services.inference.rules.deployment import replica_demand

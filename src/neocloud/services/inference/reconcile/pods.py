@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.engines.base import Engine, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Pod
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.inference.reconcile.log_tail import last_lines
 from neocloud.services.inference.reconcile.placement import Seen
 from neocloud.services.inference.reconcile.scope import Scope

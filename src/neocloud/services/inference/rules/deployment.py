@@ -10,7 +10,7 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelSpec, ModelStatus, PlaceSpec
-from neocloud.services.compute.resources import Demand, check_capacity, preset, preset_violations
+from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,

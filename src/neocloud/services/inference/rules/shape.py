@@ -4,7 +4,7 @@ from typing import Any
 
 from neocloud.engines.base import Capabilities
 from neocloud.fleet.gpu_models import gpu_type
-from neocloud.services.compute.resources import Preset, preset
+from neocloud.services.compute.public import Preset, preset
 from neocloud.services.inference.resources import is_fast
 from neocloud.services.inference.rules.memory import GIB, ModelSize, Plan, Shape, Wish, plan, served_bytes
 

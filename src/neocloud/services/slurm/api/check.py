@@ -14,7 +14,7 @@ from neocloud.core import contract
 from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
 from neocloud.messages.neocloud.slurm.v1 import CheckClusterRequest, CheckClusterResponse, CheckResult
-from neocloud.services.compute.resources import Preset, preset
+from neocloud.services.compute.public import Preset, preset
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
 from neocloud.services.slurm.api.reports import BadReport, all_reduce_report, last_line, probe_report
 from neocloud.services.slurm.reconcile.access import SlurmAccess

@@ -15,13 +15,8 @@ from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
-from neocloud.services.compute.resources import (
-    FILESYSTEM,
-    NAMESPACE_LABEL,
-    ROOT_FILESYSTEM_LABEL,
-    claim_name,
-    filesystem_spec,
-)
+from neocloud.services.compute.public import claim_name, filesystem_spec
+from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.reconcile import workers
 from neocloud.services.slurm.reconcile.access import SlurmAccess

@@ -1,7 +1,8 @@
 """The filesystems of users that a cluster mounts: they must be ready before a pod starts."""
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
-from neocloud.services.compute.resources import FilesystemState, claim_reference
+from neocloud.services.compute.public import claim_reference
+from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import MountView
 from neocloud.services.slurm.resources import Reason

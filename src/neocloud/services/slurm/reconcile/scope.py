@@ -9,7 +9,7 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.reconcile.reconciler import Context
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.slurm.reconcile.keys import cluster_secrets
 from neocloud.services.slurm.reconcile.slurmrestd import SlurmNode
 from neocloud.services.slurm.render import (

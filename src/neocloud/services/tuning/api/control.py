@@ -14,7 +14,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     PauseFineTuningJobRequest,
     ResumeFineTuningJobRequest,
 )
-from neocloud.services.compute.resources import check_capacity
+from neocloud.services.compute.public import check_capacity
 from neocloud.services.tuning.record import JobRecord, Wish, read_record, write_record
 from neocloud.services.tuning.resources import JOB, WORKING, State, StateEnum
 from neocloud.services.tuning.rules.job import shape_of

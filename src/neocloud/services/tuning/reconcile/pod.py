@@ -7,7 +7,7 @@ from neocloud.core.reconcile.reconciler import POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import ObservedPod, PodPhase, Reference
 from neocloud.engines.calls import engine_call
-from neocloud.services.compute.resources import preset
+from neocloud.services.compute.public import preset
 from neocloud.services.tuning.reconcile.attempts import lost, next_attempt
 from neocloud.services.tuning.reconcile.code_folder import code_folder
 from neocloud.services.tuning.reconcile.scope import Scope

@@ -10,7 +10,7 @@ from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Observation
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.services.compute.resources import Preset
+from neocloud.services.compute.public import Preset
 from neocloud.services.tuning.record import JobRecord, Wish, read_record
 from neocloud.services.tuning.resources import State, StateEnum, namespace, work_folder
 from neocloud.services.tuning.rules.job import shape_of

@@ -5,7 +5,7 @@ What tenants wrote only ever lies in files that the script's arguments name.
 
 from pathlib import PurePosixPath
 
-from neocloud.services.compute.resources import Preset
+from neocloud.services.compute.public import Preset
 from neocloud.services.slurm.resources import SHOWN_FEATURE, SHOWN_PATH, BatchJob, NewJob
 
 WORK_ROOT = PurePosixPath("/home/shared/tuning")

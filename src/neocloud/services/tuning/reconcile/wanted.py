@@ -8,7 +8,7 @@ from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.untrusted_files import UnsafePath
-from neocloud.services.compute.resources import Preset
+from neocloud.services.compute.public import Preset
 from neocloud.services.inference.resources import (
     Location,
     ModelFolders,

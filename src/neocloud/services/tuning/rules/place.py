@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neocloud.engines.base import Capabilities
-from neocloud.services.compute.resources import Preset, platforms, preset
+from neocloud.services.compute.public import Preset, platforms, preset
 from neocloud.services.tuning.rules.hyperparameters import RANK
 from neocloud.services.tuning.rules.memory import Fit, Training, fit
 

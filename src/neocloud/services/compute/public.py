@@ -1,55 +1,62 @@
-"""The Filesystem noun: names other parts may rely on."""
+"""What other services use of compute: filesystems, presets, and the check that a node fits. Pure."""
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any
 
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Reference
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec
+from neocloud.services.compute.capacity_check import (
+    Demand,
+    check_capacity,
+    check_fits,
+    held_by_others,
+    instance_demands,
+    needs_capacity_check,
+    shortages,
+)
+from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
+from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, FilesystemType
 
-FILESYSTEM = "nebius.compute.v1.Filesystem"
-FILESYSTEM_ID_PREFIX = "computefilesystem"
-FilesystemType = FilesystemSpec.FilesystemType
+__all__ = [
+    "Demand",
+    "Platform",
+    "Preset",
+    "check_capacity",
+    "check_fits",
+    "claim_name",
+    "claim_namespace",
+    "claim_reference",
+    "filesystem_attachment",
+    "filesystem_holders",
+    "filesystem_spec",
+    "find_filesystem",
+    "held_by_others",
+    "instance_demands",
+    "may_attach",
+    "needs_capacity_check",
+    "platforms",
+    "preset",
+    "preset_violations",
+    "shortages",
+]
 
 _READERS, _WRITERS = "read-only/", "read-write/"
 
-RESERVED_LABEL_PREFIX = "neocloud.dev/"
-NAMESPACE_LABEL = "neocloud.dev/namespace"
-"""On an owned filesystem: the engine namespace its volume lies in, which its owner keeps."""
-ROOT_FILESYSTEM_LABEL = "neocloud.dev/root-filesystem"
-"""On an owned filesystem: the root file system image that the volume starts as a copy of."""
 
-
-def attachment_value(instance_id: str, *, is_read_only: bool) -> str:
+def filesystem_attachment(instance_id: str, *, is_read_only: bool) -> str:
     """Many may attach a filesystem: each has a reservation of its own in the filesystem's namespace."""
     return f"{_READERS if is_read_only else _WRITERS}{instance_id}"
 
 
-def attached(claims: Mapping[str, str], *, is_read_only: bool) -> list[str]:
-    """Who has attached the filesystem with these claims in this mode."""
+def filesystem_holders(reservations: Mapping[str, str], *, is_read_only: bool) -> list[str]:
+    """Return the ids of those that attach the filesystem in this mode, given its reservations."""
     start = _READERS if is_read_only else _WRITERS
-    return sorted(holder for value, holder in claims.items() if value.startswith(start))
+    return sorted(holder for value, holder in reservations.items() if value.startswith(start))
 
 
-class FilesystemState(StrEnum):
-    CREATING = "CREATING"
-    READY = "READY"
-    UPDATING = "UPDATING"
-    DELETING = "DELETING"
-    ERROR = "ERROR"
-
-
-class FilesystemReason(StrEnum):
-    """Why a filesystem is in ERROR; stable, for programs."""
-
-    ENGINE_REFUSED = "EngineRefused"
-    VOLUME_LOST = "VolumeLost"
-
-
-def filesystem_spec(size_gibibytes: int) -> Any:
-    """The usual filesystem, for bricks that make one as a child."""
+def filesystem_spec(size_gibibytes: int) -> FilesystemSpec:
+    """The usual filesystem, for services that create one as a child."""
     return FilesystemSpec(size_gibibytes=size_gibibytes, type=FilesystemType.Value("NETWORK_SSD"))
 
 
@@ -64,7 +71,7 @@ def find_filesystem(world: ResourceReader, filesystem_id: str, parent_id: str) -
 
 
 def may_attach(row: Resource, parent_id: str) -> bool:
-    """Whether a resource of this project may attach the filesystem; asked again when it is mounted."""
+    """Whether a resource of this project may attach the filesystem; checked again when it is mounted."""
     return row.parent_id == parent_id and not row.owner_id and not row.deleted_at
 
 
@@ -74,7 +81,7 @@ def claim_name(filesystem_id: str) -> str:
 
 
 def claim_namespace(filesystem_id: str, labels: Mapping[str, str], owner_id: str) -> str:
-    """Where the claim lies. Only an owned filesystem may lie elsewhere: owners are bricks, never users."""
+    """Where the claim lies. Only an owned filesystem may lie elsewhere: owners are services, never users."""
     return labels.get(NAMESPACE_LABEL, filesystem_id) if owner_id else filesystem_id
 
 

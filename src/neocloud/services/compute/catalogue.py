@@ -58,7 +58,7 @@ class Platform:
 @cache
 def platforms() -> Mapping[str, Platform]:
     """All platforms by name, in the order of the catalogue."""
-    text = files("neocloud.services.compute.resources").joinpath("catalogue.yaml").read_text(encoding="utf-8")
+    text = files("neocloud.services.compute").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return {entry["name"]: _platform(entry) for entry in yaml.safe_load(text)}
 
 

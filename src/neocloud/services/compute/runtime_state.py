@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.compute.resources.instance import StopReason
+from neocloud.services.compute.types import StopReason
 
 _SECRET_NAME = "machine"
 _STOP_REASON, _POD_SPEC = "halt", "pod_spec"

@@ -9,12 +9,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Violation
-from neocloud.services.compute.resources.instance import (
-    InstanceState,
-    InstanceStateEnum,
-    attached_disks,
-)
-from neocloud.services.compute.resources.sizes import size_bytes
+from neocloud.services.compute.types import InstanceState, InstanceStateEnum, attached_disks, size_bytes
 
 _STOPPED_ONLY = (
     "resources",

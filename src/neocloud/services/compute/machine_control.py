@@ -8,7 +8,7 @@ from typing import Any
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RetryLater
 from neocloud.engines.base import Engine, Reference
 from neocloud.engines.calls import engine_call
-from neocloud.services.compute.resources.instance import POD_CONTAINER, namespace, pod_name
+from neocloud.services.compute.types import POD_CONTAINER, namespace, pod_name
 
 PROGRAM = "machine-control"
 TIMEOUT_SECONDS = 45.0

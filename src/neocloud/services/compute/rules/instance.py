@@ -1,0 +1,200 @@
+"""Rules of instances and GPU clusters. Pure.
+
+An instance acquires its disks in the transaction that creates it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neocloud.core import contract
+from neocloud.core.capacity import CapacityUse, Rows
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
+from neocloud.messages.nebius.billing.v1 import PricingPolicy
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
+from neocloud.services.billing.resources import PRICING_POLICY, SchedulingState, policy_namespace
+from neocloud.services.compute.capacity_check import Demand, check_capacity, instance_demands
+from neocloud.services.compute.catalogue import platforms, preset, preset_violations
+from neocloud.services.compute.rules.instance_attachments import (
+    acquire_storage,
+    interface_violations,
+    storage_violations,
+)
+from neocloud.services.compute.rules.instance_update import change_violations, changes_what_runs
+from neocloud.services.compute.rules.references import find, missing
+from neocloud.services.compute.rules.user_data import user_data_violations
+from neocloud.services.compute.types import (
+    GIB,
+    GPU_CLUSTER,
+    INSTANCE,
+    InstanceState,
+    existing_disks,
+)
+
+_WITHOUT_CAPACITY = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
+
+
+def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
+    for row in rows[INSTANCE]:
+        if row.state not in _WITHOUT_CAPACITY:
+            for demand in instance_demands(InstanceSpec.FromString(row.spec)):
+                yield row.id, demand
+
+
+CAPACITY = (CapacityUse((INSTANCE,), _held),)
+
+
+class InstanceRules(Rules):
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        return user_data_violations(request.spec.cloud_init_user_data)
+
+    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+        found = [
+            *shape_violations(new, old, world),
+            *pricing_violations(new, old, world),
+            *storage_violations(new, old, world),
+            *interface_violations(new, old, world),
+            *(change_violations(new, old) if old is not None else ()),
+        ]
+        if not found:
+            held = instance_demands(old.spec) if old is not None else []
+            check_capacity(world, new.metadata.id, instance_demands(new.spec), held)
+        return found
+
+    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+        acquire_storage(new, old, world)
+        name_policy(new, old, world)
+
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        """Of what exists, whether it runs or not; its disks are counted as disks."""
+        shape = preset(resource.spec.resources.platform, resource.spec.resources.preset)
+        if shape.gpus:
+            return {
+                "compute.instance.count": 1,
+                f"compute.instance.gpu.{shape.gpu_type or 'any'}": shape.gpus,
+            }
+        memory = shape.memory_gib * GIB
+        return {
+            "compute.instance.count": 1,
+            "compute.instance.non-gpu.vcpu": shape.vcpu,
+            "compute.instance.non-gpu.memory": memory,
+        }
+
+    def changes_what_runs(self, new: Any, old: Any) -> bool:
+        return changes_what_runs(new, old)
+
+    def dependents(self, resource: Any) -> Iterable[str]:
+        """What shows who uses it."""
+        yield from existing_disks(resource.spec)
+        for attached in resource.spec.filesystems:
+            yield attached.existing_filesystem.id
+        for interface in resource.status.network_interfaces:
+            yield interface.ip_address.allocation_id
+            yield interface.public_ip_address.allocation_id
+
+
+SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
+STRICT_RESERVATION = 2
+
+
+def shape_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    spec, parent_id = new.spec, new.metadata.parent_id
+    wrong = list(preset_violations(spec.resources.platform, spec.resources.preset, "spec.resources"))
+    yield from wrong
+    account_id = spec.service_account_id if old is None else ""
+    if account_id and find(world, SERVICE_ACCOUNT, account_id, parent_id) is None:
+        yield missing("spec.service_account_id", SERVICE_ACCOUNT, account_id)
+    if old is None and spec.gpu_cluster.id:
+        yield from _gpu_cluster_violations(spec, parent_id, world, is_preset_known=not wrong)
+    yield from _not_offered(spec)
+
+
+def _gpu_cluster_violations(
+    spec: Any, parent_id: str, world: ResourceReader, *, is_preset_known: bool
+) -> Iterable[Violation]:
+    if find(world, GPU_CLUSTER, spec.gpu_cluster.id, parent_id) is None:
+        yield missing("spec.gpu_cluster.id", GPU_CLUSTER, spec.gpu_cluster.id)
+    elif is_preset_known:
+        platform = platforms()[spec.resources.platform]
+        if spec.resources.preset not in platform.clustering_presets:
+            fitting = ", ".join(sorted(platform.clustering_presets)) or "none of this platform"
+            yield Violation("spec.gpu_cluster.id", f"takes only presets that may be clustered: {fitting}")
+
+
+def _not_offered(spec: Any) -> Iterable[Violation]:
+    if spec.nvl_instance_group_id:
+        yield Violation("spec.nvl_instance_group_id", "NVLink instance groups are not offered here")
+    if spec.reservation_policy.policy == STRICT_RESERVATION or spec.reservation_policy.reservation_ids:
+        yield Violation("spec.reservation_policy", "there are no reservations here; leave it out")
+    if spec.local_disks.passthrough_group.requested:
+        yield Violation("spec.local_disks", "local disks are not offered here; attach disks instead")
+
+
+_POLICY_FIELD = "spec.spot_pricing_policy"
+
+
+def pricing_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    """Looked at when the policy is named and when the instance is to run; between, it may go its own way."""
+    spec = new.spec
+    if spec.WhichOneof("pricing_model") != "spot_pricing_policy":
+        return
+    policy_id = spec.spot_pricing_policy.id
+    if not policy_id:
+        yield Violation(f"{_POLICY_FIELD}.id", "is required: the id of a pricing policy of this project")
+        return
+    if not spec.HasField("preemptible"):
+        yield Violation(_POLICY_FIELD, "is for preemptible instances only; set spec.preemptible too")
+    is_named_now = old is None or old.spec.spot_pricing_policy.id != policy_id
+    if is_named_now or (old is not None and old.spec.stopped and not spec.stopped):
+        yield from _policy_violations(new, policy_id, world)
+
+
+def name_policy(new: Any, old: Any | None, world: ResourceReader) -> None:
+    """Write down that the instance names it, so that the policy's users are found without reading all."""
+    instance_id, named = new.metadata.id, new.spec.spot_pricing_policy.id
+    before = old.spec.spot_pricing_policy.id if old is not None else ""
+    if before and before != named:
+        world.release(policy_namespace(before), instance_id)
+    if named:
+        world.reserve(policy_namespace(named), instance_id, instance_id)
+
+
+def _policy_violations(new: Any, policy_id: str, world: ResourceReader) -> Iterable[Violation]:
+    row = find(world, PRICING_POLICY, policy_id, new.metadata.parent_id)
+    if row is None:
+        yield missing(f"{_POLICY_FIELD}.id", PRICING_POLICY, policy_id)
+        return
+    policy = PricingPolicy()
+    policy.spec.ParseFromString(row.spec)
+    policy.status.ParseFromString(row.status)
+    platform = policy.spec.compute_instance_spec.v1.platform
+    if platform != new.spec.resources.platform:
+        yield Violation(f"{_POLICY_FIELD}.id", f"{policy_id} is for platform {platform}, not for this one")
+    elif not new.spec.stopped and _is_blocked(policy):
+        raise contract.bad_state(
+            policy_id,
+            f"Pricing policy {row.name or policy_id} allows less than a preemptible GPU of {platform} costs, "
+            "so no machine starts under it. Raise its max_price, or name no policy.",
+        )
+
+
+def _is_blocked(policy: Any) -> bool:
+    return policy.status.scheduling_state == SchedulingState.Value("SCHEDULING_STATE_BLOCKED")
+
+
+class GpuClusterRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"compute.gpucluster.count": 1}
+
+    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+        cluster = resource.metadata
+        members = [
+            row.name or row.id
+            for row in world.list(INSTANCE, cluster.parent_id)
+            if InstanceSpec.FromString(row.spec).gpu_cluster.id == cluster.id
+        ]
+        if members:
+            raise contract.bad_state(
+                cluster.id,
+                f"GPU cluster {cluster.name} still holds {', '.join(members[:5])}. Delete them first.",
+            )
