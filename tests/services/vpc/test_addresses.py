@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocloud.services.vpc.rules.addresses import first_free_block, largest_free_prefix, shuffled, wanted
+from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, shuffled, wanted
 
 WITHIN = IPv4Network("10.1.0.0/16")
 

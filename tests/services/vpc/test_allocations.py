@@ -12,7 +12,7 @@ from neocloud.core.contract import ApiError, Code
 from neocloud.core.readers import TransactionReader
 from neocloud.core.store import Transaction, open_store
 from neocloud.services.vpc import resources as vpc
-from neocloud.services.vpc.rules.giving import Range, free_block
+from neocloud.services.vpc.rules.allocator import Range, acquire_free
 from neocloud.testing.clock import FakeClock
 from tests.services.vpc.world import PlainWorld, Refused, address_of
 
@@ -154,7 +154,7 @@ async def test_of_those_who_race_for_the_last_addresses_none_gets_anothers(tmp_p
 
     def take(holder: str) -> Awaitable[str]:
         def work(tx: Transaction) -> str:
-            found = free_block(32, [within], holder, TransactionReader(tx, FakeClock().now()))
+            found = acquire_free(32, [within], holder, TransactionReader(tx, FakeClock().now()))
             return str(found[1]) if found else ""
 
         return store.write(work)

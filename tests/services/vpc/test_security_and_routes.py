@@ -10,8 +10,8 @@ from neocloud.messages.nebius.vpc.v1 import RuleDirection, RuleType, SecurityRul
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.store import Resource
+from neocloud.services.vpc import KINDS
 from neocloud.services.vpc import resources as vpc
-from neocloud.services.vpc.kinds import KINDS
 from tests.services.vpc.world import NOW, PROJECT, RULES, PlainWorld, Refused
 
 

@@ -1,5 +1,5 @@
-"""What a project starts with: a public pool, a network, a subnet. Clients look for a subnet whose name begins
-with "default-subnet", and put machines into it without asking further.
+"""Default resources of a project: a public pool, a network, a subnet. Clients look for a subnet whose name
+begins with "default-subnet" and create instances in it.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from neocloud.messages.nebius.vpc.v1 import (
 )
 from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc.rules import NetworkRules, SubnetRules
-from neocloud.services.vpc.rules.first_rows import row_of
+from neocloud.services.vpc.rules.defaults import row_of
 from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME
 from neocloud.services.vpc.rules.reservations import OWN_RANGE
 
@@ -48,7 +48,7 @@ def create_project_defaults(tx: Transaction, project: Resource, now: datetime, s
 def make_network(
     tx: Transaction, project_id: str, name: str, now: datetime, labels: dict[str, str] | None = None
 ) -> Resource:
-    """A network with all that it is born with, and a subnet in it. Raises AlreadyExists for a taken name."""
+    """Create a network with its default rows and a subnet. Raises AlreadyExists for a taken name."""
     world = TransactionReader(tx, now)
     network = Network()
     network.metadata.id = contract.new_id(vpc.NETWORK_ID_PREFIX)
@@ -57,8 +57,8 @@ def make_network(
     NetworkRules().complete(network, None, world)
     row = replace(row_of(network, project_id, name, now), finalizers=(FINALIZER,), labels=labels or {})
     tx.insert(row)
-    for born in NetworkRules().companions(network, world):
-        tx.insert(born)
+    for companion in NetworkRules().companions(network, world):
+        tx.insert(companion)
     tx.insert(_subnet(network, world))
     return row
 

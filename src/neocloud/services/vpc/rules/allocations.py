@@ -20,10 +20,15 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetSpec,
 )
 from neocloud.services.vpc.resources import NETWORK, POOL, ROUTE, ROUTE_TABLE, SUBNET, assignment_namespace
-from neocloud.services.vpc.rules.addresses import is_too_many, wanted
-from neocloud.services.vpc.rules.giving import Range, free_block, take
-from neocloud.services.vpc.rules.places import find, missing
-from neocloud.services.vpc.rules.ranges import ranges_of_pool, ranges_of_subnet
+from neocloud.services.vpc.rules.allocator import (
+    Range,
+    acquire,
+    acquire_free,
+    ranges_of_pool,
+    ranges_of_subnet,
+)
+from neocloud.services.vpc.rules.cidr import is_too_many, wanted
+from neocloud.services.vpc.rules.lookup import find, missing
 
 
 class AllocationRules(Rules):
@@ -59,9 +64,9 @@ class AllocationRules(Rules):
         asked = wanted(getattr(new.spec, new.spec.WhichOneof("ip_spec")).cidr)
         ranges = _ranges(new, world)
         if asked.network is not None:
-            found = take(asked.network, ranges, new.metadata.id, world)
+            found = acquire(asked.network, ranges, new.metadata.id, world)
         else:
-            found = free_block(asked.prefix_length, ranges, new.metadata.id, world)
+            found = acquire_free(asked.prefix_length, ranges, new.metadata.id, world)
         if found is None:
             raise _nothing_free(new, asked)
         within, block = found

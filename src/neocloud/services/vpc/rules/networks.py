@@ -25,9 +25,9 @@ from neocloud.services.vpc.resources import (
     SECURITY_GROUP,
     SUBNET,
 )
-from neocloud.services.vpc.rules.addresses import first_free_block
-from neocloud.services.vpc.rules.first_rows import network_parts
-from neocloud.services.vpc.rules.places import find, missing, sources_of
+from neocloud.services.vpc.rules.cidr import first_free_block
+from neocloud.services.vpc.rules.defaults import network_parts
+from neocloud.services.vpc.rules.lookup import find, missing, sources_of
 from neocloud.services.vpc.rules.reservations import FIRST_POOL_BLOCKS, OWN_RANGE, SUBNET_BLOCKS
 
 PUBLIC_POOL_NAME = "default-public-pool"

@@ -16,8 +16,8 @@ from neocloud.messages.nebius.vpc.v1 import (
     PoolStatus,
 )
 from neocloud.services.vpc.resources import NETWORK, POOL, SCOPE_ID_PREFIX
-from neocloud.services.vpc.rules.addresses import Wanted, first_free_block, overlapping, wanted
-from neocloud.services.vpc.rules.places import Source, find, missing, sources_of
+from neocloud.services.vpc.rules.cidr import Wanted, first_free_block, overlapping, wanted
+from neocloud.services.vpc.rules.lookup import Source, find, missing, sources_of
 from neocloud.services.vpc.rules.reservations import pool_blocks
 
 PRIVATE_RANGES = tuple(

@@ -1,4 +1,4 @@
-"""The spaces in which ranges and addresses are claimed, so that nothing is given twice."""
+"""The namespaces in which ranges and addresses are reserved, so that none is allocated twice."""
 
 from collections.abc import Mapping
 

@@ -18,7 +18,7 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetSpec,
 )
 from neocloud.services.vpc.resources import ALLOCATION, NETWORK, ROUTE, SUBNET, address_of
-from neocloud.services.vpc.rules.places import find, missing, network_violations
+from neocloud.services.vpc.rules.lookup import find, missing, network_violations
 
 
 class RouteTableRules(Rules):

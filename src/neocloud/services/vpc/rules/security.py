@@ -19,7 +19,7 @@ from neocloud.messages.nebius.vpc.v1 import (
     SecurityRuleStatus,
 )
 from neocloud.services.vpc.resources import SECURITY_GROUP, SECURITY_RULE
-from neocloud.services.vpc.rules.places import find, missing, network_violations
+from neocloud.services.vpc.rules.lookup import find, missing, network_violations
 
 INTERNET = "0.0.0.0/0"
 DEFAULT_PRIORITY = 500

@@ -10,13 +10,8 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.vpc.v1 import AddressBlockState, NetworkStatus, RouteTableSpec, SubnetStatus
 from neocloud.services.vpc.resources import NETWORK, ROUTE_TABLE, SMALLEST_SUBNET_PREFIX
-from neocloud.services.vpc.rules.addresses import (
-    first_free_block,
-    largest_free_prefix,
-    overlapping,
-    wanted,
-)
-from neocloud.services.vpc.rules.places import (
+from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, overlapping, wanted
+from neocloud.services.vpc.rules.lookup import (
     Source,
     find,
     missing,

@@ -1,6 +1,7 @@
-"""Rows that a network is born with: its pool, a route table with the way out, a security group.
+"""Default rows of a network: its pool, a route table with a default route, a security group.
 
-Ids that others look for (the pool in the spec, the route table in the status) are chosen with the network.
+The ids that others refer to (the pool in the spec, the route table in the status) are chosen with
+the network.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def network_parts(network: Any, private_block: str, now: datetime) -> Iterator[R
     table.status.default = True
     name = f"default-route-table-{network_id}"
     yield row_of(table, network.metadata.parent_id, name, now, owner_id=network_id)
-    yield _way_out(table.metadata.id, now)
+    yield _default_route(table.metadata.id, now)
     yield from _security(network, now)
 
 
@@ -77,7 +78,7 @@ def _private_pool(network: Any, block: str, now: datetime) -> Resource:
     return row_of(pool, network.metadata.parent_id, name, now, owner_id=network_id)
 
 
-def _way_out(table_id: str, now: datetime) -> Resource:
+def _default_route(table_id: str, now: datetime) -> Resource:
     route = Route()
     route.spec.destination.cidr = INTERNET
     route.spec.next_hop.default_egress_gateway = True

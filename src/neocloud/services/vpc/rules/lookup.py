@@ -1,4 +1,4 @@
-"""Looking up what a resource names: it has to be in the same project, and alive."""
+"""Lookups of the resources that a spec names. They must be in the same project and not deleted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _WORDS = {NETWORK: "network", SUBNET: "subnet", POOL: "pool"}
 
 @dataclass(frozen=True)
 class Source:
-    """One range that may be given away in parts."""
+    """A range of a pool whose parts may be allocated."""
 
     pool_id: str
     cidr: IPv4Network
@@ -40,9 +40,9 @@ def sources_of(world: ResourceReader, pool_id: str) -> Iterator[Source]:
     if row is None or row.kind != POOL:
         return
     spec, status = PoolSpec.FromString(row.spec), PoolStatus.FromString(row.status)
-    for wish, cidr in zip(spec.cidrs, status.cidrs, strict=False):
-        if wish.state != AddressBlockState.Value("DISABLED"):
-            yield Source(row.id, IPv4Network(cidr), wish.max_mask_length or 32)
+    for desired, cidr in zip(spec.cidrs, status.cidrs, strict=False):
+        if desired.state != AddressBlockState.Value("DISABLED"):
+            yield Source(row.id, IPv4Network(cidr), desired.max_mask_length or 32)
 
 
 def private_sources(world: ResourceReader, network: Resource) -> list[Source]:
@@ -65,7 +65,7 @@ def network_of(world: ResourceReader, subnet: Resource) -> Resource | None:
 
 
 def network_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterator[Violation]:
-    """Of `spec.network_id`, which everything in a network has."""
+    """Return what is wrong with `spec.network_id`, which every resource in a network has."""
     if old is not None and new.spec.network_id != old.spec.network_id:
         yield Violation("spec.network_id", f"cannot be changed; it is {old.spec.network_id}")
     elif old is None and find(world, NETWORK, new.spec.network_id, new.metadata.parent_id) is None:

@@ -1,4 +1,4 @@
-"""Finding free addresses and free blocks. Arithmetic only: who holds what is told by the caller."""
+"""Arithmetic on address ranges: free addresses and free blocks. The caller says what is taken."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
