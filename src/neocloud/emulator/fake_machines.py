@@ -25,7 +25,7 @@ class FakeMachines:
     """What QEMU would say of a guest; "running" for those that are not named."""
     reasons: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
-    """Everything but `status` that was asked, as (namespace, verb, arguments...)."""
+    """All calls but `status`, as (namespace, verb, arguments...)."""
     mute: set[str] = field(default_factory=set)
     """Machines whose QEMU does not answer."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class FakeMachines:
             self.sizes[arguments[0]] = int(arguments[1])
         return _answer({})
 
-    def wish(self, namespace: str) -> dict[str, Any]:
-        """What the machine was told, as it reads it."""
+    def desired(self, namespace: str) -> dict[str, Any]:
+        """Return the machine's desired state, as the machine reads it."""
         secret = self.world.objects[Reference("Secret", namespace, "machine")]
         assert isinstance(secret, Secret)
         return json.loads(secret.contents["machine.json"])
@@ -58,7 +58,7 @@ class FakeMachines:
                 "size_bytes": self.sizes.setdefault(disk["id"], disk["size_bytes"]),
                 "io_status": "ok",
             }
-            for disk in self.wish(namespace)["disks"]
+            for disk in self.desired(namespace)["disks"]
         }
         state = self.states.get(namespace, "running")
         return {"state": state, "reason": self.reasons.get(namespace, ""), "disks": disks}

@@ -27,7 +27,7 @@ async def test_each_machine_has_gpus_of_its_own(cloud: Cloud) -> None:
     wishes = []
     for name in ("one", "two"):
         instance = await cloud.machine(name, resources=SHAPE, boot_disk=boot_disk(f"{name}-boot"))
-        wishes.append(cloud.machines.wish(instance.metadata.id)["gpus"])
+        wishes.append(cloud.machines.desired(instance.metadata.id)["gpus"])
         assert "/dev/vfio/vfio" in devices(cloud, instance.metadata.id)
     assert sorted(wishes) == [["0000:01:00.0"], ["0000:02:00.0"]]
     assert devices(cloud, instance.metadata.id) >= {"/dev/vfio/11"}
@@ -39,7 +39,7 @@ async def test_a_stopped_machine_gives_its_gpu_back(cloud: Cloud) -> None:
     await cloud.call("InstanceService/Stop", id=first.metadata.id)
     await cloud.until_state(first.metadata.id, "STOPPED")
     third = await cloud.machine("three", resources=SHAPE, boot_disk=boot_disk("three-boot"))
-    assert cloud.machines.wish(third.metadata.id)["gpus"] == ["0000:01:00.0"]
+    assert cloud.machines.desired(third.metadata.id)["gpus"] == ["0000:01:00.0"]
 
 
 async def test_a_machine_for_which_no_gpu_is_left_is_refused(cloud: Cloud) -> None:

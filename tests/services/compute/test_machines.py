@@ -26,7 +26,7 @@ async def test_a_machine_runs_with_its_disk_and_addresses(cloud: Cloud) -> None:
     assert interface.fqdn == f"{instance.metadata.id}.default-network.internal"
     (disk,) = instance.status.disk_attachments
     assert (disk.name, disk.is_managed) == ("one-boot", True)
-    wish = cloud.machines.wish(instance.metadata.id)
+    wish = cloud.machines.desired(instance.metadata.id)
     assert (wish["name"], wish["parent_id"]) == ("one", instance.metadata.parent_id)
     assert wish["region"] == "eu-north1"
     assert wish["disks"][0] | {"id": "", "size_bytes": 0} == {
@@ -91,7 +91,9 @@ async def test_deleting_leaves_nothing(cloud: Cloud) -> None:
 
 async def test_the_user_data_gets_its_missing_first_line(cloud: Cloud) -> None:
     instance = await cloud.machine("one", cloud_init_user_data="users:\n- name: ubuntu\n")
-    assert cloud.machines.wish(instance.metadata.id)["user_data"] == "#cloud-config\nusers:\n- name: ubuntu\n"
+    assert (
+        cloud.machines.desired(instance.metadata.id)["user_data"] == "#cloud-config\nusers:\n- name: ubuntu\n"
+    )
     assert instance.spec.cloud_init_user_data == "users:\n- name: ubuntu\n"
 
 

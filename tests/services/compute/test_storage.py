@@ -135,7 +135,7 @@ async def test_a_disk_is_written_by_one_machine_at_a_time(cloud: Cloud) -> None:
     await cloud.call("InstanceService/Delete", id=first.metadata.id)
     await cloud.until_gone(first.metadata.id)
     second = await cloud.machine("two", boot_disk=boot_disk("two-boot"), secondary_disks=[existing(data)])
-    assert cloud.machines.wish(second.metadata.id)["disks"][1]["id"] == data
+    assert cloud.machines.desired(second.metadata.id)["disks"][1]["id"] == data
     claims = cloud.pod(second.metadata.id).manifest.to_dict()["metadata"]["annotations"][
         "neocloud.dev/claims"
     ]
@@ -169,7 +169,7 @@ async def test_disks_are_attached_and_detached_while_the_machine_is_stopped(clou
     await cloud.update("Instance", stopped)
     await cloud.call("InstanceService/Start", id=identifier)
     await cloud.until_state(identifier, "RUNNING")
-    assert [disk["id"] for disk in cloud.machines.wish(identifier)["disks"]][1:] == [data]
+    assert [disk["id"] for disk in cloud.machines.desired(identifier)["disks"]][1:] == [data]
     await cloud.call("InstanceService/Stop", id=identifier)
     stopped = await cloud.until_state(identifier, "STOPPED")
     del stopped.spec.secondary_disks[:]
@@ -194,7 +194,7 @@ async def test_a_filesystem_is_shared_by_machines(cloud: Cloud) -> None:
     attached = [{"attach_mode": "READ_WRITE", "mount_tag": "data", "existing_filesystem": {"id": shared}}]
     for name in ("one", "two"):
         instance = await cloud.machine(name, boot_disk=boot_disk(f"{name}-boot"), filesystems=attached)
-    wish = cloud.machines.wish(instance.metadata.id)
+    wish = cloud.machines.desired(instance.metadata.id)
     assert wish["filesystems"] == [{"tag": "data", "path": "/filesystems/0", "read_only": False}]
     assert (await cloud.refusal("FilesystemService/Delete", id=shared)).code == Code.FAILED_PRECONDITION
     found = await cloud.until("Filesystem", shared, lambda seen: len(seen.status.read_write_attachments) == 2)

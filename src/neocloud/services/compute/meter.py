@@ -1,6 +1,6 @@
-"""What is charged, from history in whole seconds: the shape of a machine that runs, the GiB that is stored.
+"""Usage of compute in whole seconds, from the state history: the shape of running machines, the GiB stored.
 
-A machine costs from the moment it runs until it is asked to stop; its disks cost whether it runs or not.
+A machine is charged from the moment it runs until its stop is requested; its disks are always charged.
 """
 
 from collections.abc import Iterable, Sequence

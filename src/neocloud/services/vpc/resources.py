@@ -1,8 +1,8 @@
-"""Nouns of vpc, and what other bricks need to put something into a subnet. Pure.
+"""The resources of vpc, and functions for services that attach something to a subnet. Pure.
 
 An owner (an instance, a cluster) makes its addresses as children (`context.ensure_child` with
 `private_address` or `public_address`) and reads them with `address_of(row)` as soon as the child is there.
-Any address, also one that a user made, is taken with `assign` and given back with `unassign` or by the
+Any address, also one that a user made, is acquired with `assign` and released with `unassign` or by the
 holder's deletion; who has it shows in the Allocation's status when it is read, not in its row.
 """
 
@@ -47,7 +47,7 @@ _ASSIGNED = "assigned"
 
 
 class State(StrEnum):
-    """States of this brick's resources; not each kind has all."""
+    """States of vpc's resources; not every kind has all of them."""
 
     CREATING = "CREATING"
     READY = "READY"
@@ -119,12 +119,12 @@ def assignment_namespace(allocation_id: str) -> str:
 
 
 async def assign(context: Context, allocation_id: str) -> bool:
-    """Take the address for the context's resource; False while another has it. May be repeated."""
+    """Acquire the address for the context's resource; False while another has it. May be repeated."""
     return await context.reserve(assignment_namespace(allocation_id), [_ASSIGNED]) is not None
 
 
 async def unassign(context: Context, allocation_id: str) -> None:
-    """Give it back, if this resource has it. Deleting the resource does it too."""
+    """Release the address, if this resource has it. Deleting the resource does it too."""
     await context.release(assignment_namespace(allocation_id), _ASSIGNED)
 
 

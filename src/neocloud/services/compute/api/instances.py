@@ -81,7 +81,7 @@ def _change(
 
 
 def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Any) -> Any:
-    """It is so already."""
+    """Return a finished operation; no change is needed."""
     return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
 
 

@@ -1,4 +1,4 @@
-"""What the machine of an instance is doing, and what its guest printed: asked of the engine each time."""
+"""The power state and the serial log of an instance's machine, read from the engine at each call."""
 
 from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import RetryLater
@@ -44,7 +44,7 @@ async def get(call: Call, request: GetMachineRequest) -> Machine:
 
 
 async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSerialLogResponse:
-    """Of the machine as it runs now; one that is off has none."""
+    """Return the log since the machine was started; a machine that is off has none."""
     await call.dependencies.store.read(lambda tx: _runtime_state(tx, request.instance_id))
     pod = Reference("Pod", namespace(request.instance_id), pod_name(request.instance_id))
     try:

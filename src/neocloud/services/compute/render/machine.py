@@ -1,6 +1,6 @@
-"""A machine as Kubernetes objects: its namespace, its wish as a Secret, and the pod whose program is QEMU.
+"""A machine as Kubernetes objects: a namespace, a Secret with its desired state, and the pod that runs QEMU.
 
-What the guest is told lies in the Secret, so that telling it something new makes no other pod.
+The Secret is not part of the pod's spec, so a change of it does not replace the pod.
 """
 
 import json
@@ -105,9 +105,9 @@ class MachineView:
 
 def machine_objects(view: MachineView) -> list[Manifest]:
     """All but the pod."""
-    wish = json.dumps(_wish(view), indent=1, sort_keys=True)
+    desired = json.dumps(_desired_state(view), indent=1, sort_keys=True)
     namespace = Namespace(name=view.id, labels={INSTANCE_LABEL: view.id})
-    return [namespace, _secret(view.id, MACHINE_SECRET, {MACHINE_FILE: wish})]
+    return [namespace, _secret(view.id, MACHINE_SECRET, {MACHINE_FILE: desired})]
 
 
 def identity_secret(instance_id: str, token: str, expires_at: str) -> Secret:
@@ -156,7 +156,7 @@ def _interface(mine: InterfaceView) -> Interface:
     )
 
 
-def _wish(view: MachineView) -> dict[str, Any]:
+def _desired_state(view: MachineView) -> dict[str, Any]:
     mine = view.interface
     return {
         "id": view.id,

@@ -34,7 +34,7 @@ class DiskRules(Rules):
         )
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
-        """A family is what was asked for; which image it meant is a fact from the first moment on."""
+        """Store which image the requested family means, so that it stays when a newer image is added."""
         row = source(new.spec, new.metadata.parent_id, world) if old is None else None
         if row is not None and new.spec.WhichOneof("source") != "source_snapshot_id":
             new.status.source_image_id = row.id

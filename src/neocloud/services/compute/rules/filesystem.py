@@ -57,7 +57,7 @@ def _size_violations(new: Any, old: Any | None) -> Iterable[Violation]:
 
 
 def _label_violations(new: Any, old: Any) -> Iterable[Violation]:
-    """Labels with our prefix steer where a volume lies; only bricks set them, on what they own."""
+    """Labels with our prefix decide where a volume lies; only services set them, on filesystems they own."""
     for key in {*new, *old}:
         if key.startswith(RESERVED_LABEL_PREFIX) and new.get(key) != old.get(key):
             yield Violation(

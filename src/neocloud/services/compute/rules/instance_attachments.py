@@ -183,11 +183,11 @@ def interface_violations(new: Any, old: Any | None, world: ResourceReader) -> It
 def _allocation_violations(
     new: Any, interface: Any, subnet: Resource | None, world: ResourceReader
 ) -> Iterable[Violation]:
-    asked = (
+    requested = (
         ("ip_address", interface.ip_address.allocation_id, "ipv4_private"),
         ("public_ip_address", interface.public_ip_address.allocation_id, "ipv4_public"),
     )
-    for name, identifier, kind in asked:
+    for name, identifier, kind in requested:
         if not identifier:
             continue
         field = f"{INTERFACE}.{name}.allocation_id"

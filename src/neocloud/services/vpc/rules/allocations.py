@@ -43,32 +43,32 @@ class AllocationRules(Rules):
         if old is not None:
             yield from _change_violations(new, old)
             return
-        asked_spec, field = getattr(new.spec, which), f"spec.{which}"
+        requested_spec, field = getattr(new.spec, which), f"spec.{which}"
         try:
-            asked = wanted(asked_spec.cidr)
+            requested = wanted(requested_spec.cidr)
         except ValueError as error:
             yield Violation(f"{field}.cidr", str(error))
             return
-        if is_too_many(asked.prefix_length):
+        if is_too_many(requested.prefix_length):
             yield Violation(f"{field}.cidr", "is too large; an allocation has at most 256 addresses (/24)")
-        yield from _pool_violations(field, asked_spec, which, new, world)
+        yield from _pool_violations(field, requested_spec, which, new, world)
         ranges = _ranges(new, world)
-        if asked.network is not None and ranges:
-            why = _why_not(asked.network, ranges)
+        if requested.network is not None and ranges:
+            why = _why_not(requested.network, ranges)
             if why:
                 yield Violation(f"{field}.cidr", why)
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
         if old is not None:
             return
-        asked = wanted(getattr(new.spec, new.spec.WhichOneof("ip_spec")).cidr)
+        requested = wanted(getattr(new.spec, new.spec.WhichOneof("ip_spec")).cidr)
         ranges = _ranges(new, world)
-        if asked.network is not None:
-            found = acquire(asked.network, ranges, new.metadata.id, world)
+        if requested.network is not None:
+            found = acquire(requested.network, ranges, new.metadata.id, world)
         else:
-            found = acquire_free(asked.prefix_length, ranges, new.metadata.id, world)
+            found = acquire_free(requested.prefix_length, ranges, new.metadata.id, world)
         if found is None:
-            raise _nothing_free(new, asked)
+            raise _nothing_free(new, requested)
         within, block = found
         new.status.state = AllocationStatus.State.Value("ALLOCATED")
         new.status.details.allocated_cidr = str(block)
@@ -110,27 +110,27 @@ def _change_violations(new: Any, old: Any) -> Iterator[Violation]:
 
 
 def _pool_violations(
-    field: str, asked: Any, which: str, new: Any, world: ResourceReader
+    field: str, requested: Any, which: str, new: Any, world: ResourceReader
 ) -> Iterator[Violation]:
     project_id = new.metadata.parent_id
-    if asked.WhichOneof("pool") == "subnet_id":
-        if find(world, SUBNET, asked.subnet_id, project_id) is None:
-            yield missing(f"{field}.subnet_id", SUBNET, asked.subnet_id)
+    if requested.WhichOneof("pool") == "subnet_id":
+        if find(world, SUBNET, requested.subnet_id, project_id) is None:
+            yield missing(f"{field}.subnet_id", SUBNET, requested.subnet_id)
         return
-    pool = find(world, POOL, asked.pool_id, project_id)
+    pool = find(world, POOL, requested.pool_id, project_id)
     visibility = IpVisibility.Value("PUBLIC" if which == "ipv4_public" else "PRIVATE")
     if pool is None:
-        yield missing(f"{field}.pool_id", POOL, asked.pool_id)
+        yield missing(f"{field}.pool_id", POOL, requested.pool_id)
     elif PoolSpec.FromString(pool.spec).visibility != visibility:
-        yield Violation(f"{field}.pool_id", f"{asked.pool_id} is a pool of the other visibility")
+        yield Violation(f"{field}.pool_id", f"{requested.pool_id} is a pool of the other visibility")
 
 
 def _ranges(allocation: Any, world: ResourceReader) -> list[Range]:
     which = allocation.spec.WhichOneof("ip_spec")
-    asked, is_public = getattr(allocation.spec, which), which == "ipv4_public"
-    if asked.WhichOneof("pool") == "subnet_id":
-        return ranges_of_subnet(world, asked.subnet_id, is_public)
-    return ranges_of_pool(world, asked.pool_id, is_public)
+    requested, is_public = getattr(allocation.spec, which), which == "ipv4_public"
+    if requested.WhichOneof("pool") == "subnet_id":
+        return ranges_of_subnet(world, requested.subnet_id, is_public)
+    return ranges_of_pool(world, requested.pool_id, is_public)
 
 
 def _why_not(block: Any, ranges: list[Range]) -> str:
@@ -146,14 +146,14 @@ def _why_not(block: Any, ranges: list[Range]) -> str:
     return ""
 
 
-def _nothing_free(new: Any, asked: Any) -> contract.ApiError:
+def _nothing_free(new: Any, requested: Any) -> contract.ApiError:
     spec = getattr(new.spec, new.spec.WhichOneof("ip_spec"))
     where = f"subnet {spec.subnet_id}" if spec.WhichOneof("pool") == "subnet_id" else f"pool {spec.pool_id}"
-    if asked.network is not None:
-        why = f"{asked.network} of {where} is taken. Choose another address, or leave it out to get any."
-        return contract.not_enough_resources("vpc.allocation", str(asked.network), why)
-    size = f"/{asked.prefix_length}"
-    what = "address" if asked.prefix_length == 32 else f"range of {size}"
+    if requested.network is not None:
+        why = f"{requested.network} of {where} is taken. Choose another address, or leave it out to get any."
+        return contract.not_enough_resources("vpc.allocation", str(requested.network), why)
+    size = f"/{requested.prefix_length}"
+    what = "address" if requested.prefix_length == 32 else f"range of {size}"
     why = f"The {where} has no free {what} left. Delete an allocation that is not needed, or use another one."
     return contract.not_enough_resources("vpc.allocation", size, why)
 

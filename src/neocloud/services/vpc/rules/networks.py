@@ -1,4 +1,4 @@
-"""Networks: which pools they may have, and what they are born with."""
+"""Networks: which pools they may have, and the default rows created with them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network

@@ -77,21 +77,21 @@ class PoolRules(Rules):
         for index, block in enumerate(spec.cidrs):
             field = f"spec.cidrs[{index}]"
             try:
-                asked = wanted(kept[index] if index in kept else str(block.cidr))
+                requested = wanted(kept[index] if index in kept else str(block.cidr))
             except ValueError as error:
                 yield Violation(f"{field}.cidr", str(error))
                 continue
-            yield from mask_violations(field, block, asked)
-            if asked.network is None:
+            yield from mask_violations(field, block, requested)
+            if requested.network is None:
                 if not spec.source_pool_id:
                     yield Violation(
                         f"{field}.cidr", "must be a range: there is no source pool to take it from"
                     )
                 continue
-            why = _why_not(asked.network, sources if spec.source_pool_id else None, siblings, chosen)
+            why = _why_not(requested.network, sources if spec.source_pool_id else None, siblings, chosen)
             if why:
                 yield Violation(f"{field}.cidr", why)
-            chosen.append(str(asked.network))
+            chosen.append(str(requested.network))
         yield from _removal_violations(new, old, kept, world)
 
     def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
@@ -108,13 +108,13 @@ class PoolRules(Rules):
         new.status.scope_id = new.status.scope_id or _scope_id(world, source_id)
 
     def _take(self, new: Any, block: Any, world: ResourceReader) -> str:
-        asked, source_id = wanted(block.cidr), new.spec.source_pool_id
+        requested, source_id = wanted(block.cidr), new.spec.source_pool_id
         if not source_id:
-            return str(asked.network)
+            return str(requested.network)
         namespace = pool_blocks(source_id)
         sources = [source.cidr for source in sources_of(world, source_id)]
         taken = world.reservations(namespace)
-        chosen = asked.network or first_free_block(sources, asked.prefix_length, taken)
+        chosen = requested.network or first_free_block(sources, requested.prefix_length, taken)
         if chosen is None:
             raise contract.not_enough_resources(
                 "vpc.pool", block.cidr, f"Pool {source_id} has no free range of {block.cidr} left."
@@ -138,10 +138,11 @@ def default_block(block: Any) -> None:
     block.max_mask_length = block.max_mask_length or 32
 
 
-def mask_violations(field: str, block: Any, asked: Wanted) -> Iterator[Violation]:
-    if not asked.prefix_length <= block.max_mask_length <= 32:
+def mask_violations(field: str, block: Any, requested: Wanted) -> Iterator[Violation]:
+    if not requested.prefix_length <= block.max_mask_length <= 32:
         yield Violation(
-            f"{field}.max_mask_length", f"must be from {asked.prefix_length}, the range's own length, to 32"
+            f"{field}.max_mask_length",
+            f"must be from {requested.prefix_length}, the range's own length, to 32",
         )
 
 

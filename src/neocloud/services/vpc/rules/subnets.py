@@ -29,7 +29,7 @@ from neocloud.services.vpc.rules.reservations import (
 
 _POOLS = "spec.ipv4_private_pools"
 _SHARE_PREFIX = 20
-"""What a subnet without a range of its own gets of a large pool, so that others find room beside it."""
+"""The size of the range that a subnet without a chosen one gets from a large pool, so that others fit too."""
 _FIRST_SHARE_PREFIX = 17
 """The first of a network gets more: half of the pool, but no more than this."""
 
@@ -103,12 +103,12 @@ def show_surroundings(subnet: Any, network: Resource, world: ResourceReader) -> 
 
 def subnet_ranges(spec: Any, status: Any) -> Iterator[tuple[str, IPv4Network, int]]:
     """The ranges of a subnet that are not disabled: pool, range, longest prefix of an allocation."""
-    wishes = [block for _, block in _blocks(spec.ipv4_private_pools)]
+    blocks = [block for _, block in _blocks(spec.ipv4_private_pools)]
     pool_of = {cidr: pool.pool_id for pool in status.ipv4_private_pools for cidr in pool.cidrs}
     for index, cidr in enumerate(status.ipv4_private_cidrs):
-        wish = wishes[index] if index < len(wishes) else None
-        if wish is None or wish.state != AddressBlockState.Value("DISABLED"):
-            longest = wish.max_mask_length if wish is not None else 32
+        block = blocks[index] if index < len(blocks) else None
+        if block is None or block.state != AddressBlockState.Value("DISABLED"):
+            longest = block.max_mask_length if block is not None else 32
             yield pool_of[cidr], IPv4Network(cidr), longest
 
 
@@ -137,18 +137,18 @@ def _block_violations(new: Any, network: Resource, world: ResourceReader) -> Ite
     for path, block in _blocks(new.spec.ipv4_private_pools):
         field = f"{_POOLS}.{path}"
         try:
-            asked = wanted(block.cidr)
+            requested = wanted(block.cidr)
         except ValueError as error:
             yield Violation(f"{field}.cidr", str(error))
             continue
-        yield from mask_violations(field, block, asked)
-        if asked.prefix_length > SMALLEST_SUBNET_PREFIX:
+        yield from mask_violations(field, block, requested)
+        if requested.prefix_length > SMALLEST_SUBNET_PREFIX:
             yield Violation(f"{field}.cidr", f"is too small; must be /{SMALLEST_SUBNET_PREFIX} or larger")
-        elif asked.network is not None:
-            why = _why_not(asked.network, sources, chosen, world)
+        elif requested.network is not None:
+            why = _why_not(requested.network, sources, chosen, world)
             if why:
                 yield Violation(f"{field}.cidr", why)
-            chosen.append(str(asked.network))
+            chosen.append(str(requested.network))
 
 
 def _why_not(block: IPv4Network, sources: list[Source], chosen: list[str], world: ResourceReader) -> str:
@@ -177,12 +177,14 @@ def _taken_blocks(
     sources = private_sources(world, network)
     texts = _words(subnet.spec.ipv4_private_pools)
     for text in texts or [""]:
-        asked = wanted(text) if text else None
-        if asked is not None and asked.network is not None:
-            source, block = _source_of(asked.network, sources), asked.network
+        requested = wanted(text) if text else None
+        if requested is not None and requested.network is not None:
+            source, block = _source_of(requested.network, sources), requested.network
             assert source is not None, "It was checked before."
         else:
-            source, block = _free_block(subnet, sources, asked.prefix_length if asked else None, world)
+            source, block = _free_block(
+                subnet, sources, requested.prefix_length if requested else None, world
+            )
         world.reserve(pool_blocks(source.pool_id), str(block), subnet.metadata.id)
         world.reserve(SUBNET_BLOCKS, str(block), subnet.metadata.id)
         yield source, block
@@ -199,11 +201,11 @@ def _free_block(
         found = first_free_block([source.cidr], length, taken)
         if found is not None:
             return source, found
-    asked = f"/{prefix_length}" if prefix_length else f"/{SMALLEST_SUBNET_PREFIX}"
+    requested = f"/{prefix_length}" if prefix_length else f"/{SMALLEST_SUBNET_PREFIX}"
     raise contract.not_enough_resources(
         "vpc.subnet",
-        asked,
-        f"The pools of network {subnet.spec.network_id} have no free range of {asked} left."
+        requested,
+        f"The pools of network {subnet.spec.network_id} have no free range of {requested} left."
         " Delete a subnet, or add a pool to the network.",
     )
 
