@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.services.iam.access.issuers import Issuers
+from neocloud.services.iam.access.federation import Issuers
 from neocloud.services.iam.access.outgoing import MAX_ANSWER_BYTES, Outgoing, Unanswered
 from tests.services.iam.conftest import Cloud, direct_http, running_cloud
 from tests.services.iam.provider import Provider, running_provider

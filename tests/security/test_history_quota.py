@@ -17,7 +17,7 @@ from neocloud.core.store import Resource, Store, Transaction, load_or_make_key, 
 from neocloud.engines.fake import FakeEngine
 from neocloud.server.retention import KEEP_VERSIONS_FOR, forget_old_history
 from neocloud.services import iam, quotas
-from neocloud.services.iam.resources import CONTAINER, SERVICE_ACCOUNT
+from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
 from neocloud.services.quotas.resources import ALLOWANCE, allowance_id
 from neocloud.testing.clock import FakeClock

@@ -19,7 +19,7 @@ from neocloud.core.store.writing import is_writing, writing
 from neocloud.core.yaml_outline import OutlineError, Root, yaml_root
 from neocloud.server import bounds
 from neocloud.services.compute.rules.user_data import user_data_violations
-from neocloud.services.iam.rules.public_key import read_public_key
+from neocloud.services.iam.rules.keys import read_public_key
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud
 

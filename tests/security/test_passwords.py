@@ -13,14 +13,15 @@ from pyotp.totp import TOTP
 
 from neocloud.core import contract
 from neocloud.core.store import Store
-from neocloud.services.iam.access import attempts as counting
-from neocloud.services.iam.access.attempts import count_attempt, locked_until
+from neocloud.services.iam.access import passwords as counting
 from neocloud.services.iam.access.passwords import (
     MAX_AT_ONCE,
     MAX_WAITING,
     PasswordChecker,
+    count_attempt,
+    locked_until,
 )
-from neocloud.services.iam.rules.attempts import (
+from neocloud.services.iam.rules.people import (
     MAX_ATTEMPTS,
     MAX_FROM_LOOPBACK,
     MAX_FROM_SOURCE,
@@ -56,7 +57,7 @@ async def count(store: Store, counted: Counted, cloud: Cloud) -> Any:
 async def test_a_lock_outlasts_whatever_else_is_guessed(cloud: Cloud, monkeypatch: Any) -> None:
     """The review's attack: many names, each guessed at as often, push a lock out of a full table."""
     monkeypatch.setattr(counting, "MAX_COUNTED", 20)
-    monkeypatch.setattr(counting, "FORGOTTEN_AT_ONCE", 5)
+    monkeypatch.setattr(counting, "FORGOTTEN_TOGETHER", 5)
     victim = of_address(ALICE)
     for _ in range(MAX_ATTEMPTS):
         assert await count(cloud.store, victim, cloud) is None
@@ -71,7 +72,7 @@ async def test_a_lock_outlasts_whatever_else_is_guessed(cloud: Cloud, monkeypatc
 
 async def test_single_guesses_make_room_for_others(cloud: Cloud, monkeypatch: Any) -> None:
     monkeypatch.setattr(counting, "MAX_COUNTED", 20)
-    monkeypatch.setattr(counting, "FORGOTTEN_AT_ONCE", 5)
+    monkeypatch.setattr(counting, "FORGOTTEN_TOGETHER", 5)
     for number in range(100):
         assert await count(cloud.store, of_address(f"name{number}@bank.example"), cloud) is None
     assert await cloud.store.read(lambda tx: tx.count_marks(of_address("").space)) <= 20

@@ -17,11 +17,10 @@ from neocloud.core import contract, wire
 from neocloud.core.store import Resource, Transaction
 from neocloud.server.references import acting_prefixes, acts_as
 from neocloud.services.iam import bootstrap
-from neocloud.services.iam import resources as iam
-from neocloud.services.iam.access.issuing import issue
-from neocloud.services.iam.first_rows import OPERATOR_NAME, add_membership
-from neocloud.services.iam.rules.grants import is_looking
-from neocloud.services.iam.rules.privilege import grants_of, holds_at_least
+from neocloud.services.iam import types as iam
+from neocloud.services.iam.access.tokens import issue
+from neocloud.services.iam.defaults import OPERATOR_NAME, add_membership
+from neocloud.services.iam.rules.grants import grants_of, holds_at_least, is_looking
 from neocloud.services.iam.rules.roles import ROLES, allows, covers, permissions_of
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud

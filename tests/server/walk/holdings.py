@@ -8,7 +8,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Kind
 from neocloud.core.store import Resource, Transaction
-from neocloud.services.iam.rules.access_key_id import aws_access_key_id
+from neocloud.services.iam.rules.keys import aws_access_key_id
 from neocloud.services.quotas.resources import allowance_id
 
 CONTAINER = "nebius.iam.v1.Container"

@@ -20,7 +20,7 @@ from neocloud.services.billing.rules.price_list import PriceList
 from neocloud.services.compute.meter import FilesystemMeter
 from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM
-from neocloud.services.iam.resources import CONTAINER
+from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.clock import FakeClock
 
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"

@@ -24,7 +24,7 @@ from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import default_price_list
 from neocloud.services.billing.rules.rating import rate, total
-from neocloud.services.iam.resources import CONTAINER
+from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.clock import FakeClock
 
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"

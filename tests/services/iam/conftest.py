@@ -21,7 +21,7 @@ from neocloud.server import ApiServer
 from neocloud.services.compute import SERVICE as COMPUTE
 from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
-from neocloud.services.iam.access.issuers import Issuers
+from neocloud.services.iam.access.federation import Issuers
 from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PasswordChecker
 from tests.services.iam import keys

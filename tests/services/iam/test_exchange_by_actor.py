@@ -16,7 +16,7 @@ from nebius.base.service_account.federated_credentials import StaticFederatedCre
 from nebius.sdk import SDK
 
 from neocloud.core import contract
-from neocloud.services.iam.access.issuing import token_issuer
+from neocloud.services.iam.access.tokens import token_issuer
 from tests.services.iam.conftest import Answer, Cloud
 from tests.services.iam.keys import key_pair
 from tests.services.iam.people import ALICE, make_user, profile, sign_in

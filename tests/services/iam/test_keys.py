@@ -14,7 +14,7 @@ from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
-from neocloud.services.iam.access.access_keys import find_signing_key
+from neocloud.services.iam.access.account_keys import find_signing_key
 from tests.services.iam.conftest import Cloud
 from tests.services.iam.test_access import robot
 

@@ -18,7 +18,7 @@ from neocloud.services.iam.access.passwords import (
     put_password_hash,
 )
 from neocloud.services.iam.rules.federations import issuer_fault
-from neocloud.services.iam.rules.users import totp_step
+from neocloud.services.iam.rules.people import totp_step
 from tests.services.iam.conftest import Cloud
 from tests.services.iam.people import PASSWORD, make_user, sign_in
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from neocloud.services.iam.resources import FIRST_GROUPS
 from neocloud.services.iam.rules.roles import ROLES, allows
+from neocloud.services.iam.types import FIRST_GROUPS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from neocloud.messages.nebius.audit.v2 import ListAuditEventRequest, ListAuditEv
 from neocloud.messages.nebius.audit.v2 import ListAuditEventResponse as ListResponse
 from neocloud.services.audit.events import event_message
 from neocloud.services.audit.rules import Both, Compare, FilterError, Node, Test, condition, matches, parse
-from neocloud.services.iam.resources import CONTAINER, is_tenant
+from neocloud.services.iam.types import CONTAINER, is_tenant
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 ORDER_HEADER, OLDEST_FIRST = "x-audit-order", "oldest-first"

@@ -8,7 +8,7 @@ from neocloud.messages.neocloud.emulator.v1 import ClearFaultsResponse, ListFaul
 from neocloud.services.emulator.faults import FaultBook
 from neocloud.services.emulator.resources import PERMISSION, Incidents
 from neocloud.services.emulator.rules import is_of_resource, kind_of, violations
-from neocloud.services.iam.resources import lineage
+from neocloud.services.iam.types import lineage
 
 
 async def inject(call: Call, request: Any) -> Any:

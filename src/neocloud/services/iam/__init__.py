@@ -1,18 +1,16 @@
 """Identity and access: tenants, projects, accounts, groups, permits, tokens, people and their sessions."""
 
 from neocloud.core.service import Dependencies, Service
-from neocloud.services.iam.access.authenticate import StoreAuthenticator
-from neocloud.services.iam.access.authorize import StoreAuthorizer
-from neocloud.services.iam.access.issuers import Issuers
-from neocloud.services.iam.access.issuing import token_issuer
+from neocloud.services.iam.access.authentication import StoreAuthenticator
+from neocloud.services.iam.access.authorization import StoreAuthorizer, tenant_rights
+from neocloud.services.iam.access.federation import Issuers
 from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PasswordChecker
-from neocloud.services.iam.access.tenant_rights import tenant_rights
-from neocloud.services.iam.api import ALIASES, METHODS, people
+from neocloud.services.iam.access.tokens import token_issuer
+from neocloud.services.iam.api import ALIASES, METHODS
 from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
 from neocloud.services.iam.kinds import KINDS
-from neocloud.services.iam.people_kinds import PEOPLE_KINDS
-from neocloud.services.iam.resources import TenantRights, TokenAuthenticator, TokenIssuer
+from neocloud.services.iam.public import TenantRights, TokenAuthenticator, TokenIssuer
 
 
 def _issuers(dependencies: Dependencies) -> Issuers:
@@ -25,8 +23,8 @@ def _issuers(dependencies: Dependencies) -> Issuers:
 
 SERVICE = Service(
     name="iam",
-    kinds=(*KINDS, *PEOPLE_KINDS),
-    methods=(*METHODS, *people.METHODS),
+    kinds=KINDS,
+    methods=METHODS,
     aliases=ALIASES,
     provides={
         PasswordChecker: lambda dependencies: PasswordChecker(),

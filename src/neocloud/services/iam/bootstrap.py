@@ -24,7 +24,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec
 from neocloud.services.iam.access.tokens import ensure_signing_key
-from neocloud.services.iam.first_rows import (
+from neocloud.services.iam.defaults import (
     FirstRows,
     add_operator_key,
     ensure_first_rows,
@@ -32,8 +32,8 @@ from neocloud.services.iam.first_rows import (
     find_misplaced_operator,
     move_operator,
 )
-from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
 from neocloud.services.iam.rules.accounts import DEFAULT_REGION
+from neocloud.services.iam.types import AUTH_PUBLIC_KEY, State
 
 logger = logging.getLogger(__name__)
 

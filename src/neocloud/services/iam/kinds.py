@@ -1,11 +1,18 @@
-"""The standard nouns of this brick: which verbs they have, and the rules they follow."""
+"""The table of kinds: verbs, permissions and rules of each resource that has standard verbs."""
 
 from neocloud.core.kind import Kind
-from neocloud.services.iam import resources as iam
-from neocloud.services.iam.members import view_group, view_membership
+from neocloud.services.iam import types as iam
 from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ProjectRules, ServiceAccountRules
+from neocloud.services.iam.rules.federations import FederatedCredentialsRules, OidcFederationRules
 from neocloud.services.iam.rules.keys import AccessKeyRules, view_key, view_static_key
-from neocloud.services.iam.rules.permits import AccessPermitRules, GroupMembershipRules, GroupRules
+from neocloud.services.iam.rules.people import InvitationRules, show_expired
+from neocloud.services.iam.rules.permits import (
+    AccessPermitRules,
+    GroupMembershipRules,
+    GroupRules,
+    view_group,
+    view_membership,
+)
 
 KINDS = (
     Kind(
@@ -89,5 +96,40 @@ KINDS = (
         parent_kinds=(iam.CONTAINER,),
         verbs=frozenset({"Get", "GetByName", "List", "Delete"}),
         view=view_static_key,
+    ),
+    Kind(
+        message=iam.TENANT_USER_ACCOUNT,
+        rpc="nebius.iam.v1.TenantUserAccountService",
+        id_prefix=iam.TENANT_USER_ACCOUNT_ID_PREFIX,
+        permission="iam.tenantUserAccounts",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Get", "List"}),
+    ),
+    Kind(
+        message=iam.INVITATION,
+        rpc="nebius.iam.v1.InvitationService",
+        id_prefix=iam.INVITATION_ID_PREFIX,
+        permission="iam.invitations",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Get", "List", "Update", "Delete"}),
+        rules=InvitationRules(),
+        view=show_expired,
+    ),
+    Kind(
+        message=iam.OIDC_FEDERATION,
+        rpc="neocloud.iam.v1.OidcFederationService",
+        id_prefix=iam.OIDC_FEDERATION_ID_PREFIX,
+        permission="iam.oidcFederations",
+        parent_kinds=(iam.CONTAINER,),
+        rules=OidcFederationRules(),
+        initial_state=iam.State.ACTIVE,
+    ),
+    Kind(
+        message=iam.FEDERATED_CREDENTIALS,
+        rpc="nebius.iam.v1.FederatedCredentialsService",
+        id_prefix=iam.FEDERATED_CREDENTIALS_ID_PREFIX,
+        permission="iam.federatedCredentials",
+        parent_kinds=(iam.CONTAINER,),
+        rules=FederatedCredentialsRules(),
     ),
 )

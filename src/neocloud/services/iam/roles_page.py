@@ -8,8 +8,8 @@
 import sys
 from pathlib import Path
 
-from neocloud.services.iam.resources import FIRST_GROUPS
 from neocloud.services.iam.rules.role_table import ROLES
+from neocloud.services.iam.types import FIRST_GROUPS
 
 HEAD = """# Roles
 

@@ -23,7 +23,7 @@ from neocloud.messages.nebius.quotas.v1 import (
     UpdateQuotaAllowanceRequest,
 )
 from neocloud.messages.nebius.quotas.v1 import ListQuotaAllowancesResponse as ListResponse
-from neocloud.services.iam.resources import CONTAINER, is_tenant
+from neocloud.services.iam.types import CONTAINER, is_tenant
 from neocloud.services.quotas.ledger import limit_of
 from neocloud.services.quotas.resources import (
     ACTIVE,

@@ -18,7 +18,7 @@ from neocloud.core.kind import Rules
 from neocloud.core.store import HistorySizes, Page, Resource, Store, Transaction, entry_bytes
 from neocloud.core.store.protocol import is_noted
 from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
-from neocloud.services.iam.resources import CONTAINER, is_tenant
+from neocloud.services.iam.types import CONTAINER, is_tenant
 from neocloud.services.quotas.resources import ALLOWANCE
 from neocloud.services.quotas.rules import Quota, Quotas, amount
 

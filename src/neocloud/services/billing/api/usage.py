@@ -25,7 +25,7 @@ from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMess
 from neocloud.services.billing.api.usage_pages import Window, key, page, read_cursor
 from neocloud.services.billing.rules.price_list import price_list
 from neocloud.services.billing.rules.rating import Line, rate, total
-from neocloud.services.iam.resources import CONTAINER, is_tenant
+from neocloud.services.iam.types import CONTAINER, is_tenant
 
 
 async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse:

@@ -11,7 +11,7 @@ from neocloud.engines.manifest import Secret
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
 from neocloud.services.compute.render import identity_secret
 from neocloud.services.compute.types import InstanceReason
-from neocloud.services.iam.resources import TokenIssuer
+from neocloud.services.iam.public import TokenIssuer
 
 LIFETIME = timedelta(hours=1)
 RENEW_BEFORE = timedelta(minutes=20)

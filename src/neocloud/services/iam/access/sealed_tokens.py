@@ -1,14 +1,21 @@
-"""Tokens that only this cloud can read, in which a client keeps state for it; nothing of them is stored."""
+"""Tokens that only this cloud can read, in which a client keeps state for it; nothing of them is stored.
+
+A device token is one of them: a client keeps it from a sign-in by password and sends it with the next one. It
+grants nothing. It shows that somebody signed in to this account from this client before, so wrong passwords
+that strangers send do not lock the owner out.
+"""
 
 import json
+import secrets
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
 
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.iam.resources import SECRETS_ID
+from neocloud.services.iam.types import SECRETS_ID
 
 
 async def seal(call: Call, key_name: str, content: Mapping[str, Any]) -> str:
@@ -40,3 +47,22 @@ async def _key(call: Call, name: str) -> Fernet:
 
 def _now(call: Call) -> int:
     return int(call.dependencies.clock.now().timestamp())
+
+
+DEVICE_TOKEN_LIFETIME = timedelta(days=90)
+_DEVICE_TOKEN_KEY = "device-token-key"
+
+
+async def device_token(call: Call, account_id: str) -> str:
+    """Return a new token for whoever has just signed in to this account."""
+    return await seal(call, _DEVICE_TOKEN_KEY, {"account": account_id, "device": secrets.token_urlsafe(12)})
+
+
+async def device_of(call: Call, token: str, account_id: str) -> str:
+    """Return the id of the token's device; "" when the token is not one of this account, or is too old."""
+    content = (
+        await unseal(call, _DEVICE_TOKEN_KEY, token, int(DEVICE_TOKEN_LIFETIME.total_seconds()))
+        if token
+        else None
+    )
+    return content["device"] if content and content["account"] == account_id else ""

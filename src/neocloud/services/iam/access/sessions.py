@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.iam.v1 import Session, SessionSpec, SessionStatus
-from neocloud.services.iam import resources as iam
+from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.users import is_usable, printable
 
 IDLE_LIFETIME = timedelta(days=14)

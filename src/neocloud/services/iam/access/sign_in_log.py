@@ -11,7 +11,7 @@ from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.audit_query import AuditEvent
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.iam.resources import SECRETS_ID, lineage
+from neocloud.services.iam.types import SECRETS_ID, lineage
 
 SOURCE = ":source"
 """Where the server puts the caller's address among the headers."""

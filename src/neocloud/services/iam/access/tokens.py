@@ -1,7 +1,7 @@
-"""Access tokens: what they say, how they are signed and checked.
+"""Access tokens: claims, signature, verification and issue.
 
-An access token is a JWT signed with the cloud's own Ed25519 key, valid for an hour. The key is made on first
-use and lies encrypted in the store. Times are checked against the injected clock, never the machine's.
+An access token is a JWT signed with the cloud's own Ed25519 key, valid for an hour. The key is created on
+first use and stored encrypted. Times are checked against the injected clock, never the machine's.
 """
 
 import secrets
@@ -13,8 +13,10 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from neocloud.core import contract
-from neocloud.core.store.protocol import Transaction
-from neocloud.services.iam.resources import SECRETS_ID, SIGNING_KEY_SECRET
+from neocloud.core.clock import Clock
+from neocloud.core.store.protocol import Store, Transaction
+from neocloud.services.iam.public import TokenIssuer
+from neocloud.services.iam.types import SECRETS_ID, SERVICE_ACCOUNT, SIGNING_KEY_SECRET
 
 ACCESS_TOKEN_LIFETIME = timedelta(hours=1)
 ISSUER = "neocloud"
@@ -88,3 +90,44 @@ def read_access_token(token: str, key: Ed25519PrivateKey) -> AccessClaims:
             "The access token is missing, was not issued by this cloud, or was changed on the way. "
             "Sign in again, or exchange your service account key for a new one."
         ) from error
+
+
+@dataclass(frozen=True)
+class AccessToken:
+    value: str
+    expires_at: datetime
+    lifetime: timedelta
+
+    def __repr__(self) -> str:
+        return f"AccessToken(until {self.expires_at})"
+
+
+async def issue(
+    store: Store,
+    now: datetime,
+    subject_id: str,
+    proof_id: str,
+    *,
+    lifetime: timedelta = ACCESS_TOKEN_LIFETIME,
+    actor: Actor | None = None,
+) -> AccessToken:
+    """A token for a subject whose proof the caller has checked."""
+    key = await store.read(find_signing_key) or await store.write(ensure_signing_key)
+    claims = AccessClaims(subject_id, proof_id, now, now + lifetime, actor)
+    return AccessToken(sign_access_token(claims, key), claims.expires_at, lifetime)
+
+
+def token_issuer(store: Store, clock: Clock) -> TokenIssuer:
+    """For parts of the cloud that hand a service account's token to its workloads."""
+
+    async def issue_for(service_account_id: str, lifetime: timedelta) -> tuple[str, datetime]:
+        def exists(tx: Transaction) -> bool:
+            row = tx.get(service_account_id)
+            return row is not None and row.kind == SERVICE_ACCOUNT and row.deleted_at is None
+
+        if not await store.read(exists):
+            raise contract.not_found("service account", service_account_id)
+        token = await issue(store, clock.now(), service_account_id, service_account_id, lifetime=lifetime)
+        return token.value, token.expires_at
+
+    return issue_for

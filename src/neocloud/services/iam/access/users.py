@@ -10,7 +10,7 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.iam.v1 import TenantUserAccountStatus, UserAccountStatus, UserAttributes
-from neocloud.services.iam import resources as iam
+from neocloud.services.iam import types as iam
 
 _ATTRIBUTES = "attributes"
 AccountState = TenantUserAccountStatus.State

@@ -20,12 +20,11 @@ from neocloud.messages.nebius.iam.v2 import (
     ListAccessKeysResponse,
 )
 from neocloud.messages.nebius.iam.v2 import SecretDeliveryMode as DeliveryMode
-from neocloud.services.iam.access.access_keys import ensure_secret, show_secret_once
-from neocloud.services.iam.access.authorize import refused
+from neocloud.services.iam.access.account_keys import ensure_secret, show_secret_once
+from neocloud.services.iam.access.authorization import refused
 from neocloud.services.iam.api.keys import account_of, by_id, list_keys_of, switches
-from neocloud.services.iam.resources import ACCESS_KEY
-from neocloud.services.iam.rules.access_key_id import key_id_of
-from neocloud.services.iam.rules.keys import show_expiry
+from neocloud.services.iam.rules.keys import key_id_of, show_expiry
+from neocloud.services.iam.types import ACCESS_KEY
 
 V1, V2 = "nebius.iam.v1.AccessKeyService", "nebius.iam.v2.AccessKeyService"
 GET_SECRET = "iam.accessKeys.getSecret"

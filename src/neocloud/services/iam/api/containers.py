@@ -1,7 +1,7 @@
-"""Tenants and projects in version 2 of the API, where they are two messages instead of one.
+"""Tenants and projects. Version 1 of the API has one message for both, version 2 has two.
 
-Projects are served by the verbs of version 1, translated; tenants have little to serve: nobody makes or
-deletes them through the API.
+Projects of version 2 are served by the verbs of version 1, translated. Tenants are neither created nor
+deleted through the API.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,18 @@ from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Method, MethodAlias
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.iam.v1 import (
+    Container,
+)
+from neocloud.messages.nebius.iam.v1 import (
+    GetTenantRequest as GetTenantV1Request,
+)
+from neocloud.messages.nebius.iam.v1 import (
+    ListTenantsRequest as ListTenantsV1Request,
+)
+from neocloud.messages.nebius.iam.v1 import (
+    ListTenantsResponse as ListTenantsV1Response,
+)
 from neocloud.messages.nebius.iam.v1 import State as ContainerState
 from neocloud.messages.nebius.iam.v2 import (
     GetTenantByNameRequest,
@@ -27,7 +39,7 @@ from neocloud.messages.nebius.iam.v2 import (
     UpdateTenantRequest,
 )
 from neocloud.services.iam.api.keys import by_id
-from neocloud.services.iam.resources import is_tenant
+from neocloud.services.iam.types import is_tenant
 
 PROJECTS_V1, PROJECTS = "nebius.iam.v1.ProjectService", "nebius.iam.v2.ProjectService"
 TENANTS = "nebius.iam.v2.TenantService"
@@ -152,3 +164,19 @@ ALIASES = (
     _alias("List", "ListProjectsRequest", _project_list),
     _alias("Update", "UpdateProjectRequest"),
 )
+
+
+async def get_v1(call: Call, request: GetTenantV1Request) -> Container:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or not is_tenant(row):
+        raise contract.not_found("tenant", request.id)
+    return wire.resource_message(row)
+
+
+async def list_tenants_v1(call: Call, request: ListTenantsV1Request) -> ListTenantsV1Response:
+    """A service account belongs to exactly one tenant, so there is never a second page."""
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+    tenant_id = call.subject.tenant_id if call.subject else ""
+    row = await call.dependencies.store.read(lambda tx: tx.get(tenant_id))
+    return ListTenantsV1Response(items=[wire.resource_message(row)] if row else [])

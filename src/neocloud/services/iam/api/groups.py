@@ -23,8 +23,8 @@ from neocloud.messages.nebius.iam.v1 import (
 from neocloud.services.iam.access.users import attributes_of
 from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, page
-from neocloud.services.iam.members import view_group, view_membership
-from neocloud.services.iam.resources import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
+from neocloud.services.iam.rules.permits import view_group, view_membership
+from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
 
 SERVICE = "nebius.iam.v1.GroupMembershipService"
 MemberKind = GroupMemberKind.Kind

@@ -34,8 +34,8 @@ from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.passwords import checker_of, put_password_hash
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.api.users import refuse_weak
-from neocloud.services.iam.resources import INVITATION, INVITATION_ID_PREFIX, State, is_tenant
-from neocloud.services.iam.rules.invitations import InvitationState, invitation_violations, lifetime
+from neocloud.services.iam.rules.people import InvitationState, invitation_lifetime, invitation_violations
+from neocloud.services.iam.types import INVITATION, INVITATION_ID_PREFIX, State, is_tenant
 
 _CODE = "code"
 METHOD = "nebius.iam.v1.InvitationService/Create"
@@ -117,7 +117,7 @@ def _insert(tx: Transaction, request: Any, now: datetime) -> Resource:
     account = users.add_user(tx, row.parent_id, attributes, now, invitation_id=row.id)
     status = InvitationStatus(
         tenant_user_account_id=account.id,
-        expires_at=now + lifetime(request),
+        expires_at=now + invitation_lifetime(request),
         state=InvitationState.Value(State.PENDING),
     )
     row = replace(row, status=status.SerializeToString())

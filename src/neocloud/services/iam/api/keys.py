@@ -1,21 +1,38 @@
-"""Keys that service accounts sign in with: those of one account, and switching a key off and on again.
+"""Keys of service accounts: list by account, activate, deactivate; issue, find and revoke static keys."""
 
-Every kind of key that has a state is switched here.
-"""
-
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
+from neocloud.core.kind import Violation
 from neocloud.core.service import Call, Handler, Method
-from neocloud.core.store.protocol import Transaction
-from neocloud.messages.nebius.iam.v1 import ListAuthPublicKeyByAccountRequest, ListAuthPublicKeyResponse
+from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.nebius.iam.v1 import (
+    FindStaticKeyRequest,
+    FindStaticKeyResponse,
+    IssueStaticKeyRequest,
+    IssueStaticKeyResponse,
+    ListAuthPublicKeyByAccountRequest,
+    ListAuthPublicKeyResponse,
+    RevokeStaticKeyRequest,
+    StaticKeyStatus,
+)
+from neocloud.services.iam.access.account_keys import find_static_key, key_id_in, new_token
 from neocloud.services.iam.api.pages import page
-from neocloud.services.iam.resources import AUTH_PUBLIC_KEY, State
-from neocloud.services.iam.rules.keys import set_state, show_expiry
+from neocloud.services.iam.rules.grants import holds_at_least, refusal
+from neocloud.services.iam.rules.keys import (
+    account_problem,
+    expiry_violations,
+    set_state,
+    show_expiry,
+    view_static_key,
+)
+from neocloud.services.iam.types import AUTH_PUBLIC_KEY, STATIC_KEY, STATIC_KEY_ID_PREFIX, State
 
-SERVICE = "nebius.iam.v1.AuthPublicKeyService"
+PUBLIC_KEYS = "nebius.iam.v1.AuthPublicKeyService"
 
 
 async def list_by_account(
@@ -78,7 +95,106 @@ def by_id(request: Any) -> str:
     return request.id
 
 
+STATIC_KEYS = "nebius.iam.v1.StaticKeyService"
+RESERVED_LABELS = "neocloud.dev/"
+
+
+async def issue(call: Call, request: IssueStaticKeyRequest) -> IssueStaticKeyResponse:
+    """The only answer that ever holds the token."""
+
+    def make(tx: Transaction) -> Any:
+        violations = list(_violations(tx, call, request))
+        if violations:
+            raise contract.bad_request(violations)
+        row = _row(call, request)
+        if call.subject is None or not holds_at_least(tx, call.subject.id, row.owner_id):
+            raise refusal("iam.staticKeys.create", row.owner_id)
+        try:
+            tx.insert(row)
+        except AlreadyExists:
+            raise contract.already_exists("static key", row.name) from None
+        token = new_token(tx, row.id)
+        operation = done(
+            tx, call, request, row, path=f"{STATIC_KEYS}/Issue", title=f"static key {row.name}".strip()
+        )
+        return IssueStaticKeyResponse(token=token, operation=operation)
+
+    return await call.dependencies.store.write(make)
+
+
+async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyResponse:
+    def look(tx: Transaction) -> Any:
+        key = wire.resource_message(_proven(tx, request.token))
+        view_static_key(key, tx, call.dependencies.clock.now())
+        return FindStaticKeyResponse(static_key=key)
+
+    return await call.dependencies.store.read(look)
+
+
+async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Operation:
+    """The key stays, for the record, and opens nothing any more."""
+
+    def change(tx: Transaction) -> Any:
+        row = _proven(tx, request.token)
+        status = StaticKeyStatus(active=False).SerializeToString()
+        now = call.dependencies.clock.now()
+        tx.update(replace(row, status=status, state=State.INACTIVE, updated_at=now))
+        return done(
+            tx, call, request, row, path=f"{STATIC_KEYS}/Revoke", title=f"static key {row.name or row.id}"
+        )
+
+    return await call.dependencies.store.write(change)
+
+
+def _violations(tx: Transaction, call: Call, request: Any) -> Iterable[Violation]:
+    metadata, now = request.metadata, call.dependencies.clock.now()
+    if metadata.id:
+        yield Violation("metadata.id", "is given by the cloud; leave it empty")
+    for label in metadata.labels:
+        if label.startswith(RESERVED_LABELS):
+            yield Violation(f"metadata.labels[{label}]", f"{RESERVED_LABELS} labels are the cloud's own")
+    yield from account_problem(request, tx.get)
+    yield from expiry_violations(request, "expiresAt", now)
+
+
+def _row(call: Call, request: Any) -> Resource:
+    now = call.dependencies.clock.now()
+    return Resource(
+        id=contract.new_id(STATIC_KEY_ID_PREFIX),
+        kind=STATIC_KEY,
+        parent_id=request.metadata.parent_id,
+        name=request.metadata.name,
+        created_at=now,
+        updated_at=now,
+        labels=dict(request.metadata.labels),
+        spec=request.spec.SerializeToString(),
+        status=StaticKeyStatus(active=True).SerializeToString(),
+        state=State.ACTIVE,
+        owner_id=request.spec.account.service_account.id,
+    )
+
+
+def _proven(tx: Transaction, token: str) -> Resource:
+    row = find_static_key(tx, token)
+    if row is None:
+        raise contract.not_found("resource", key_id_in(token))
+    return row
+
+
+def _key_in(request: Any) -> str:
+    return key_id_in(request.token) or "static key"
+
+
 METHODS = (
-    Method(f"{SERVICE}/ListByAccount", list_by_account, "iam.authPublicKeys.list", target=account_of),
-    *switches(AUTH_PUBLIC_KEY, SERVICE, "iam.authPublicKeys.update"),
+    Method(f"{PUBLIC_KEYS}/ListByAccount", list_by_account, "iam.authPublicKeys.list", target=account_of),
+    *switches(AUTH_PUBLIC_KEY, PUBLIC_KEYS, "iam.authPublicKeys.update"),
+    Method(
+        f"{STATIC_KEYS}/Issue",
+        issue,
+        "iam.staticKeys.create",
+        target=lambda request: request.metadata.parent_id,
+        is_change=True,
+    ),
+    Method(f"{STATIC_KEYS}/Find", find, "iam.staticKeys.get", target=_key_in),
+    Method(f"{STATIC_KEYS}/Revoke", revoke, "iam.staticKeys.delete", target=_key_in, is_change=True),
 )

@@ -1,13 +1,17 @@
-"""Who am I: the caller's own account."""
+"""The caller's own account, and the roles that a permit can give. Any signed-in subject may read both."""
 
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.iam.v1 import GetProfileRequest, GetProfileResponse, TenantUserAccountStatus
+from neocloud.messages.neocloud.iam.v1 import GetRoleRequest, ListRolesRequest, ListRolesResponse, Role
+from neocloud.messages.neocloud.iam.v1 import Role as RoleMessage
 from neocloud.services.iam.access.users import attributes_of
-from neocloud.services.iam.resources import TENANT_USER_ACCOUNT
+from neocloud.services.iam.api.pages import page
+from neocloud.services.iam.rules.role_table import ROLES
+from neocloud.services.iam.types import TENANT_USER_ACCOUNT
 
 
 async def get(call: Call, request: GetProfileRequest) -> GetProfileResponse:
@@ -39,3 +43,32 @@ def _fill_user(tx: Transaction, row: Resource, profile: Any) -> None:
     if status.federation_id:
         profile.federation_info.federation_id = status.federation_id
         profile.federation_info.federation_user_account_id = attributes.sub
+
+
+ROLES_SERVICE = "neocloud.iam.v1.RoleService"
+
+
+def role_message(name: str) -> Any:
+    role = RoleMessage(metadata={"id": name, "name": name})
+    role.spec.description = ROLES[name].about
+    role.spec.permissions.extend(ROLES[name].permissions)
+    return role
+
+
+async def get_role(call: Call, request: GetRoleRequest) -> Role:
+    if request.id not in ROLES:
+        raise contract.not_found("role", request.id)
+    return role_message(request.id)
+
+
+async def list_roles(call: Call, request: ListRolesRequest) -> ListRolesResponse:
+    found, token = page(
+        list(ROLES), request.page_size, request.page_token, scope="roles", key=lambda name: name
+    )
+    return ListRolesResponse(items=[role_message(name) for name in found], next_page_token=token)
+
+
+METHODS = (
+    Method(f"{ROLES_SERVICE}/Get", get_role, permission=""),
+    Method(f"{ROLES_SERVICE}/List", list_roles, permission=""),
+)

@@ -11,11 +11,11 @@ from neocloud.messages.neocloud.iam.v1 import (
     RevokeOneSessionResponse,
 )
 from neocloud.services.iam.access import sessions
-from neocloud.services.iam.access.proof import REVOKED_BEFORE
-from neocloud.services.iam.access.require import require
+from neocloud.services.iam.access.authentication import REVOKED_BEFORE
+from neocloud.services.iam.access.authorization import require
 from neocloud.services.iam.access.tokens import find_signing_key, read_access_token
 from neocloud.services.iam.api.pages import page
-from neocloud.services.iam.resources import SERVICE_ACCOUNT, SESSION, TENANT_USER_ACCOUNT
+from neocloud.services.iam.types import SERVICE_ACCOUNT, SESSION, TENANT_USER_ACCOUNT
 
 REVOKE, LIST = "iam.sessions.revoke", "iam.sessions.list"
 

@@ -21,18 +21,22 @@ from neocloud.messages.neocloud.iam.v1 import (
 )
 from neocloud.messages.neocloud.iam.v1 import SignInResponse as SignInResponseMessage
 from neocloud.services.iam.access import sessions
-from neocloud.services.iam.access.attempts import count_attempt, forgive, locked_until, take_back
-from neocloud.services.iam.access.devices import device_of, device_token
-from neocloud.services.iam.access.issuing import issue
 from neocloud.services.iam.access.passwords import (
     checker_of,
+    clear_attempts,
+    count_attempt,
+    has_second_factor,
+    locked_until,
     password_hash,
     put_password_hash,
+    uncount_attempt,
+    use_code,
 )
-from neocloud.services.iam.access.second_factor import has_second_factor, use_code
+from neocloud.services.iam.access.sealed_tokens import device_of, device_token
 from neocloud.services.iam.access.sign_in_log import SOURCE, note_nothing, write_event
+from neocloud.services.iam.access.tokens import issue
 from neocloud.services.iam.access.users import find_by_address, is_usable, name_of
-from neocloud.services.iam.rules.attempts import (
+from neocloud.services.iam.rules.people import (
     SOURCES,
     Counted,
     of_account,
@@ -62,8 +66,8 @@ async def with_password(call: Call, request: WithPasswordRequest) -> SignInRespo
                 return _code_wanted()
             if not use_code(tx, found.id, request.totp_code, now):
                 return _refused(tx, call, account)
-        take_back(tx, (each for each in counted if each.space == SOURCES), now)
-        forgive(tx, (each for each in counted if each.space != SOURCES))
+        uncount_attempt(tx, (each for each in counted if each.space == SOURCES), now)
+        clear_attempts(tx, (each for each in counted if each.space != SOURCES))
         if fresh:
             put_password_hash(tx, found.id, fresh)
         return start_session(tx, call, found, "PASSWORD", request.client, f"{SERVICE}/WithPassword")

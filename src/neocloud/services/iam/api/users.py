@@ -40,20 +40,24 @@ from neocloud.messages.neocloud.iam.v1 import (
     StartTotpRequest,
     StartTotpResponse,
 )
-from neocloud.services.iam.access import second_factor, sessions, users
-from neocloud.services.iam.access.attempts import forgive, forgive_address
+from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.passwords import (
     checker_of,
+    clear_address_attempts,
+    clear_attempts,
     generate_password,
+    has_second_factor,
     password_hash,
+    propose_second_factor,
     put_password_hash,
+    remove_second_factor,
+    use_code,
 )
 from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from neocloud.services.iam.api.sessions import proof_of
 from neocloud.services.iam.api.sign_in import count_or_refuse
-from neocloud.services.iam.resources import TENANT_USER_ACCOUNT, State, is_tenant
-from neocloud.services.iam.rules.attempts import of_account
-from neocloud.services.iam.rules.users import password_violations
+from neocloud.services.iam.rules.people import of_account, password_violations
+from neocloud.services.iam.types import TENANT_USER_ACCOUNT, State, is_tenant
 
 _PACKAGE = "neocloud.iam.v1"
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
@@ -101,8 +105,8 @@ async def set_password(call: Call, request: SetPasswordRequest) -> SetPasswordRe
     def change(tx: Transaction) -> None:
         put_password_hash(tx, account(tx, request.id).id, hashed)
         sessions.close_all(tx, request.id)
-        forgive_address(tx, email)
-        forgive(tx, (of_account(request.id),))
+        clear_address_attempts(tx, email)
+        clear_attempts(tx, (of_account(request.id),))
 
     await call.dependencies.store.write(change)
     return SetPasswordResponse(generated_password="" if request.password else password)
@@ -127,11 +131,11 @@ async def start_totp(call: Call, request: StartTotpRequest) -> StartTotpResponse
     secret = random_base32()
 
     def propose(tx: Transaction) -> None:
-        if second_factor.has_second_factor(tx, account_id):
+        if has_second_factor(tx, account_id):
             raise contract.bad_state(
                 account_id, "There is a second factor already. Ask an admin to remove it."
             )
-        second_factor.propose(tx, account_id, secret)
+        propose_second_factor(tx, account_id, secret)
 
     await call.dependencies.store.write(propose)
     uri = TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
@@ -145,18 +149,18 @@ async def confirm_totp(call: Call, request: ConfirmTotpRequest) -> ConfirmTotpRe
     await count_or_refuse(call, (of_account(account_id),))
 
     def confirm(tx: Transaction) -> None:
-        if not second_factor.use_code(tx, account_id, request.totp_code, now, confirm=True):
+        if not use_code(tx, account_id, request.totp_code, now, confirm=True):
             raise contract.bad_field(
                 "totp_code", "is not the app's present code. Check the clock of the phone"
             )
-        forgive(tx, (of_account(account_id),))
+        clear_attempts(tx, (of_account(account_id),))
 
     await call.dependencies.store.write(confirm)
     return ConfirmTotpResponse()
 
 
 async def remove_totp(call: Call, request: RemoveTotpRequest) -> RemoveTotpResponse:
-    await call.dependencies.store.write(lambda tx: second_factor.remove(tx, account(tx, request.id).id))
+    await call.dependencies.store.write(lambda tx: remove_second_factor(tx, account(tx, request.id).id))
     return RemoveTotpResponse()
 
 
@@ -237,7 +241,7 @@ async def _prove_again(call: Call, password: str, field: str) -> tuple[str, str]
     checker = checker_of(call.dependencies)
     if not await checker.matches(password, hashed, first=lambda: count_or_refuse(call, counted)):
         raise contract.bad_field(field, "is not the password of the account")
-    await store.write(lambda tx: forgive(tx, counted))
+    await store.write(lambda tx: clear_attempts(tx, counted))
     return account_id, email
 
 

@@ -8,10 +8,15 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.iam.v1 import AuthPublicKeyStatus, ContainerStatus, SuspensionState
 from neocloud.messages.nebius.iam.v1 import State as ContainerState
-from neocloud.services.iam.resources import PROJECT_ID_PREFIX, State, is_project, is_tenant
-from neocloud.services.iam.rules.keys import account_problem, expiry_violations
-from neocloud.services.iam.rules.privilege import refuse_mightier
-from neocloud.services.iam.rules.public_key import PublicKey, PublicKeyError, read_public_key
+from neocloud.services.iam.rules.grants import refuse_mightier
+from neocloud.services.iam.rules.keys import (
+    PublicKey,
+    PublicKeyError,
+    account_problem,
+    expiry_violations,
+    read_public_key,
+)
+from neocloud.services.iam.types import PROJECT_ID_PREFIX, State, is_project, is_tenant
 
 KeyState = AuthPublicKeyStatus.State
 

@@ -11,9 +11,8 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
 from neocloud.messages.neocloud.iam.v1 import OidcFederationStatus
-from neocloud.services.iam.resources import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
-from neocloud.services.iam.rules.grants import is_granted
-from neocloud.services.iam.rules.privilege import grants_of, refuse_mightier
+from neocloud.services.iam.rules.grants import grants_of, is_granted, refuse_mightier
+from neocloud.services.iam.types import GROUP, SERVICE_ACCOUNT, is_tenant, lineage
 
 ADD_MEMBER = "iam.groupMemberships.create"
 FederationState = OidcFederationStatus.State

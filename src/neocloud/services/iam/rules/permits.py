@@ -1,13 +1,21 @@
-"""What is legal for groups, memberships and permits. Nobody can give a right they do not have."""
+"""Rules of groups, memberships and permits, and their computed status.
 
+Nobody can give a right they do not have.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
-from neocloud.core import contract
+from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.messages.nebius.iam.v1 import GroupStatus
-from neocloud.services.iam.resources import (
+from neocloud.core.store.protocol import Transaction
+from neocloud.messages.nebius.iam.v1 import GroupStatus, TenantUserAccountStatus
+from neocloud.services.iam.rules.grants import grants_of, is_granted, member_id
+from neocloud.services.iam.rules.roles import ROLES
+from neocloud.services.iam.types import (
     GROUP,
     GROUP_MEMBERSHIP,
     SERVICE_ACCOUNT,
@@ -17,9 +25,6 @@ from neocloud.services.iam.resources import (
     lineage,
     tenant_of,
 )
-from neocloud.services.iam.rules.grants import is_granted, member_id
-from neocloud.services.iam.rules.privilege import grants_of
-from neocloud.services.iam.rules.roles import ROLES
 
 GroupState = GroupStatus.State
 CREATE_PERMIT = "iam.accessPermits.create"
@@ -107,3 +112,24 @@ class AccessPermitRules(Rules):
 def _group(new: Any, world: ResourceReader) -> Any | None:
     parent = world.get(new.metadata.parent_id)
     return parent if parent is not None and parent.kind == GROUP else None
+
+
+def view_group(group: Any, tx: Transaction, now: datetime) -> None:
+    memberships, _ = tx.list(GROUP_MEMBERSHIP, parent_id=group.metadata.id)
+    members = [tx.get(member_id(row)) for row in memberships]
+    kinds = Counter(member.kind for member in members if member is not None)
+    group.status.members_count = kinds.total()
+    group.status.service_accounts_count = kinds[SERVICE_ACCOUNT]
+    group.status.tenant_user_accounts_count = kinds[TENANT_USER_ACCOUNT]
+
+
+def view_membership(membership: Any, tx: Transaction, now: datetime) -> None:
+    member = tx.get(membership.spec.member_id)
+    if member is None:
+        return
+    status = membership.status
+    status.group_member_metadata.CopyFrom(wire.metadata(member))
+    if member.kind == SERVICE_ACCOUNT:
+        status.service_account_status.active = member.deleted_at is None
+    else:
+        status.tenant_user_account_status.CopyFrom(TenantUserAccountStatus.FromString(member.status))

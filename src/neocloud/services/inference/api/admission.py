@@ -5,13 +5,8 @@ from neocloud.core.gateway_key import GatewayKey
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import AdmitRequest, AdmitResponse
-from neocloud.services.iam.resources import (
-    CONTAINER,
-    SERVICE_ACCOUNT,
-    TenantRights,
-    TokenAuthenticator,
-    is_project,
-)
+from neocloud.services.iam.public import TenantRights, TokenAuthenticator
+from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT, is_project
 
 PERMISSIONS = (
     "inference.deployments.invoke",

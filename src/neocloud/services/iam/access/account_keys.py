@@ -1,7 +1,9 @@
-"""Static keys: long-lived tokens of a service account for one kind of client that cannot renew a token.
+"""Secrets of service account keys: tokens of static keys, and secrets of access keys.
 
-A key's token is shown once, when it is issued; the store has only its hash. The token names its key, so it is
-found without a search. Who holds it may do what the account may, within the service that it was issued for.
+A static key's token is long-lived, named by its key and stored as a hash. It starts with the id of its key,
+so the key is found without a search. Its holder may do what the account may, within the service that it was
+issued for. The secret of an access key is created when it is first requested and stored encrypted, not as a
+hash: an S3 signature is checked by computing it again.
 """
 
 import hmac
@@ -16,8 +18,11 @@ from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import StaticKeySpec
-from neocloud.services.iam.access.recent import Recent
-from neocloud.services.iam.resources import (
+from neocloud.messages.nebius.iam.v2 import AccessKeySpec
+from neocloud.services.iam.access.ttl_cache import TtlCache
+from neocloud.services.iam.rules.keys import is_expired, key_id_of
+from neocloud.services.iam.types import (
+    ACCESS_KEY,
     SERVICE_ACCOUNT,
     STATIC_KEY,
     STATIC_KEY_ID_PREFIX,
@@ -26,9 +31,9 @@ from neocloud.services.iam.resources import (
 )
 
 TOKEN_PREFIX = "ncsk_"
-LOOK_AGAIN_SECONDS = 1.0
-_HASH = "token-hash"
-_SECRET_BYTES = 32
+RECHECK_SECONDS = 1.0
+_TOKEN_HASH = "token-hash"
+_TOKEN_BYTES = 32
 
 ClientService = StaticKeySpec.ClientService
 SCOPES: Mapping[int, tuple[str, ...]] = {
@@ -42,7 +47,7 @@ SCOPES: Mapping[int, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class StaticKeySubject:
     subject: Subject
     expires_at: datetime | None
 
@@ -53,7 +58,7 @@ class StaticKeys:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._found: Recent[str, Found] = Recent(clock, max_age_seconds=LOOK_AGAIN_SECONDS)
+        self._found: TtlCache[str, StaticKeySubject] = TtlCache(clock, max_age_seconds=RECHECK_SECONDS)
 
     async def authenticate(self, token: str) -> Subject:
         name = _hash(token).hex()
@@ -83,8 +88,8 @@ def is_static_token(token: str) -> bool:
 
 def new_token(tx: Transaction, key_id: str) -> str:
     """A token for the key; only its hash stays."""
-    token = f"{TOKEN_PREFIX}{key_id}_{secrets.token_hex(_SECRET_BYTES)}"
-    tx.put_secret(key_id, _HASH, _hash(token))
+    token = f"{TOKEN_PREFIX}{key_id}_{secrets.token_hex(_TOKEN_BYTES)}"
+    tx.put_secret(key_id, _TOKEN_HASH, _hash(token))
     return token
 
 
@@ -97,7 +102,7 @@ def key_id_in(token: str) -> str:
 def find_static_key(tx: Transaction, token: str) -> Resource | None:
     """The key that the token really is of."""
     row = tx.get(key_id_in(token))
-    known = tx.secret(row.id, _HASH) if row is not None and row.kind == STATIC_KEY else None
+    known = tx.secret(row.id, _TOKEN_HASH) if row is not None and row.kind == STATIC_KEY else None
     return row if known is not None and hmac.compare_digest(known, _hash(token)) else None
 
 
@@ -106,11 +111,11 @@ def _key(tx: Transaction, key_id: str) -> Resource | None:
     return row if row is not None and row.kind == STATIC_KEY else None
 
 
-def _find_subject(tx: Transaction, token: str) -> Found | None:
+def _find_subject(tx: Transaction, token: str) -> StaticKeySubject | None:
     return _subject_of(tx, find_static_key(tx, token))
 
 
-def _subject_of(tx: Transaction, key: Resource | None) -> Found | None:
+def _subject_of(tx: Transaction, key: Resource | None) -> StaticKeySubject | None:
     if key is None or key.deleted_at or key.state != State.ACTIVE:
         return None
     account, tenant_id = tx.get(key.owner_id), tenant_of(key.owner_id, tx.get)
@@ -121,9 +126,64 @@ def _subject_of(tx: Transaction, key: Resource | None) -> Found | None:
     subject = Subject(
         account.id, "service_account", account.name, tenant_id, scopes=SCOPES.get(spec.service, ())
     )
-    return Found(subject, expires_at)
+    return StaticKeySubject(subject, expires_at)
 
 
 def _hash(token: str) -> bytes:
     """The token is random and long: a plain hash is as hard to turn round as a slow one."""
     return sha256(token.encode()).digest()
+
+
+_SECRET = "secret"
+_SECRET_SHOWN = "secret-shown"
+_ACCESS_KEY_SECRET_BYTES = 30
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """What a signed request is checked with. Never printed."""
+
+    subject: Subject
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.subject.id})"
+
+
+def ensure_secret(tx: Transaction, key_id: str) -> str:
+    found = tx.secret(key_id, _SECRET)
+    if found is None:
+        found = secrets.token_urlsafe(_ACCESS_KEY_SECRET_BYTES).encode()
+        tx.put_secret(key_id, _SECRET, found)
+    return found.decode()
+
+
+def show_secret_once(tx: Transaction, key_id: str) -> str:
+    """Raises ApiError when it was shown before."""
+    if tx.secret(key_id, _SECRET_SHOWN) is not None:
+        raise contract.bad_state(
+            key_id, f"The secret of {key_id} was shown before and is not shown again. Make a new key."
+        )
+    tx.put_secret(key_id, _SECRET_SHOWN, b"1")
+    return ensure_secret(tx, key_id)
+
+
+def find_signing_key(tx: Transaction, aws_id: str, now: datetime) -> SigningKey | None:
+    """The key that an S3 client names, while it is active, not expired, and its account is there."""
+    try:
+        key = tx.get(key_id_of(aws_id))
+    except contract.ApiError:
+        return None
+    if key is None or key.kind != ACCESS_KEY or not _is_usable(key, now):
+        return None
+    account, secret = tx.get(key.owner_id), tx.secret(key.id, _SECRET)
+    tenant_id = tenant_of(key.owner_id, tx.get)
+    if account is None or account.kind != SERVICE_ACCOUNT or secret is None or tenant_id is None:
+        return None
+    subject = Subject(account.id, "service_account", account.name, tenant_id)
+    return SigningKey(subject, secret.decode())
+
+
+def _is_usable(key: Resource, now: datetime) -> bool:
+    spec = AccessKeySpec.FromString(key.spec)
+    return key.state == State.ACTIVE and not key.deleted_at and not is_expired(spec, now)

@@ -1,4 +1,4 @@
-"""A small memory of answers: the newest few thousand, each believed for a limited time."""
+"""A bounded cache whose entries expire."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -11,8 +11,8 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
-    """Least recently written goes first when it is full."""
+class TtlCache(Generic[Key, Value]):
+    """A cache by key; when it is full, the entry written first is evicted."""
 
     def __init__(self, clock: Clock, *, max_age_seconds: float = inf, max_size: int = 10_000) -> None:
         self._clock = clock

@@ -1,28 +1,37 @@
-"""What a subject may do: walks from the resource up to its tenant and looks for a permit.
+"""Authorization: walk from a resource up to its tenant and look for a permit.
 
-A yes is believed for a second; a no is always looked up afresh, so a right works the moment it is given and
-is gone a second after it is taken. Where a resource lies never changes, so that is remembered.
-A resource of another tenant is refused in the same words as one that does not exist. What came with the cloud
-belongs to no tenant: everybody may look at it, nobody may change it.
-Whatever lets somebody act as an account also needs everything that the account holds (rules/privilege.py).
+A positive answer is cached for a second; a negative one is never cached, so a right works as soon as it is
+given and ends within a second after it is removed. The place of a resource in its tenant never changes, so it
+is cached without a limit of time. A resource of another tenant is refused in the same words as one that does
+not exist. Resources that came with the cloud belong to no tenant: everybody may read them, nobody may change
+them. Every change that lets a caller act as an account also requires all rights of that account
+(rules/grants.py).
 """
+
+from collections.abc import Sequence
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
+from neocloud.core.service import Call
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.services.iam.access.recent import Recent
-from neocloud.services.iam.resources import CLOUDS_PROJECT_ID, CONTAINER, lineage
-from neocloud.services.iam.rules.grants import Grant, is_granted, is_in_scope, is_looking
-from neocloud.services.iam.rules.privilege import (
+from neocloud.services.iam.access.sign_in_log import write_event
+from neocloud.services.iam.access.ttl_cache import TtlCache
+from neocloud.services.iam.public import ProjectRights, TenantRights
+from neocloud.services.iam.rules.grants import (
+    Grant,
     acts_on_principals,
     grants_of,
+    is_granted,
+    is_in_scope,
+    is_looking,
     mightier_than,
     principals_of,
 )
-from neocloud.services.iam.rules.privilege import refusal as privilege_refusal
+from neocloud.services.iam.rules.grants import refusal as privilege_refusal
+from neocloud.services.iam.types import CLOUDS_PROJECT_ID, CONTAINER, lineage
 
-LOOK_AGAIN_SECONDS = 1.0
+RECHECK_SECONDS = 1.0
 
 
 class StoreAuthorizer:
@@ -30,9 +39,9 @@ class StoreAuthorizer:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._lineages: Recent[str, tuple[str, ...]] = Recent(clock)
-        self._grants: Recent[str, frozenset[Grant]] = Recent(clock, max_age_seconds=LOOK_AGAIN_SECONDS)
-        self._containers: Recent[str, bool] = Recent(clock)
+        self._lineages: TtlCache[str, tuple[str, ...]] = TtlCache(clock)
+        self._grants: TtlCache[str, frozenset[Grant]] = TtlCache(clock, max_age_seconds=RECHECK_SECONDS)
+        self._containers: TtlCache[str, bool] = TtlCache(clock)
 
     async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
         needs_all_rights = acts_on_principals(permission) and not self._containers.get(target_id)
@@ -103,3 +112,40 @@ def _lineage_ids(tx: Transaction, resource_id: str) -> tuple[str, ...]:
     rows = tuple(lineage(resource_id, tx.get))
     is_clouds = bool(rows) and rows[-1].parent_id == CLOUDS_PROJECT_ID
     return tuple(row.id for row in rows) + ((CLOUDS_PROJECT_ID,) if is_clouds else ())
+
+
+def tenant_rights(store: Store) -> TenantRights:
+    async def rights(subject: Subject, permissions: Sequence[str]) -> Sequence[ProjectRights]:
+        usable = [each for each in permissions if is_in_scope(subject.scopes, each)]
+        return await store.read(lambda tx: _rights(tx, subject, usable))
+
+    return rights
+
+
+def _rights(tx: Transaction, subject: Subject, permissions: Sequence[str]) -> list[ProjectRights]:
+    grants = subject_grants(tx, subject.id)
+    found = []
+    for row in sorted(tx.list(CONTAINER, parent_id=subject.tenant_id)[0], key=lambda each: each.id):
+        path = (row.id, subject.tenant_id)
+        held = tuple(each for each in permissions if is_granted(grants, each, path))
+        if held and row.deleted_at is None:
+            found.append(ProjectRights(row.id, row.name, held))
+    return found
+
+
+async def require(call: Call, permission: str, target_id: str, *, record_as: str = "") -> None:
+    """Raises ApiError unless the caller has the permission on the target. The server records refusals of
+    changes by itself; `record_as` is the method's path for those of other calls."""
+    subject = call.subject
+    if subject is None:
+        raise contract.unauthenticated("This call needs a token; sign in first.")
+    authorizer = StoreAuthorizer(call.dependencies.store, call.dependencies.clock)
+    try:
+        await authorizer.authorize(subject, permission, target_id)
+    except contract.ApiError as denial:
+        if record_as:
+            error = denial
+            await call.dependencies.store.write(
+                lambda tx: write_event(tx, call, record_as, subject, target_id, error=error)
+            )
+        raise

@@ -20,7 +20,7 @@ from neocloud.messages.nebius.iam.v1 import (
     GroupMembership,
     ServiceAccount,
 )
-from neocloud.services.iam import resources as iam
+from neocloud.services.iam import types as iam
 from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ServiceAccountRules, active_container
 from neocloud.services.iam.rules.permits import GroupMembershipRules, GroupRules
 
