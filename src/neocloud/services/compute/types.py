@@ -15,7 +15,7 @@ from neocloud.messages.nebius.compute.v1 import (
     FilesystemSpec,
     InstanceStatus,
 )
-from neocloud.services.iam.resources import CLOUDS_PROJECT_ID
+from neocloud.services.iam.types import CLOUDS_PROJECT_ID
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 BLOCK_SIZE_BYTES = 4096
