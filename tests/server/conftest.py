@@ -152,6 +152,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         "slurm.jobs.submit",
         target=lambda request: request.cluster_id,
         is_change=True,
+        has_outside_effects=True,
     )
     server = ApiServer(
         [Service("tests", kinds=(FILESYSTEM, CLUSTER), methods=(submit,))],

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -37,7 +37,22 @@ class Call:
     dependencies: "Dependencies"
 
 
-Handler = Callable[[Call, Any], Awaitable[Message]]
+AnswerT = TypeVar("AnswerT", bound=Message, covariant=True)
+
+
+@dataclass(frozen=True)
+class Write(Generic[AnswerT]):
+    """A change that the server commits in one transaction, with its audit event and idempotency key."""
+
+    work: Callable[[Transaction], AnswerT]
+    """Makes the change and returns the answer. May run more than once, so it touches only the transaction."""
+    after_commit: Callable[[], None] = lambda: None
+    """Tells parts of this process that keep their state in memory."""
+
+
+Handler = Callable[[Call, Any], Awaitable[Message | Write[Message]]]
+"""Returns the answer of a read, or a Write for a change. Everything that waits (for the engine, the network,
+a password hash) happens in the handler itself, before the transaction."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,9 @@ class Method:
     is_checked: bool = True
     """Whether the request must keep its annotations by itself. Not so of an update: what it leaves out stays
     as it is, so its handler checks the result."""
+    has_outside_effects: bool = False
+    """A change that is made outside of the store, e.g. by Slurm, so no transaction can hold it. The handler
+    returns the answer; the audit event and the idempotency key are written after it."""
     is_ending: bool = False
     """A change that only stops what the target runs. Any other change of a resource that acts as an account
     also needs the right to act as that account."""

@@ -1,4 +1,5 @@
-"""Write a change: resource, operation, audit event and idempotency key, in one transaction.
+"""Write a change of a standard or custom verb: resource, operation, audit event and idempotency key, in one
+transaction.
 
 A change that was done before under the same idempotency key is answered as it was then, whatever has happened
 since. The body of the request is part of the key's meaning: the same key with another body is refused.
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from google.protobuf.message import Message
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.kind import Kind
@@ -30,26 +33,48 @@ class Change:
     """The operation is in the store already, because an earlier request asked for the same."""
 
 
-async def commit(runtime: Runtime, request: Request, work: Callable[[Transaction], Change]) -> Any:
-    """Run `work` and record it durably; answers with its Operation message."""
+@dataclass(frozen=True)
+class Answered:
+    """A change whose work made the answer itself, and what the change was about."""
 
-    def attempt(tx: Transaction) -> Any:
+    answer: Message
+    resource_id: str
+
+
+async def commit(
+    runtime: Runtime, request: Request, work: Callable[[Transaction], Change | Answered]
+) -> Message:
+    """Run `work` and record it durably. Returns its answer, or the Operation message of a Change."""
+
+    def attempt(tx: Transaction) -> Message:
         replayed = recall(tx, request)
         if replayed is not None:
             return replayed
         change = work(tx)
-        if not change.is_recorded:
-            tx.insert_operation(change.operation)
-        answer = wire.operation_message(change.operation, request.rpc.output)
-        row = change.operation
-        note_change(
-            tx, request, runtime.now(), row.resource_id, kind=row.resource_kind, parent_id=row.parent_id
-        )
-        remember(tx, request, answer, runtime.now())
-        return answer
+        if isinstance(change, Answered):
+            record(tx, request, change, runtime.now())
+            return change.answer
+        return _record_operation(tx, request, change, runtime.now())
 
     answer = await runtime.store.write(attempt)
     runtime.notify()
+    return answer
+
+
+def record(tx: Transaction, request: Request, done: Answered, now: datetime) -> None:
+    """Write the audit event, and remember the answer. An answer that holds a secret is never kept."""
+    note_change(tx, request, now, done.resource_id)
+    if contract.redact(done.answer) == done.answer:
+        remember(tx, request, done.answer, now)
+
+
+def _record_operation(tx: Transaction, request: Request, change: Change, now: datetime) -> Message:
+    row = change.operation
+    if not change.is_recorded:
+        tx.insert_operation(row)
+    answer = wire.operation_message(row, request.rpc.output)
+    note_change(tx, request, now, row.resource_id, kind=row.resource_kind, parent_id=row.parent_id)
+    remember(tx, request, answer, now)
     return answer
 
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Protocol
 
 from neocloud.core.reconcile import Worker
-from neocloud.core.store import Store
+from neocloud.core.store import Store, Transaction
 from neocloud.testing.clock import FakeClock
 
 logger = logging.getLogger(__name__)
@@ -156,3 +156,62 @@ async def _run(story: CrashStory, fuse: Fuse) -> None:
         fuse.is_blown = had_crashed
         if not running.cancelled():
             running.exception()  # it is the crash; asked for, so that asyncio does not report it
+
+
+_WRITES = frozenset(
+    (
+        *("insert", "update", "delete", "enqueue", "enqueue_all", "put_secret"),
+        *("insert_operation", "update_operation", "audit", "remember"),
+        *("reserve", "release", "count", "put_mark", "remove_mark"),
+    )
+)
+
+
+class ProcessDied(Exception):
+    """What a caller in the dying process sees. The transaction that it comes from is rolled back."""
+
+
+class MortalStore:
+    """A store whose process dies where its fuse says: before a write, before a commit or after it.
+
+    Nothing is written from then on, until `revive` starts the next process.
+    """
+
+    def __init__(self, store: Store, fuse: Fuse) -> None:
+        self._store = store
+        self.fuse = fuse
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def revive(self, fuse: Fuse) -> None:
+        self.fuse = fuse
+
+    async def write(self, work: Callable[[Transaction], Any]) -> Any:
+        def mortal(tx: Transaction) -> Any:
+            try:
+                result = work(MortalTransaction(tx, self.fuse))  # type: ignore[arg-type]
+                self.fuse.tick("before commit")
+            except Crashed as crash:
+                raise ProcessDied(str(crash)) from None
+            return result
+
+        result = await self._store.write(mortal)
+        try:
+            self.fuse.tick("after commit")
+        except Crashed as crash:
+            raise ProcessDied(str(crash)) from None
+        return result
+
+
+class MortalTransaction:
+    """A transaction with its writes on a fuse."""
+
+    def __init__(self, tx: Transaction, fuse: Fuse) -> None:
+        self._tx = tx
+        self._fuse = fuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _WRITES:
+            self._fuse.tick(f"before {name}")
+        return getattr(self._tx, name)

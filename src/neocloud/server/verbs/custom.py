@@ -1,7 +1,10 @@
-"""Serve a service's own method: check request and permission, call the handler, record the change.
+"""Serve a service's own method: check request and permission, call the handler, commit the change.
 
-The handler writes to the store by itself, so its idempotency key is remembered after it, in a transaction
-of its own; calls with the same key wait for one another meanwhile.
+The handler of a change prepares what it needs and returns a Write, which is committed together with its
+audit event and idempotency key. The exception are methods with effects outside of the store (a job submitted
+to Slurm, a check of a cluster, an injected fault): their handlers return the answer, which is recorded
+afterwards, in a transaction of its own, so a crash in between leaves the effect without a record. Calls of
+these with the same idempotency key wait for one another.
 """
 
 import asyncio
@@ -10,9 +13,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract
-from neocloud.core.service import Call, Method
-from neocloud.core.store.protocol import Transaction
+from neocloud.core.service import Call, Method, Write
 from neocloud.server.access import (
     accounts_of,
     refuse_limited,
@@ -20,8 +24,7 @@ from neocloud.server.access import (
     require_acting,
     require_references,
 )
-from neocloud.server.auditing import note_change
-from neocloud.server.changes import recall, remember
+from neocloud.server.changes import Answered, commit, recall, record
 from neocloud.server.request import IDEMPOTENCY_HEADER, Request
 from neocloud.server.runtime import Runtime
 from neocloud.server.validation import check
@@ -51,8 +54,10 @@ class Custom:
         self._check(request)
         if not self._method.is_change:
             return await self._handle(request)
-        async with self._keys.held(f"{request.subject_id} {request.headers.get(IDEMPOTENCY_HEADER, '')}"):
+        if not self._method.has_outside_effects:
             return await self._change(request, target)
+        async with self._keys.held(f"{request.subject_id} {request.headers.get(IDEMPOTENCY_HEADER, '')}"):
+            return await self._change_outside(request, target)
 
     def _check(self, request: Request) -> None:
         if self._method.is_checked:
@@ -63,27 +68,34 @@ class Custom:
             return self._method.target(request.message)
         return request.subject.tenant_id if request.subject else ""
 
-    async def _handle(self, request: Request) -> Any:
+    async def _handle(self, request: Request) -> Message | Write[Message]:
         call = Call(request.subject, request.request_id, request.headers, self._runtime.dependencies)
         return await self._method.handler(call, request.message)
 
-    async def _change(self, request: Request, target: str) -> Any:
-        if IDEMPOTENCY_HEADER in request.headers:
-            replayed = await self._runtime.store.read(lambda tx: recall(tx, request))
-            if replayed is not None:
-                return replayed
+    async def _change(self, request: Request, target: str) -> Message:
+        # Before the handler, too: it may refuse what its first attempt made true, or count an attempt.
+        if (replayed := await self._recall(request)) is not None:
+            return replayed
+        write = await self._handle(request)
+        assert isinstance(write, Write), f"{self._method.path} is a change, and returns no Write."
+        answer = await commit(self._runtime, request, lambda tx: Answered(write.work(tx), target))
+        write.after_commit()
+        return answer
+
+    async def _change_outside(self, request: Request, target: str) -> Message:
+        if (replayed := await self._recall(request)) is not None:
+            return replayed
         answer = await self._handle(request)
-        now = self._runtime.now()
-
-        def record(tx: Transaction) -> None:
-            note_change(tx, request, now, target)
-            # An answer that holds a secret is given once and never kept.
-            if contract.redact(answer) == answer:
-                remember(tx, request, answer, self._runtime.now())
-
-        await self._runtime.store.write(record)
+        assert isinstance(answer, Message), f"{self._method.path} acts outside of the store."
+        done = Answered(answer, target)
+        await self._runtime.store.write(lambda tx: record(tx, request, done, self._runtime.now()))
         self._runtime.notify()
         return answer
+
+    async def _recall(self, request: Request) -> Message | None:
+        if IDEMPOTENCY_HEADER not in request.headers:
+            return None
+        return await self._runtime.store.read(lambda tx: recall(tx, request))
 
 
 class KeyLocks:

@@ -9,7 +9,7 @@ from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Method
+from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.resources import ENDED, ENDPOINT, JOB, EndpointState, JobState
@@ -52,7 +52,7 @@ def _restart_job(row: Resource, record: Record) -> tuple[Record, str] | None:
 
 
 def _method(service: str, kind: str, verb: str, permission: str, change: Change) -> Method:
-    async def handler(call: Call, request: Any) -> Any:
+    async def handler(call: Call, request: Any) -> Write[Any]:
         inventory = await call.dependencies.engine.capabilities()
 
         def work(tx: Transaction) -> Any:
@@ -69,7 +69,7 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
             write_record(tx, row.id, changed[0])
             return _changed(tx, call, row, changed[1], f"{service}/{verb}", request)
 
-        return await call.dependencies.store.write(work)
+        return Write(work)
 
     typed: Callable[[Call, Any], Awaitable[Any]] = handler
     return Method(f"{service}/{verb}", typed, permission, target=lambda request: request.id, is_change=True)

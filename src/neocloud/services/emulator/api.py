@@ -60,7 +60,15 @@ def _book(call: Call) -> FaultBook:
 
 
 METHODS = (
-    Method("neocloud.emulator.v1.FaultService/Inject", inject, PERMISSION, is_change=True),
+    Method(
+        "neocloud.emulator.v1.FaultService/Inject",
+        inject,
+        PERMISSION,
+        is_change=True,
+        has_outside_effects=True,
+    ),
     Method("neocloud.emulator.v1.FaultService/List", list_faults, PERMISSION),
-    Method("neocloud.emulator.v1.FaultService/Clear", clear, PERMISSION, is_change=True),
+    Method(
+        "neocloud.emulator.v1.FaultService/Clear", clear, PERMISSION, is_change=True, has_outside_effects=True
+    ),
 )

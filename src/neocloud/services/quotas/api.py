@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.service import Call, Method
+from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import OperationRow, Page, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.quotas.v1 import (
@@ -99,30 +99,30 @@ async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaA
     return await call.dependencies.store.read(read)
 
 
-async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> Operation:
+async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> Write[Operation]:
     def write(tx: Transaction) -> Any:
         place = _quota_container(tx, call, request.metadata.parent_id, "metadata.parent_id")
         return _set(tx, call, place, place.quota(request.metadata.name, "metadata.name"), request, "Create")
 
-    return await call.dependencies.store.write(write)
+    return Write(write)
 
 
-async def update_allowance(call: Call, request: UpdateQuotaAllowanceRequest) -> Operation:
+async def update_allowance(call: Call, request: UpdateQuotaAllowanceRequest) -> Write[Operation]:
     def write(tx: Transaction) -> Any:
         place, quota = _of_id(tx, call, request.metadata.id, "metadata.id")
         return _set(tx, call, place, quota, request, "Update")
 
-    return await call.dependencies.store.write(write)
+    return Write(write)
 
 
-async def delete_allowance(call: Call, request: DeleteQuotaAllowanceRequest) -> Operation:
+async def delete_allowance(call: Call, request: DeleteQuotaAllowanceRequest) -> Write[Operation]:
     def write(tx: Transaction) -> Any:
         place, quota = _of_id(tx, call, request.id, "id")
         _check_operator(tx, call, place)
         tx.delete(allowance_id(place.container.id, quota.name))
         return _done(tx, call, place, quota, request, "Delete")
 
-    return await call.dependencies.store.write(write)
+    return Write(write)
 
 
 def _quota_container(tx: Transaction, call: Call, parent_id: str, field: str) -> QuotaContainer:

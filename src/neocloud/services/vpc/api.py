@@ -6,7 +6,7 @@ from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.kind import View
-from neocloud.core.service import Call, Method, MethodAlias
+from neocloud.core.service import Call, Method, MethodAlias, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.vpc.v1 import CreateDefaultNetworkRequest, SubnetStatus
@@ -57,7 +57,7 @@ class ListBy:
         return contract.method(self.path).output(items=items, next_page_token=token)
 
 
-async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Operation:
+async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Write[Operation]:
     """A network as a project starts with, under another name."""
     metadata, now = request.metadata, call.dependencies.clock.now()
     labels = dict(metadata.labels)
@@ -74,7 +74,7 @@ async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Op
         title = f"network {row.name}"
         return custom_verbs.pending(tx, call, request, row, path=_CREATE_DEFAULT, title=title)
 
-    return await call.dependencies.store.write(work)
+    return Write(work)
 
 
 def _is_of_network(resource: Any, network: Resource) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Method
+from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
@@ -24,7 +24,7 @@ from neocloud.services.compute.views import instance_view
 SERVICE = "nebius.compute.v1.InstanceService"
 
 
-async def start(call: Call, request: StartInstanceRequest) -> Operation:
+async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
     inventory = await call.dependencies.engine.capabilities()
     now = call.dependencies.clock.now()
 
@@ -44,10 +44,10 @@ async def start(call: Call, request: StartInstanceRequest) -> Operation:
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
         return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
 
-    return await call.dependencies.store.write(work)
+    return Write(work)
 
 
-async def stop(call: Call, request: StopInstanceRequest) -> Operation:
+async def stop(call: Call, request: StopInstanceRequest) -> Write[Operation]:
     def work(tx: Transaction) -> Any:
         row = instance_row(tx, request.id)
         new = wire.resource_message(row)
@@ -56,7 +56,7 @@ async def stop(call: Call, request: StopInstanceRequest) -> Operation:
         new.spec.stopped = True
         return _change(tx, call, row, new, InstanceState.STOPPING, "Stop", request)
 
-    return await call.dependencies.store.write(work)
+    return Write(work)
 
 
 def instance_row(tx: Transaction, instance_id: str) -> Resource:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Call, Method, MethodAlias
+from neocloud.core.service import Call, Method, MethodAlias, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.iam.v1 import GetAccessKeySecretOnceRequest, GetAccessKeySecretOnceResponse
 from neocloud.messages.nebius.iam.v2 import (
@@ -38,27 +38,27 @@ async def get(call: Call, request: GetAccessKeyRequest) -> AccessKey:
     return key
 
 
-async def get_secret(call: Call, request: GetAccessKeySecretRequest) -> GetAccessKeySecretResponse:
-    def find(tx: Transaction) -> tuple[Any, str]:
+async def get_secret(call: Call, request: GetAccessKeySecretRequest) -> Write[GetAccessKeySecretResponse]:
+    def find(tx: Transaction) -> GetAccessKeySecretResponse:
         key = wire.resource_message(_key(tx, request.id))
         if key.spec.secret_delivery_mode == INLINE:
             raise contract.bad_state(
                 request.id,
                 f"The secret of {request.id} is delivered INLINE: it is in the status of the key.",
             )
-        return key, ensure_secret(tx, request.id)
+        secret = ensure_secret(tx, request.id)
+        return GetAccessKeySecretResponse(aws_access_key_id=key.status.aws_access_key_id, secret=secret)
 
-    key, secret = await call.dependencies.store.write(find)
-    return GetAccessKeySecretResponse(aws_access_key_id=key.status.aws_access_key_id, secret=secret)
+    return Write(find)
 
 
 async def get_secret_once(
     call: Call, request: GetAccessKeySecretOnceRequest
-) -> GetAccessKeySecretOnceResponse:
-    def show(tx: Transaction) -> str:
-        return show_secret_once(tx, _key(tx, request.id).id)
+) -> Write[GetAccessKeySecretOnceResponse]:
+    def show(tx: Transaction) -> GetAccessKeySecretOnceResponse:
+        return GetAccessKeySecretOnceResponse(secret=show_secret_once(tx, _key(tx, request.id).id))
 
-    return GetAccessKeySecretOnceResponse(secret=await call.dependencies.store.write(show))
+    return Write(show)
 
 
 async def list_by_account(call: Call, request: ListAccessKeysByAccountRequest) -> ListAccessKeysResponse:

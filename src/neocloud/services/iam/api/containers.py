@@ -10,7 +10,7 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Method, MethodAlias
+from neocloud.core.service import Call, Method, MethodAlias, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -83,7 +83,7 @@ async def list_tenants(call: Call, request: ListTenantsRequest) -> ListTenantsRe
     return ListTenantsResponse(items=[tenant] if tenant else [])
 
 
-async def update(call: Call, request: UpdateTenantRequest) -> Operation:
+async def update(call: Call, request: UpdateTenantRequest) -> Write[Operation]:
     """Labels may change. The name may not: the cloud finds its tenant by it when it starts."""
     mask = contract.parse_mask(call.headers.get(RESET_MASK_HEADER, ""))
 
@@ -96,7 +96,7 @@ async def update(call: Call, request: UpdateTenantRequest) -> Operation:
         tx.update(changed, expected_version=row.resource_version)
         return done(tx, call, request, changed, path=f"{TENANTS}/Update", title=f"tenant {row.name}")
 
-    return await call.dependencies.store.write(change)
+    return Write(change)
 
 
 def _check(request: Any, row: Resource, new: Any) -> None:

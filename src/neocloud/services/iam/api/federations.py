@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from neocloud.core import contract
 from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import UserAttributes
@@ -53,23 +53,23 @@ from neocloud.services.iam.types import GROUP, OIDC_FEDERATION, State
 FEDERATIONS = "neocloud.iam.v1.OidcFederationService"
 
 
-async def set_client_secret(call: Call, request: SetClientSecretRequest) -> SetClientSecretResponse:
-    def change(tx: Transaction) -> None:
+async def set_client_secret(call: Call, request: SetClientSecretRequest) -> Write[SetClientSecretResponse]:
+    def change(tx: Transaction) -> SetClientSecretResponse:
         tx.put_secret(_find_federation(tx, request.id).id, CLIENT_SECRET, request.client_secret.encode())
+        return SetClientSecretResponse()
 
-    await call.dependencies.store.write(change)
-    return SetClientSecretResponse()
+    return Write(change)
 
 
-async def activate(call: Call, request: ActivateOidcFederationRequest) -> Operation:
+async def activate(call: Call, request: ActivateOidcFederationRequest) -> Write[Operation]:
     return await _switch(call, request, State.ACTIVE, "Activate")
 
 
-async def deactivate(call: Call, request: DeactivateOidcFederationRequest) -> Operation:
+async def deactivate(call: Call, request: DeactivateOidcFederationRequest) -> Write[Operation]:
     return await _switch(call, request, State.INACTIVE, "Deactivate")
 
 
-async def _switch(call: Call, request: Any, state: State, verb: str) -> Any:
+async def _switch(call: Call, request: Any, state: State, verb: str) -> Write[Any]:
     def change(tx: Transaction) -> Any:
         row = _find_federation(tx, request.id)
         status = OidcFederationStatus(state=FederationState.Value(state)).SerializeToString()
@@ -77,7 +77,7 @@ async def _switch(call: Call, request: Any, state: State, verb: str) -> Any:
         tx.update(changed)
         return done(tx, call, request, changed, path=f"{FEDERATIONS}/{verb}", title=f"federation {row.name}")
 
-    return await call.dependencies.store.write(change)
+    return Write(change)
 
 
 def _find_federation(tx: Transaction, federation_id: str) -> Resource:

@@ -9,12 +9,12 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -41,7 +41,7 @@ _CODE = "code"
 METHOD = "nebius.iam.v1.InvitationService/Create"
 
 
-async def create(call: Call, request: CreateInvitationRequest) -> Operation:
+async def create(call: Call, request: CreateInvitationRequest) -> Write[Operation]:
     violations = list(invitation_violations(request))
     if violations:
         raise contract.bad_request(violations)
@@ -54,14 +54,14 @@ async def create(call: Call, request: CreateInvitationRequest) -> Operation:
         row = _insert(tx, request, now)
         return done(tx, call, request, row, path=METHOD, title=f"invitation {row.id}")
 
-    return await call.dependencies.store.write(make)
+    return Write(make)
 
 
-async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> IssueInvitationCodeResponse:
+async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> Write[IssueInvitationCodeResponse]:
     now = call.dependencies.clock.now()
     code = f"{request.id}.{secrets.token_urlsafe(32)}"
 
-    def put(tx: Transaction) -> timedelta:
+    def put(tx: Transaction) -> IssueInvitationCodeResponse:
         row = tx.get(request.id)
         if row is None or row.kind != INVITATION:
             raise contract.not_found("invitation", request.id)
@@ -70,10 +70,10 @@ async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> IssueIn
                 row.id, "The invitation was accepted or has expired. Delete it and make another."
             )
         tx.put_secret(row.id, _CODE, _hash(code))
-        return _expires_at(row) - now
+        left = _expires_at(row) - now
+        return IssueInvitationCodeResponse(code=code, expires_in=int(left.total_seconds()))
 
-    left = await call.dependencies.store.write(put)
-    return IssueInvitationCodeResponse(code=code, expires_in=int(left.total_seconds()))
+    return Write(put)
 
 
 async def accept(call: Call, request: AcceptInvitationRequest) -> SignInResponse:

@@ -7,7 +7,7 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
 from neocloud.core.kind import Violation
-from neocloud.core.service import Call, Handler, Method
+from neocloud.core.service import Call, Handler, Method, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -67,7 +67,7 @@ def account_of(request: Any) -> str:
 def switch(kind: str, state: State, path: str) -> Handler:
     """A handler that puts a key of this kind into the state."""
 
-    async def handle(call: Call, request: Any) -> Any:
+    async def handle(call: Call, request: Any) -> Write[Any]:
         def change(tx: Transaction) -> Any:
             row = tx.get(request.id)
             if row is None or row.kind != kind:
@@ -77,7 +77,7 @@ def switch(kind: str, state: State, path: str) -> Handler:
             tx.update(changed)
             return done(tx, call, request, changed, path=path, title=f"key {row.name or row.id}")
 
-        return await call.dependencies.store.write(change)
+        return Write(change)
 
     return handle
 
@@ -99,7 +99,7 @@ STATIC_KEYS = "nebius.iam.v1.StaticKeyService"
 RESERVED_LABELS = "neocloud.dev/"
 
 
-async def issue(call: Call, request: IssueStaticKeyRequest) -> IssueStaticKeyResponse:
+async def issue(call: Call, request: IssueStaticKeyRequest) -> Write[IssueStaticKeyResponse]:
     """The only answer that ever holds the token."""
 
     def make(tx: Transaction) -> Any:
@@ -119,7 +119,7 @@ async def issue(call: Call, request: IssueStaticKeyRequest) -> IssueStaticKeyRes
         )
         return IssueStaticKeyResponse(token=token, operation=operation)
 
-    return await call.dependencies.store.write(make)
+    return Write(make)
 
 
 async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyResponse:
@@ -131,7 +131,7 @@ async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyRespon
     return await call.dependencies.store.read(look)
 
 
-async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Operation:
+async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Write[Operation]:
     """The key stays, for the record, and opens nothing any more."""
 
     def change(tx: Transaction) -> Any:
@@ -143,7 +143,7 @@ async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Operation:
             tx, call, request, row, path=f"{STATIC_KEYS}/Revoke", title=f"static key {row.name or row.id}"
         )
 
-    return await call.dependencies.store.write(change)
+    return Write(change)
 
 
 def _violations(tx: Transaction, call: Call, request: Any) -> Iterable[Violation]:

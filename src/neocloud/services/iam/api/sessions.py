@@ -1,7 +1,7 @@
 """Which sessions there are, and ending them: one, all of somebody, all of one's own."""
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.iam.v1 import RevokeSessionRequest, RevokeSessionResponse
 from neocloud.messages.neocloud.iam.v1 import (
@@ -31,22 +31,22 @@ async def list_sessions(call: Call, request: ListSessionsRequest) -> ListSession
     return ListSessionsResponse(items=[wire.resource_message(row) for row in found], next_page_token=token)
 
 
-async def revoke_one(call: Call, request: RevokeOneSessionRequest) -> RevokeOneSessionResponse:
+async def revoke_one(call: Call, request: RevokeOneSessionRequest) -> Write[RevokeOneSessionResponse]:
     row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
     if row is None or row.parent_id != (call.subject.id if call.subject else ""):
         await require(call, REVOKE, request.id)
 
-    def close(tx: Transaction) -> None:
+    def close(tx: Transaction) -> RevokeOneSessionResponse:
         found = tx.get(request.id)
         if found is None or found.kind != SESSION:
             raise contract.not_found("session", request.id)
         tx.delete(found.id)
+        return RevokeOneSessionResponse()
 
-    await call.dependencies.store.write(close)
-    return RevokeOneSessionResponse()
+    return Write(close)
 
 
-async def revoke(call: Call, request: RevokeSessionRequest) -> RevokeSessionResponse:
+async def revoke(call: Call, request: RevokeSessionRequest) -> Write[RevokeSessionResponse]:
     """The published call: everything of one account."""
     own_id = call.subject.id if call.subject else ""
     which = request.WhichOneof("revoke")
@@ -57,14 +57,14 @@ async def revoke(call: Call, request: RevokeSessionRequest) -> RevokeSessionResp
         await require(call, REVOKE, account_id)
     wanted = {"service_account_id": SERVICE_ACCOUNT, "tenant_user_account_id": TENANT_USER_ACCOUNT}.get(which)
 
-    def close(tx: Transaction) -> None:
+    def close(tx: Transaction) -> RevokeSessionResponse:
         row = tx.get(account_id)
         if row is None or (wanted and row.kind != wanted):
             raise contract.not_found("account", account_id)
         _end_all(tx, row, call)
+        return RevokeSessionResponse()
 
-    await call.dependencies.store.write(close)
-    return RevokeSessionResponse()
+    return Write(close)
 
 
 async def proof_of(call: Call) -> str:

@@ -9,7 +9,7 @@ from pyotp.totp import TOTP
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
 from neocloud.core.kind import Violation
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Write
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -63,112 +63,114 @@ _PACKAGE = "neocloud.iam.v1"
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 
 
-async def create(call: Call, request: CreateUserRequest) -> CreateUserResponse:
+async def create(call: Call, request: CreateUserRequest) -> Write[CreateUserResponse]:
     password = request.password or generate_password()
     refuse_weak(password, request.email)
     hashed = await checker_of(call.dependencies).hash(password)
     now = call.dependencies.clock.now()
     attributes = UserAttributes(email=users.normal_address(request.email), name=request.name)
 
-    def make(tx: Transaction) -> Resource:
+    def make(tx: Transaction) -> CreateUserResponse:
         tenant = tx.get(request.parent_id)
         if tenant is None or not is_tenant(tenant):
             raise contract.bad_field("parent_id", "must be the id of a tenant")
         row = users.add_user(tx, tenant.id, attributes, now)
         put_password_hash(tx, row.id, hashed)
-        return row
+        shown = "" if request.password else password
+        return CreateUserResponse(tenant_user_account_id=row.id, generated_password=shown)
 
-    row = await call.dependencies.store.write(make)
-    shown = "" if request.password else password
-    return CreateUserResponse(tenant_user_account_id=row.id, generated_password=shown)
+    return Write(make)
 
 
-async def delete(call: Call, request: DeleteUserRequest) -> DeleteUserResponse:
-    def take_away(tx: Transaction) -> None:
+async def delete(call: Call, request: DeleteUserRequest) -> Write[DeleteUserResponse]:
+    def take_away(tx: Transaction) -> DeleteUserResponse:
         row = account(tx, request.id)
         if row.state == State.INACTIVE:
             raise contract.bad_state(
                 row.id, "Its invitation is not accepted yet. Delete the invitation instead."
             )
         users.remove(tx, row.id)
+        return DeleteUserResponse()
 
-    await call.dependencies.store.write(take_away)
-    return DeleteUserResponse()
+    return Write(take_away)
 
 
-async def set_password(call: Call, request: SetPasswordRequest) -> SetPasswordResponse:
+async def set_password(call: Call, request: SetPasswordRequest) -> Write[SetPasswordResponse]:
     email = await call.dependencies.store.read(lambda tx: _local_address(tx, request.id))
     password = request.password or generate_password()
     refuse_weak(password, email)
     hashed = await checker_of(call.dependencies).hash(password)
 
-    def change(tx: Transaction) -> None:
+    def change(tx: Transaction) -> SetPasswordResponse:
         put_password_hash(tx, account(tx, request.id).id, hashed)
         sessions.close_all(tx, request.id)
         clear_address_attempts(tx, email)
         clear_attempts(tx, (of_account(request.id),))
+        return SetPasswordResponse(generated_password="" if request.password else password)
 
-    await call.dependencies.store.write(change)
-    return SetPasswordResponse(generated_password="" if request.password else password)
+    return Write(change)
 
 
-async def change_password(call: Call, request: ChangePasswordRequest) -> ChangePasswordResponse:
+async def change_password(call: Call, request: ChangePasswordRequest) -> Write[ChangePasswordResponse]:
     account_id, email = await _prove_again(call, request.current_password, "current_password")
     refuse_weak(request.new_password, email, "new_password")
     hashed = await checker_of(call.dependencies).hash(request.new_password)
     present = await proof_of(call)
 
-    def change(tx: Transaction) -> None:
+    def change(tx: Transaction) -> ChangePasswordResponse:
         put_password_hash(tx, account_id, hashed)
         sessions.close_all(tx, account_id, but=present)
+        return ChangePasswordResponse()
 
-    await call.dependencies.store.write(change)
-    return ChangePasswordResponse()
+    return Write(change)
 
 
-async def start_totp(call: Call, request: StartTotpRequest) -> StartTotpResponse:
+async def start_totp(call: Call, request: StartTotpRequest) -> Write[StartTotpResponse]:
     account_id, email = await _prove_again(call, request.current_password, "current_password")
     secret = random_base32()
 
-    def propose(tx: Transaction) -> None:
+    def propose(tx: Transaction) -> StartTotpResponse:
         if has_second_factor(tx, account_id):
             raise contract.bad_state(
                 account_id, "There is a second factor already. Ask an admin to remove it."
             )
         propose_second_factor(tx, account_id, secret)
+        uri = TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
+        return StartTotpResponse(secret=secret, uri=uri)
 
-    await call.dependencies.store.write(propose)
-    uri = TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
-    return StartTotpResponse(secret=secret, uri=uri)
+    return Write(propose)
 
 
-async def confirm_totp(call: Call, request: ConfirmTotpRequest) -> ConfirmTotpResponse:
+async def confirm_totp(call: Call, request: ConfirmTotpRequest) -> Write[ConfirmTotpResponse]:
     account_id = _own_id(call)
     now = call.dependencies.clock.now()
     await call.dependencies.store.read(lambda tx: _local_address(tx, account_id))
     await count_or_refuse(call, (of_account(account_id),))
 
-    def confirm(tx: Transaction) -> None:
+    def confirm(tx: Transaction) -> ConfirmTotpResponse:
         if not use_code(tx, account_id, request.totp_code, now, confirm=True):
             raise contract.bad_field(
                 "totp_code", "is not the app's present code. Check the clock of the phone"
             )
         clear_attempts(tx, (of_account(account_id),))
+        return ConfirmTotpResponse()
 
-    await call.dependencies.store.write(confirm)
-    return ConfirmTotpResponse()
-
-
-async def remove_totp(call: Call, request: RemoveTotpRequest) -> RemoveTotpResponse:
-    await call.dependencies.store.write(lambda tx: remove_second_factor(tx, account(tx, request.id).id))
-    return RemoveTotpResponse()
+    return Write(confirm)
 
 
-async def block(call: Call, request: BlockTenantUserAccountRequest) -> Operation:
+async def remove_totp(call: Call, request: RemoveTotpRequest) -> Write[RemoveTotpResponse]:
+    def remove(tx: Transaction) -> RemoveTotpResponse:
+        remove_second_factor(tx, account(tx, request.id).id)
+        return RemoveTotpResponse()
+
+    return Write(remove)
+
+
+async def block(call: Call, request: BlockTenantUserAccountRequest) -> Write[Operation]:
     return await _set_state(call, request, State.BLOCKED, "Block")
 
 
-async def unblock(call: Call, request: UnblockTenantUserAccountRequest) -> Operation:
+async def unblock(call: Call, request: UnblockTenantUserAccountRequest) -> Write[Operation]:
     return await _set_state(call, request, State.ACTIVE, "Unblock")
 
 
@@ -213,7 +215,7 @@ def refuse_weak(password: str, email: str, field: str = "password") -> None:
         raise contract.bad_request(violations)
 
 
-async def _set_state(call: Call, request: Any, state: State, verb: str) -> Any:
+async def _set_state(call: Call, request: Any, state: State, verb: str) -> Write[Any]:
     def change(tx: Transaction) -> Any:
         row = account(tx, request.id)
         if row.state == State.INACTIVE:
@@ -229,7 +231,7 @@ async def _set_state(call: Call, request: Any, state: State, verb: str) -> Any:
             sessions.close_all(tx, row.id)
         return done(tx, call, request, changed, path=f"{ACCOUNTS}/{verb}", title=f"user account {row.id}")
 
-    return await call.dependencies.store.write(change)
+    return Write(change)
 
 
 async def _prove_again(call: Call, password: str, field: str) -> tuple[str, str]:

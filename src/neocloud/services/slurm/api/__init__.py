@@ -35,6 +35,7 @@ METHODS = (
         "slurm.clusters.check",
         target=lambda request: request.id,
         is_change=True,
+        has_outside_effects=True,
     ),
     Method(
         f"{_JOBS}/Submit",
@@ -42,10 +43,18 @@ METHODS = (
         "slurm.jobs.create",
         _cluster_id,
         is_change=True,
+        has_outside_effects=True,
         larger_request_bytes=jobs.SCRIPT_REQUEST_BYTES,
     ),
     Method(f"{_JOBS}/Get", jobs.get, "slurm.jobs.get", _cluster_id),
     Method(f"{_JOBS}/List", jobs.list_jobs, "slurm.jobs.list", _cluster_id),
-    Method(f"{_JOBS}/Cancel", jobs.cancel, "slurm.jobs.cancel", _cluster_id, is_change=True),
+    Method(
+        f"{_JOBS}/Cancel",
+        jobs.cancel,
+        "slurm.jobs.cancel",
+        _cluster_id,
+        is_change=True,
+        has_outside_effects=True,
+    ),
     Method(f"{_JOBS}/ReadLog", jobs.read_log, "slurm.jobs.get", _cluster_id),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.neocloud.tuning.v1 import (
@@ -23,7 +23,7 @@ SERVICE = "neocloud.tuning.v1.FineTuningJobService"
 _WORD = "fine-tuning job"
 
 
-async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Operation:
+async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Write[Operation]:
     def work(tx: Transaction) -> Any:
         row = job_row(tx, request.id)
         if row.state == State.CANCELLED:
@@ -33,10 +33,10 @@ async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Operation:
         record = replace(read_record(tx, row.id), wish=Wish.CANCEL)
         return _change(tx, call, row, record, State.CANCELLED, "Cancel", request)
 
-    return await call.dependencies.store.write(work)
+    return Write(work)
 
 
-async def pause(call: Call, request: PauseFineTuningJobRequest) -> Operation:
+async def pause(call: Call, request: PauseFineTuningJobRequest) -> Write[Operation]:
     def work(tx: Transaction) -> Any:
         row = job_row(tx, request.id)
         if row.state == State.PAUSED:
@@ -46,10 +46,10 @@ async def pause(call: Call, request: PauseFineTuningJobRequest) -> Operation:
         record = replace(read_record(tx, row.id), wish=Wish.PAUSE)
         return _change(tx, call, row, record, State(row.state), "Pause", request)
 
-    return await call.dependencies.store.write(work)
+    return Write(work)
 
 
-async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Operation:
+async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Operation]:
     inventory = await call.dependencies.engine.capabilities()
 
     def work(tx: Transaction) -> Any:
@@ -67,7 +67,7 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Operation:
         fresh = JobRecord(attempt=record.attempt + 1)
         return _change(tx, call, row, fresh, State.QUEUED, "Resume", request)
 
-    return await call.dependencies.store.write(work)
+    return Write(work)
 
 
 def job_row(tx: Transaction, job_id: str) -> Resource:

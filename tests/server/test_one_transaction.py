@@ -1,0 +1,150 @@
+"""The process dies between any two writes of a change, and the client tries again.
+
+Row, operation, audit event and idempotency key are there together or not at all, and the change is made once,
+for standard and custom verbs alike.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import httpx
+import pytest
+from neocloud.app import SERVICES
+from neocloud.messages.nebius.common.v1 import Operation
+
+from neocloud.core import custom_verbs
+from neocloud.core.clock import SystemClock
+from neocloud.core.service import Call, Dependencies, Method, Service, Write
+from neocloud.core.store import Transaction, open_store
+from neocloud.server import ApiServer
+from neocloud.services import emulator
+from neocloud.testing.crash import Fuse, MortalStore
+from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, SUBJECTS, PermissionTable, TokenTable, project
+
+FILESYSTEMS = "nebius.compute.v1.FilesystemService"
+STOP = "nebius.compute.v1.InstanceService/Stop"
+KEY = "3f0c5a52-8d0d-4a3c-9b39-0e3f1a6e2f10"
+MOST_WRITES = 30
+
+
+async def stop(call: Call, request: Any) -> Write[Operation]:
+    """A custom verb of the test: it counts in a label how often it was done."""
+
+    def work(tx: Transaction) -> Operation:
+        row = custom_verbs.row_to_change(tx, FILESYSTEM.message, request.id, "filesystem")
+        times = int(row.labels.get("stopped", "0")) + 1
+        changed = replace(row, labels={"stopped": str(times)}, resource_version=row.resource_version + 1)
+        tx.update(changed)
+        return custom_verbs.done(tx, call, request, changed, path=STOP, title="filesystem")
+
+    return Write(work)
+
+
+class Cloud:
+    def __init__(self, store: MortalStore, http: httpx.AsyncClient) -> None:
+        self.store = store
+        self._http = http
+
+    async def call(self, path: str, body: dict[str, Any], key: str = "") -> httpx.Response:
+        headers = {"authorization": f"Bearer {ADMIN}"} | ({"x-idempotency-key": key} if key else {})
+        return await self._http.post(f"/{path}", json=body, headers=headers)
+
+    async def written(self, path: str) -> tuple[Any, ...]:
+        """The rows, and how many operations, audit events and keys there are of the method."""
+
+        def read(tx: Transaction) -> tuple[Any, ...]:
+            rows = tx.list(FILESYSTEM.message)[0]
+            operations = [each for each in tx.list_operations()[0] if each.method == path]
+            events = [each for each in tx.list_audit()[0] if each.method == path]
+            key = tx.recall(SUBJECTS[ADMIN].id, path, KEY)
+            return rows, len(operations), len(events), key is not None
+
+        return await self.store.read(read)
+
+
+@pytest.fixture
+async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
+    clock = SystemClock()
+    store = MortalStore(await open_store(tmp_path / "state.db", b"k" * 32, clock), Fuse())
+    await store.write(lambda tx: tx.insert(project(PROJECT)))
+    custom = Method(STOP, stop, "compute.filesystems.stop", target=lambda request: request.id, is_change=True)
+    server = ApiServer(
+        [Service("tests", kinds=(FILESYSTEM,), methods=(custom,))],
+        TokenTable(),
+        PermissionTable(),
+        Dependencies(store, clock, engine=None, settings=None),  # type: ignore[arg-type]
+        notify=lambda: None,
+        inventory=lambda: "inventory",
+    )
+    await server.start()
+    async with httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False) as http:
+        yield Cloud(store, http)
+    await server.stop(grace_seconds=0)
+    await store.close()
+
+
+def test_every_change_is_one_transaction_unless_it_acts_outside_of_the_store() -> None:
+    changes = [
+        method for service in (*SERVICES, emulator.SERVICE) for method in service.methods if method.is_change
+    ]
+    outside = {method.path for method in changes if method.has_outside_effects}
+    assert outside == {
+        "neocloud.slurm.v1.ClusterService/Check",
+        "neocloud.slurm.v1.JobService/Submit",
+        "neocloud.slurm.v1.JobService/Cancel",
+        "neocloud.emulator.v1.FaultService/Inject",
+        "neocloud.emulator.v1.FaultService/Clear",
+    }
+    for method in changes:
+        answered = get_type_hints(method.handler)["return"]
+        assert (get_origin(answered) is Write) != method.has_outside_effects, method.path
+
+
+async def prepare(cloud: Cloud, verb: str) -> tuple[str, dict[str, Any]]:
+    """The call to be killed."""
+    metadata = {"parentId": PROJECT, "name": "data"}
+    create = {"metadata": metadata, "spec": {"type": "NETWORK_SSD", "sizeGibibytes": 1}}
+    if verb == "Create":
+        return f"{FILESYSTEMS}/Create", create
+    identifier = (await cloud.call(f"{FILESYSTEMS}/Create", create)).json()["resourceId"]
+    if verb == "Update":
+        body = {"metadata": {"id": identifier, "name": "data"}, "spec": {"sizeGibibytes": 2}}
+        return f"{FILESYSTEMS}/Update", body
+    return STOP if verb == "Stop" else f"{FILESYSTEMS}/Delete", {"id": identifier}
+
+
+@pytest.mark.parametrize("verb", ["Create", "Update", "Delete", "Stop"])
+async def test_a_change_is_there_with_its_records_or_not_at_all(cloud: Cloud, verb: str) -> None:
+    path, body = await prepare(cloud, verb)
+    before = await cloud.written(path)
+    points = 0
+    for number in range(1, MOST_WRITES):
+        cloud.store.revive(Fuse(number))
+        answer = await cloud.call(path, body, KEY)
+        if answer.status_code == 200:
+            break
+        points += 1
+        cloud.store.revive(Fuse())
+        rows, *records = after = await cloud.written(path)
+        assert after == before or (rows != before[0] and records == [1, 1, True]), cloud.store.fuse.place
+        if after != before:
+            answer = await cloud.call(path, body, KEY)
+            assert answer.status_code == 200, "The retry of a change that was made is answered."
+            break
+    assert points >= 4, "row, operation, audit event, key: the process died before each"
+    rows, *records = await cloud.written(path)
+    assert records == [1, 1, True]
+    assert len(rows) == (0 if verb == "Delete" else 1)
+    assert verb != "Stop" or rows[0].labels == {"stopped": "1"}
+    assert (await cloud.call(path, body, KEY)).json() == answer.json()
+
+
+async def test_calls_with_one_key_at_once_make_one_change(cloud: Cloud) -> None:
+    path, body = await prepare(cloud, "Stop")
+    answers = await asyncio.gather(*(cloud.call(path, body, KEY) for _ in range(5)))
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    rows, *records = await cloud.written(path)
+    assert (rows[0].labels, records) == ({"stopped": "1"}, [1, 1, True])
