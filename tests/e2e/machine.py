@@ -13,6 +13,7 @@ from pathlib import Path
 
 from neocloud.engines.podman.layout import Layout
 from tests.e2e.cloud import Cloud, run
+from tests.leftovers import RECORDS
 
 SEARCHED = ("/run", "/tmp", "/var", "/etc", "/dev/shm", "/sys/fs/cgroup")
 
@@ -71,5 +72,8 @@ def files(marks: Marks) -> Iterator[str]:
     """Outside the cloud's own folder: by name."""
     for root in SEARCHED:
         for path, folders, names in os.walk(root, onerror=lambda error: None):
-            folders[:] = [name for name in folders if not Path(path, name).is_relative_to(marks.folder)]
+            own = (marks.folder, RECORDS)  # the test run's record of the cloud, and the cloud's own folder
+            folders[:] = [
+                name for name in folders if not any(Path(path, name).is_relative_to(each) for each in own)
+            ]
             yield from (os.path.join(path, name) for name in (*folders, *names) if marks.id in name)

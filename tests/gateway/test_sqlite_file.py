@@ -59,7 +59,7 @@ def test_a_migration_that_fails_leaves_the_version_before(tmp_path: Path) -> Non
     path = tmp_path / "x.db"
     first = "CREATE TABLE one (a)"
     open_file(path, [first], timeout_seconds=1).close()
-    with pytest.raises(sqlite3.Error):
+    with pytest.raises(SqliteFileError, match="syntax error"):
         open_file(path, [first, "CREATE TABLE two (a); CREATE nonsense"], timeout_seconds=1)
     connection = open_file(path, [first, "CREATE TABLE two (b)"], timeout_seconds=1)
     assert connection.execute("SELECT count(b) FROM two").fetchone() == (0,)

@@ -16,7 +16,7 @@ import pytest_asyncio
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core.destinations import METADATA_ADDRESSES
-from neocloud.engines.base import Reference
+from neocloud.engines.manifest import NetworkPolicy
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network import namespace_networks
 from neocloud.engines.podman.network.firewall import Egress, render_egress
@@ -169,8 +169,8 @@ async def test_serving_engines_still_answer_this_machine(lab: Lab) -> None:
 
 @case
 async def test_a_policy_that_goes_opens_the_way_again(lab: Lab) -> None:
-    policy = next(each for each in foundation(SEALED, "bank", b"key") if each["kind"] == "NetworkPolicy")
-    await lab.engine.remove([Reference.of(policy)])
+    policy = next(each for each in foundation(SEALED, "bank", b"key") if isinstance(each, NetworkPolicy))
+    await lab.engine.remove([policy.reference])
     assert await lab.sealed.tcp(PUBLIC, OTHER) == "world 198.51.100.1"
     await lab.engine.apply([policy])
     assert await lab.sealed.tcp(PUBLIC, OTHER) is None

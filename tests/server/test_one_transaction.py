@@ -12,9 +12,9 @@ from typing import Any, get_origin, get_type_hints
 
 import httpx
 import pytest
-from neocloud.app import SERVICES
 from neocloud.messages.nebius.common.v1 import Operation
 
+from neocloud.control_plane.composition import SERVICES
 from neocloud.core import custom_verbs
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import Call, Dependencies, Method, Service, Write

@@ -18,6 +18,7 @@ from neocloud.core.logs import set_up_logging
 from neocloud.core.store import StoreError
 from neocloud.emulator import UnknownGpus
 from neocloud.engines.base import EngineError
+from neocloud.gateway.sqlite_file import SqliteFileError
 from neocloud.server import ServerError
 from neocloud.services.billing import PriceListError
 from neocloud.services.quotas import QuotaFileError
@@ -41,6 +42,7 @@ def main() -> int:
         PriceListError,
         QuotaFileError,
         UnknownGpus,
+        SqliteFileError,
         HomeInUse,
         OSError,
     ) as error:

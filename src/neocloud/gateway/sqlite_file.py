@@ -28,13 +28,17 @@ def open_file(path: Path, migrations: Sequence[str], *, timeout_seconds: float) 
     """Open or create a file of the newest version. What is committed survives a power failure.
 
     Each migration is a script of statements that leads from the version of its index to the next. Threads may
-    share the connection if they take turns. Raises SqliteFileError where a newer release wrote the file.
+    share the connection if they take turns. Raises SqliteFileError where a newer release wrote the file, and
+    where it cannot be read or written.
     """
     connection = sqlite3.connect(path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         _upgrade(connection, path, migrations)
+    except sqlite3.Error as error:
+        connection.close()
+        raise SqliteFileError(f"{path} cannot be opened: {error}. Is the disk full?") from error
     except BaseException:
         connection.close()
         raise
