@@ -25,7 +25,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.numbers: dict[str, int] = {}
-        self.registry = HostRegistry(folder / "homes.json", folder / "homes.lock")
+        self.registry = HostRegistry(folder / "homes.json")
 
     def start(self, name: str, *host_subnets: str, public_pool: str = "") -> tuple[str, str]:
         home = self.folder / name
@@ -134,7 +134,7 @@ def test_a_damaged_record_is_reported_by_its_own_cloud_only(host: Host) -> None:
 
 
 def test_a_host_without_a_writable_list_runs_a_cloud(host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    host.registry = HostRegistry(host.folder / "missing" / "homes.json", host.folder / "homes.lock")
+    host.registry = HostRegistry(host.folder / "missing" / "homes.json")
     assert host.start("a") == ("10.128.0.0/13", "198.18.0.0/16")
     assert read_ranges(host.folder / "a") == FIRST
     assert "may choose our ranges" in caplog.text

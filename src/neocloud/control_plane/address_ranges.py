@@ -4,16 +4,18 @@ The choice is recorded in the home and never changes. A file of the host lists t
 own record says which ranges it has, so a home that was removed has none.
 """
 
+import fcntl
 import json
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from neocloud.control_plane.settings import Settings
-from neocloud.core.osfiles import locked, write_file
+from neocloud.core.osfiles import write_file
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +52,10 @@ class HostRegistry:
     """The list of the homes on this host."""
 
     homes: Path = Path("/var/lib/neocloud-homes.json")
-    lock: Path = Path("/run/neocloud-homes.lock")
 
     def register(self, settings: Settings, host_subnets: Iterable[IPv4Network]) -> Ranges:
         """Return the ranges of this home, chosen now if it has none. Raises BadRecord; OSError."""
-        with locked(self.lock, wait=True):
+        with self._locked():
             others = self._others(settings.home)
             ranges = read_ranges(settings.home)
             if ranges is None:
@@ -66,8 +67,22 @@ class HostRegistry:
 
     def remove(self, home: Path) -> None:
         """Remove a home that is being destroyed from the list."""
-        with locked(self.lock, wait=True):
+        with self._locked():
             self._write(list(self._others(home)))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait for other clouds that start or go. Locks the folder itself: a lock file would stay behind."""
+        try:
+            folder = os.open(self.homes.parent, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # no list either: `_write` warns
+            yield
+            return
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _others(self, home: Path) -> dict[Path, Ranges]:
         """Return the homes that still exist, except this one."""
