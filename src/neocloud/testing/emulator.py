@@ -119,13 +119,20 @@ def emulator_process(
 
 
 def _wait_until_ready(home: Path, process: "subprocess.Popen[bytes]") -> None:
-    """The server writes server.json when it is ready."""
+    """The server writes server.json when it is ready. One that was killed leaves its file behind."""
     deadline = time.monotonic() + START_SECONDS
-    while not (home / "server.json").exists():
+    while _pid_of_server(home) != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
             log = (home / "server.log").read_text(errors="replace").strip()
             raise RuntimeError(f"The emulator has not started: {log or 'it said nothing'}")
         time.sleep(0.01)
+
+
+def _pid_of_server(home: Path) -> int | None:
+    try:
+        return json.loads((home / "server.json").read_text())["pid"]
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager
