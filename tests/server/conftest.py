@@ -42,15 +42,15 @@ class FilesystemRules(Rules):
         resource.spec.block_size_bytes = resource.spec.block_size_bytes or 4096
         resource.status.size_bytes = resource.spec.size_gibibytes << 30
 
-    def violations(self, new: Any, old: Any, world: Any) -> list[Violation]:
-        assert world.subject is not None and world.inventory == "inventory"
-        if len(world.list("nebius.compute.v1.Filesystem", new.metadata.parent_id)) > 50:
+    def violations(self, new: Any, old: Any, reader: Any) -> list[Violation]:
+        assert reader.subject is not None and reader.inventory == "inventory"
+        if len(reader.list("nebius.compute.v1.Filesystem", new.metadata.parent_id)) > 50:
             raise contract.not_enough_resources("filesystem", "1", "The disk is full. Delete a filesystem.")
         if new.spec.size_gibibytes > 1000:
             return [Violation("spec.size_gibibytes", f"is {new.spec.size_gibibytes}; must be 1 to 1000")]
         return []
 
-    def check_delete(self, resource: Any, world: Any) -> None:
+    def check_delete(self, resource: Any, reader: Any) -> None:
         if resource.spec.forbid_deletion:
             raise contract.bad_state(
                 resource.metadata.id, "It is protected. Set forbid_deletion to false first."

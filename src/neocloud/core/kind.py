@@ -53,18 +53,18 @@ class Rules(Generic[M]):
         ranges) belongs here: in `violations` it would keep every other tenant's writes waiting."""
         return ()
 
-    def violations(self, new: M, old: M | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: M, old: M | None, reader: ResourceReader) -> Iterable[Violation]:
         """What is wrong with the merged resource; `old` is None on create. May raise ApiError for anything
         that is not a wrong field, e.g. not_enough_resources."""
         return ()
 
-    def complete(self, new: M, old: M | None, world: ResourceReader) -> None:
+    def complete(self, new: M, old: M | None, reader: ResourceReader) -> None:
         """Last, once it is legal: set what follows from the reader, in place, e.g. a reserved address. What
         it sets is stored, save that the status of a reconciled kind changes only on create. Also run for
         children that reconcilers make; of those only the status is kept. May raise ApiError, e.g.
         not_enough_resources."""
 
-    def companions(self, resource: M, world: ResourceReader) -> Iterable[Resource]:
+    def companions(self, resource: M, reader: ResourceReader) -> Iterable[Resource]:
         """Rows that a Create makes together with the new resource, e.g. a network's route table. They are
         the rules' own, complete as they are."""
         return ()
@@ -80,7 +80,7 @@ class Rules(Generic[M]):
         state) or removed. A kind without a reconciler passes it on to whom it wakes itself."""
         return ()
 
-    def check_delete(self, resource: M, world: ResourceReader) -> None:
+    def check_delete(self, resource: M, reader: ResourceReader) -> None:
         """Raise ApiError (bad state) when the resource must not be deleted now."""
 
 
@@ -142,12 +142,12 @@ class Kind:
             return ()
         return self.rules.dependents(wire.resource_message(row))
 
-    def completed(self, row: Resource, old: Resource | None, world: ResourceReader) -> Resource:
+    def completed(self, row: Resource, old: Resource | None, reader: ResourceReader) -> Resource:
         """A new or changed child with the status that the rules complete. A reconciler that the kind has is
         alone with the status once the child is there."""
         if type(self.rules).complete is Rules.complete or (old is not None and self.is_reconciled):
             return row
         resource = wire.resource_message(row)
-        self.rules.complete(resource, wire.resource_message(old) if old else None, world)
+        self.rules.complete(resource, wire.resource_message(old) if old else None, reader)
         state = wire.state_of(resource) or row.state
         return replace(row, status=resource.status.SerializeToString(), state=state)

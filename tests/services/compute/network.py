@@ -22,13 +22,13 @@ PRIVATE, PUBLIC = "10.128.0", "203.0.113"
 
 
 class AllocationRules(Rules):
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         if old is not None:
             return
         kind = new.spec.WhichOneof("ip_spec")
         start = PRIVATE if kind == "ipv4_private" else PUBLIC
         for host in range(4, 250):
-            if world.reserve(kind, f"{start}.{host}", new.metadata.id):
+            if reader.reserve(kind, f"{start}.{host}", new.metadata.id):
                 new.status.details.allocated_cidr = f"{start}.{host}/32"
                 new.status.details.subnet_id = SUBNET_ID
                 return

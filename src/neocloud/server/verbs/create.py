@@ -46,14 +46,14 @@ class Create:
         def work(tx: Transaction) -> Change:
             self._check_parent(tx, parent_id)
             resource = wire.resource_message(draft)
-            world = self._runtime.reader(tx, request.subject, now)
-            violations = list(self._kind.rules.violations(resource, None, world))
+            reader = self._runtime.reader(tx, request.subject, now)
+            violations = list(self._kind.rules.violations(resource, None, reader))
             if violations:
                 raise contract.bad_request(violations)
-            self._kind.rules.complete(resource, None, world)
+            self._kind.rules.complete(resource, None, reader)
             row = self._with_content(draft, resource)
             self._insert(tx, row)
-            self._insert_beside(tx, row, resource, world)
+            self._insert_beside(tx, row, resource, reader)
             enqueue_dependents(tx, self._runtime.kinds, [row], now)
             operation = new_operation(
                 request, self._kind, row, now, f"{self._descriptor.word} {row.name}".strip()
@@ -120,12 +120,12 @@ class Create:
                 parent_id, f"{parent_id} is being deleted; nothing new can be made in it."
             )
 
-    def _insert_beside(self, tx: Transaction, row: Resource, resource: Any, world: ResourceReader) -> None:
+    def _insert_beside(self, tx: Transaction, row: Resource, resource: Any, reader: ResourceReader) -> None:
         """Insert its companions and the default resources of other services."""
-        for born in self._kind.rules.companions(resource, world):
+        for born in self._kind.rules.companions(resource, reader):
             tx.insert(born)
         defaults, settings = self._runtime.defaults, self._runtime.dependencies.settings
-        create_defaults(tx, defaults, row, world.now, settings)
+        create_defaults(tx, defaults, row, reader.now, settings)
 
     def _insert(self, tx: Transaction, row: Resource) -> None:
         try:

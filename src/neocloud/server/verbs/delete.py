@@ -41,8 +41,8 @@ class Delete:
                 return self._already_asked(tx, row)
             self._check_version(message, row)
             self._check_alone(tx, row)
-            world = self._runtime.reader(tx, request.subject, now)
-            self._kind.rules.check_delete(wire.resource_message(row), world)
+            reader = self._runtime.reader(tx, request.subject, now)
+            self._kind.rules.check_delete(wire.resource_message(row), reader)
             return self._write(tx, request, row, now)
 
         return await commit(self._runtime, request, work)

@@ -60,12 +60,12 @@ class Update:
             self._kind.rules.defaults(new)
             if not self._acting(new, old) <= allowed:
                 raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Repeat the change.")
-            world = self._runtime.reader(tx, request.subject, now)
+            reader = self._runtime.reader(tx, request.subject, now)
             violations = [*immutable_violations(new.spec, old.spec, "spec.")]
-            violations += self._kind.rules.violations(new, old, world)
+            violations += self._kind.rules.violations(new, old, reader)
             if violations:
                 raise contract.bad_request(violations)
-            self._kind.rules.complete(new, old, world)
+            self._kind.rules.complete(new, old, reader)
             return self._write(tx, request, row, new, new.spec != old.spec, now)
 
         return await commit(self._runtime, request, work)

@@ -64,8 +64,8 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
                 return custom_verbs.done(tx, call, request, row, path=f"{service}/{verb}", title=title)
             if not changed[0].is_stopped:
                 now, provided = call.dependencies.clock.now(), call.dependencies.provided
-                world = TransactionReader(tx, now, inventory=inventory, provided=provided)
-                check_capacity(world, row.id, demands(wire.resource_message(row).spec), [])
+                reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
+                check_capacity(reader, row.id, demands(wire.resource_message(row).spec), [])
             write_record(tx, row.id, changed[0])
             return _changed(tx, call, row, changed[1], f"{service}/{verb}", request)
 

@@ -60,13 +60,13 @@ def filesystem_spec(size_gibibytes: int) -> FilesystemSpec:
     return FilesystemSpec(size_gibibytes=size_gibibytes, type=FilesystemType.Value("NETWORK_SSD"))
 
 
-def find_filesystem(world: ResourceReader, filesystem_id: str, parent_id: str) -> Resource | None:
+def find_filesystem(reader: ResourceReader, filesystem_id: str, parent_id: str) -> Resource | None:
     """The live filesystem that a resource of this project may attach; None for all others.
 
     One that another resource owns is its owner's alone, such as the shared root of a Slurm cluster, which
     holds the files and keys of everybody there. The only way in which rules may look a filesystem up.
     """
-    row = world.get(filesystem_id)
+    row = reader.get(filesystem_id)
     return row if row is not None and row.kind == FILESYSTEM and may_attach(row, parent_id) else None
 
 

@@ -79,25 +79,25 @@ class ClusterRules(Rules):
                     " (the .pub file, never the private key)",
                 )
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
             *_node_set_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
-            *_login_violations(new, old, world),
-            *_subnet_violations(new, world),
-            *_filesystem_violations(new, world),
+            *_login_violations(new, old, reader),
+            *_subnet_violations(new, reader),
+            *_filesystem_violations(new, reader),
         ]
         if not found:
             held = cluster_demands(old.spec) if old else []
-            check_capacity(world, new.metadata.id, cluster_demands(new.spec), held)
+            check_capacity(reader, new.metadata.id, cluster_demands(new.spec), held)
         return found
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         """Say to the filesystems who uses them, so that they are not deleted meanwhile."""
         for mounted in old.spec.filesystems if old else ():
-            world.release(attachment_namespace(mounted.filesystem_id), _attachment(new))
+            reader.release(attachment_namespace(mounted.filesystem_id), _attachment(new))
         for mounted in new.spec.filesystems:
-            world.reserve(attachment_namespace(mounted.filesystem_id), _attachment(new), new.metadata.id)
+            reader.reserve(attachment_namespace(mounted.filesystem_id), _attachment(new), new.metadata.id)
 
     def dependents(self, resource: Any) -> Iterable[str]:
         """Filesystems show who uses them."""
@@ -124,37 +124,37 @@ def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
         )
 
 
-def _login_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+def _login_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
     port = new.spec.login.port
-    ports = world.provided.find(LoginPorts) or LoginPorts()
+    ports = reader.provided.find(LoginPorts) or LoginPorts()
     if not port or (old and port == old.spec.login.port):
         return  # a cluster keeps its port when the operator changes the range
     if not ports.allows(port):
         yield Violation(
             "spec.login.port", f"must be 0 (any) or one of {ports} that the cloud does not use itself"
         )
-    elif _is_taken(port, new.metadata.id, world):
+    elif _is_taken(port, new.metadata.id, reader):
         # Not by whom: it may be a cluster of another tenant.
         yield Violation("spec.login.port", f"port {port} is taken; choose another, or 0 for any that is free")
 
 
-def _subnet_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def _subnet_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     if not new.spec.subnet_id:
         return
-    subnet = world.get(new.spec.subnet_id)
+    subnet = reader.get(new.spec.subnet_id)
     if subnet is None or subnet.kind != SUBNET or subnet.parent_id != new.metadata.parent_id:
         yield Violation("spec.subnet_id", "is no subnet of this project; `neo vpc subnet list` shows them")
     elif subnet.deleted_at is not None:
         yield Violation("spec.subnet_id", "is being deleted; choose another")
 
 
-def _filesystem_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def _filesystem_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     others: list[str] = []
     seen: set[str] = set()
     for index, mounted in enumerate(new.spec.filesystems):
         field = f"spec.filesystems[{index}]"
         identifier, path = mounted.filesystem_id, mounted.mount_path
-        row = find_filesystem(world, identifier, new.metadata.parent_id)
+        row = find_filesystem(reader, identifier, new.metadata.parent_id)
         if row is None:
             yield Violation(
                 f"{field}.filesystem_id",
@@ -198,9 +198,9 @@ def _is_public_key(text: str) -> bool:
     return True
 
 
-def _is_taken(port: int, cluster_id: str, world: ResourceReader) -> bool:
+def _is_taken(port: int, cluster_id: str, reader: ResourceReader) -> bool:
     """By another cluster, whether its spec names the port or the cloud chose it."""
-    for row in world.list(CLUSTER):
+    for row in reader.list(CLUSTER):
         if row.id == cluster_id:
             continue
         other = wire.resource_message(row)

@@ -49,30 +49,30 @@ def make_network(
     tx: Transaction, project_id: str, name: str, now: datetime, labels: dict[str, str] | None = None
 ) -> Resource:
     """Create a network with its default rows and a subnet. Raises AlreadyExists for a taken name."""
-    world = TransactionReader(tx, now)
+    reader = TransactionReader(tx, now)
     network = Network()
     network.metadata.id = contract.new_id(vpc.NETWORK_ID_PREFIX)
     network.metadata.parent_id = project_id
     network.status.state = NetworkStatus.State.Value("CREATING")
-    NetworkRules().complete(network, None, world)
+    NetworkRules().complete(network, None, reader)
     row = replace(row_of(network, project_id, name, now), finalizers=(FINALIZER,), labels=labels or {})
     tx.insert(row)
-    for companion in NetworkRules().companions(network, world):
+    for companion in NetworkRules().companions(network, reader):
         tx.insert(companion)
-    tx.insert(_subnet(network, world))
+    tx.insert(_subnet(network, reader))
     return row
 
 
-def _subnet(network: Any, world: TransactionReader) -> Resource:
+def _subnet(network: Any, reader: TransactionReader) -> Resource:
     subnet = Subnet()
     subnet.metadata.id = contract.new_id(vpc.SUBNET_ID_PREFIX)
     subnet.metadata.parent_id = network.metadata.parent_id
     subnet.spec.network_id = network.metadata.id
     rules = SubnetRules()
     rules.defaults(subnet)
-    rules.complete(subnet, None, world)
+    rules.complete(subnet, None, reader)
     name = f"default-subnet-{network.metadata.id.partition('-')[2]}"
-    return row_of(subnet, network.metadata.parent_id, name, world.now)
+    return row_of(subnet, network.metadata.parent_id, name, reader.now)
 
 
 def _public_pool(project_id: str, public_range: str, now: datetime) -> Resource:

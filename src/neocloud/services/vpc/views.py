@@ -35,8 +35,8 @@ def view_subnet(subnet: Any, tx: Transaction, now: datetime) -> None:
 
 
 def view_pool(pool: Any, tx: Transaction, now: datetime) -> None:
-    world = TransactionReader(tx, now)
-    pool.status.assignment.networks.extend(networks_with(world, pool))
+    reader = TransactionReader(tx, now)
+    pool.status.assignment.networks.extend(networks_with(reader, pool))
     holders = sorted(set(tx.reservations(pool_blocks(pool.metadata.id)).values()))
     subnets = [row.id for holder in holders if (row := tx.get(holder)) and row.kind == SUBNET]
     pool.status.assignment.subnets.extend(subnets)

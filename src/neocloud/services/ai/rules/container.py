@@ -31,8 +31,8 @@ def word_violations(spec: Any) -> Iterable[Violation]:
             yield Violation(f"spec.{field}", f"cannot be cut into words: {error}; close every quote")
 
 
-def container_violations(spec: Any, world: ResourceReader) -> Iterable[Violation]:
-    yield from _image(spec.image, world)
+def container_violations(spec: Any, reader: ResourceReader) -> Iterable[Violation]:
+    yield from _image(spec.image, reader)
     if spec.working_dir and not spec.working_dir.startswith("/"):
         yield Violation("spec.working_dir", "must be an absolute path")
     yield from _variables(spec)
@@ -40,8 +40,8 @@ def container_violations(spec: Any, world: ResourceReader) -> Iterable[Violation
     yield from _paths(spec)
 
 
-def _image(image: str, world: ResourceReader) -> Iterable[Violation]:
-    known = world.provided.find(KnownImages)
+def _image(image: str, reader: ResourceReader) -> Iterable[Violation]:
+    known = reader.provided.find(KnownImages)
     names = known() if known else None
     if names is not None and image not in names:
         there = ", ".join(names) or "none yet"

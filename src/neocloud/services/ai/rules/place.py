@@ -15,31 +15,31 @@ from neocloud.services.vpc.resources import NETWORK, SUBNET
 DEFAULT_NETWORK = "default-network"
 
 
-def place_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def place_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     parent_id, spec = new.metadata.parent_id, new.spec
-    if spec.subnet_id and _find(world, SUBNET, spec.subnet_id, parent_id) is None:
+    if spec.subnet_id and _find(reader, SUBNET, spec.subnet_id, parent_id) is None:
         yield _missing("spec.subnet_id", "subnet", spec.subnet_id)
-    elif not spec.subnet_id and default_subnet(world, parent_id) is None:
+    elif not spec.subnet_id and default_subnet(reader, parent_id) is None:
         yield Violation("spec.subnet_id", "is required: the project has no default network; name a subnet")
     for index, volume in enumerate(spec.volumes):
-        if find_filesystem(world, volume.source, parent_id) is None:
+        if find_filesystem(reader, volume.source, parent_id) is None:
             yield _missing(f"spec.volumes[{index}].source", "filesystem", volume.source)
 
 
-def default_subnet(world: ResourceReader, parent_id: str) -> Resource | None:
+def default_subnet(reader: ResourceReader, parent_id: str) -> Resource | None:
     """The first of the project's default network."""
-    network = world.find(NETWORK, parent_id, DEFAULT_NETWORK)
+    network = reader.find(NETWORK, parent_id, DEFAULT_NETWORK)
     if network is None:
         return None
-    rows = sorted(world.list(SUBNET, parent_id), key=lambda row: (row.created_at, row.id))
+    rows = sorted(reader.list(SUBNET, parent_id), key=lambda row: (row.created_at, row.id))
     return next((row for row in rows if _is_in(row, network.id)), None)
 
 
-def hold_filesystems(new: Any, world: ResourceReader) -> None:
+def hold_filesystems(new: Any, reader: ResourceReader) -> None:
     """They are not deleted from under a workload."""
     for volume in new.spec.volumes:
         value = filesystem_attachment(new.metadata.id, is_read_only=is_read_only(volume))
-        world.reserve(attachment_namespace(volume.source), value, new.metadata.id)
+        reader.reserve(attachment_namespace(volume.source), value, new.metadata.id)
 
 
 def is_read_only(volume: Any) -> bool:
@@ -51,8 +51,8 @@ def _is_in(subnet: Resource, network_id: str) -> bool:
     return not subnet.deleted_at and SubnetSpec.FromString(subnet.spec).network_id == network_id
 
 
-def _find(world: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
-    row = world.get(resource_id)
+def _find(reader: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
+    row = reader.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == parent_id and not row.deleted_at
     return row if is_there else None
 

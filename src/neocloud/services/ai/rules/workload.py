@@ -22,24 +22,24 @@ class WorkloadRules(Rules):
     def request_violations(self, request: Any) -> Iterable[Violation]:
         return word_violations(request.spec)
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
             *preset_violations(new.spec.platform, new.spec.preset, "spec"),
             *not_offered(new.spec),
-            *container_violations(new.spec, world),
-            *place_violations(new, world),
+            *container_violations(new.spec, reader),
+            *place_violations(new, reader),
             *_sizes(new.spec),
         ]
         if not found:
-            check_capacity(world, new.metadata.id, demands(new.spec), [])
+            check_capacity(reader, new.metadata.id, demands(new.spec), [])
         return found
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         if not new.spec.subnet_id:
-            subnet = default_subnet(world, new.metadata.parent_id)
+            subnet = default_subnet(reader, new.metadata.parent_id)
             assert subnet is not None, "looked at before"
             new.spec.subnet_id = subnet.id
-        hold_filesystems(new, world)
+        hold_filesystems(new, reader)
 
 
 class EndpointRules(WorkloadRules):
@@ -56,13 +56,13 @@ class EndpointRules(WorkloadRules):
 
 
 class JobRules(WorkloadRules):
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if not 0 <= spec.restart_attempts <= MOST_ATTEMPTS:
             yield Violation("spec.restart_attempts", f"must be from 0 to {MOST_ATTEMPTS}")
         if spec.HasField("timeout") and spec.timeout.seconds < SMALLEST_SECONDS:
             yield Violation("spec.timeout", f"must be {SMALLEST_SECONDS} s or more; leave it out for none")
-        yield from super().violations(new, old, world)
+        yield from super().violations(new, old, reader)
 
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         """A job that has ended takes nothing but its row, and demand may not follow the state."""

@@ -23,7 +23,7 @@ _RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
 
 class PricingPolicyRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         platform, price = _platform(new.spec), _max_price(new.spec)
         if platform not in platforms():
             known = ", ".join(platforms())
@@ -36,13 +36,13 @@ class PricingPolicyRules(Rules):
                 f'is "{price}"; must be a positive decimal with at most three places, such as "3.515"',
             )
         elif old is not None and Decimal(price) != Decimal(_max_price(old.spec)):
-            _check_unused(new.metadata, world, "Its price changes")
+            _check_unused(new.metadata, reader, "Its price changes")
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
-        prices = price_list(world.provided)
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+        prices = price_list(reader.provided)
         sku_id = _sku_id(_platform(new.spec))
         sku = prices.skus.get(sku_id)
-        today = sku.price_on(world.now.date()) if sku and sku.unit is Unit.GPU_HOUR else None
+        today = sku.price_on(reader.now.date()) if sku and sku.unit is Unit.GPU_HOUR else None
         is_too_low = today is not None and Decimal(_max_price(new.spec)) < today
         new.status.state = PricingPolicyState.Value("STATE_ACTIVE")
         new.status.sku_id = sku_id
@@ -54,8 +54,8 @@ class PricingPolicyRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"billing.pricing-policy.count": 1}
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
-        _check_unused(resource.metadata, world, "It goes")
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+        _check_unused(resource.metadata, reader, "It goes")
 
 
 def running_under(holders: Mapping[str, str], get: Callable[[str], Resource | None]) -> list[Resource]:
@@ -64,8 +64,8 @@ def running_under(holders: Mapping[str, str], get: Callable[[str], Resource | No
     return [row for row in rows if row is not None and row.state not in _RUNS_NOT]
 
 
-def _check_unused(policy: Any, world: ResourceReader, what: str) -> None:
-    running = running_under(world.reservations(policy_namespace(policy.id)), world.get)
+def _check_unused(policy: Any, reader: ResourceReader, what: str) -> None:
+    running = running_under(reader.reservations(policy_namespace(policy.id)), reader.get)
     if running:
         users = ", ".join(row.name or row.id for row in running[:5])
         raise contract.bad_state(

@@ -36,11 +36,11 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
             return _done(tx, call, row, "Start", request)
         new = wire.resource_message(row)
         new.spec.stopped = False
-        world = TransactionReader(tx, now, inventory=inventory, provided=call.dependencies.provided)
-        if violations := list(pricing_violations(new, None, world)):
+        reader = TransactionReader(tx, now, inventory=inventory, provided=call.dependencies.provided)
+        if violations := list(pricing_violations(new, None, reader)):
             raise contract.bad_request(violations)
         # It holds nothing now, whatever its spec says.
-        check_capacity(world, row.id, instance_demands(new.spec), [])
+        check_capacity(reader, row.id, instance_demands(new.spec), [])
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
         return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
 

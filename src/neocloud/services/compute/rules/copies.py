@@ -14,12 +14,12 @@ from neocloud.services.compute.types import DISK, SNAPSHOT, DiskState, is_public
 
 
 class SnapshotRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is None:
-            yield from source_disk_violations(new, new.spec.source_disk_id, world)
+            yield from source_disk_violations(new, new.spec.source_disk_id, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
-        disk = world.get(new.spec.source_disk_id)
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+        disk = reader.get(new.spec.source_disk_id)
         if old is None and disk is not None:
             new.status.content_size_bytes = DiskStatus.FromString(disk.status).size_bytes
             new.status.source_cpu_architecture = 1
@@ -27,21 +27,21 @@ class SnapshotRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"compute.snapshot.count": 1}
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
-        check_not_copied(resource, world)
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+        check_not_copied(resource, reader)
 
 
-def source_disk_violations(new: Any, disk_id: str, world: ResourceReader) -> Iterable[Violation]:
+def source_disk_violations(new: Any, disk_id: str, reader: ResourceReader) -> Iterable[Violation]:
     """Of a snapshot or an image: the disk must be there to be copied."""
-    disk = find(world, DISK, disk_id, new.metadata.parent_id)
+    disk = find(reader, DISK, disk_id, new.metadata.parent_id)
     if disk is None:
         yield missing("spec.source_disk_id", DISK, disk_id)
     elif disk.state not in (DiskState.READY, DiskState.UPDATING):
         yield Violation("spec.source_disk_id", f"{disk.id} is {disk.state}; wait until it is READY")
 
 
-def check_not_copied(resource: Any, world: ResourceReader) -> None:
-    copies = unfinished_copies(world, resource.metadata.id, resource.metadata.parent_id)
+def check_not_copied(resource: Any, reader: ResourceReader) -> None:
+    copies = unfinished_copies(reader, resource.metadata.id, resource.metadata.parent_id)
     if copies:
         names = ", ".join(copies)
         raise contract.bad_state(
@@ -53,7 +53,7 @@ _ARM64 = 2
 
 
 class ImageRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if old is not None:
             return
@@ -61,9 +61,9 @@ class ImageRules(Rules):
             yield Violation("spec.cpu_architecture", "ARM64 is not offered here; there is AMD64")
         kind = spec.WhichOneof("source")
         if kind == "source_disk_id":
-            yield from source_disk_violations(new, spec.source_disk_id, world)
+            yield from source_disk_violations(new, spec.source_disk_id, reader)
         elif kind == "source_disk_snapshot_id":
-            snapshot = find(world, SNAPSHOT, spec.source_disk_snapshot_id, new.metadata.parent_id)
+            snapshot = find(reader, SNAPSHOT, spec.source_disk_snapshot_id, new.metadata.parent_id)
             if snapshot is None:
                 yield missing("spec.source_disk_snapshot_id", SNAPSHOT, spec.source_disk_snapshot_id)
             elif snapshot.state != "READY":
@@ -81,11 +81,11 @@ class ImageRules(Rules):
                 "spec.source_disk_id", "is required, or source_disk_snapshot_id: an image copies one"
             )
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         if old is not None:
             return
         kind = new.spec.WhichOneof("source")
-        row = world.get(getattr(new.spec, kind))
+        row = reader.get(getattr(new.spec, kind))
         if row is None:
             return
         if kind == "source_disk_id":
@@ -97,10 +97,10 @@ class ImageRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"compute.image.count": 1}
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         if is_public_image(resource.metadata.id):
             raise contract.bad_state(
                 resource.metadata.id, "This image came with the cloud. `neo image` on the machine removes it."
             )
 
-        check_not_copied(resource, world)
+        check_not_copied(resource, reader)

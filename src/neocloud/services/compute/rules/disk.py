@@ -28,14 +28,14 @@ from neocloud.services.compute.types import (
 
 
 class DiskRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         yield from disk_spec_violations(
-            new.spec, old.spec if old else None, "spec", new.metadata.parent_id, world
+            new.spec, old.spec if old else None, "spec", new.metadata.parent_id, reader
         )
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         """Store which image the requested family means, so that it stays when a newer image is added."""
-        row = source(new.spec, new.metadata.parent_id, world) if old is None else None
+        row = source(new.spec, new.metadata.parent_id, reader) if old is None else None
         if row is not None and new.spec.WhichOneof("source") != "source_snapshot_id":
             new.status.source_image_id = row.id
 
@@ -48,9 +48,9 @@ class DiskRules(Rules):
         kind = DiskType.Name(resource.spec.type).lower().replace("_", "-")
         return {"compute.disk.count": 1, f"compute.disk.size.{kind}": size_bytes(resource.spec)}
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         disk = resource.metadata
-        holders = sorted(set(world.reservations(attachment_namespace(disk.id)).values()))
+        holders = sorted(set(reader.reservations(attachment_namespace(disk.id)).values()))
         if holders:
             raise contract.bad_state(
                 disk.id,
@@ -61,18 +61,18 @@ class DiskRules(Rules):
                 disk.id,
                 f'Disk "{disk.name}" is protected against deletion. Set spec.forbid_deletion to false first.',
             )
-        copies = unfinished_copies(world, disk.id, disk.parent_id)
+        copies = unfinished_copies(reader, disk.id, disk.parent_id)
         if copies:
             raise contract.bad_state(
                 disk.id, f"{', '.join(copies)} still copies it. Wait until that is READY."
             )
 
 
-def unfinished_copies(world: ResourceReader, source_id: str, parent_id: str) -> list[str]:
+def unfinished_copies(reader: ResourceReader, source_id: str, parent_id: str) -> list[str]:
     """Disks, snapshots and images that are being made from this resource."""
     found = []
     for kind, spec in ((SNAPSHOT, SnapshotSpec), (IMAGE, ImageSpec), (DISK, DiskSpec)):
-        for row in world.list(kind, parent_id):
+        for row in reader.list(kind, parent_id):
             if row.state == "CREATING" and source_id in _sources(spec.FromString(row.spec)):
                 found.append(row.id)
     return found
@@ -88,7 +88,7 @@ MAX_BLOCK_SIZE_BYTES = 128 * 1024
 
 
 def disk_spec_violations(
-    new: Any, old: Any | None, field: str, parent_id: str, world: ResourceReader
+    new: Any, old: Any | None, field: str, parent_id: str, reader: ResourceReader
 ) -> Iterable[Violation]:
     """`field` is where the spec stands in the request, e.g. "spec"."""
     found = list(_size_violations(new, old, field))
@@ -102,31 +102,31 @@ def disk_spec_violations(
     if new.HasField("disk_encryption") and new.disk_encryption.type:
         yield Violation(f"{field}.disk_encryption", "is not offered here; leave it out")
     if old is None:
-        yield from _source_violations(new, field, parent_id, world, is_size_known=not found)
+        yield from _source_violations(new, field, parent_id, reader, is_size_known=not found)
 
 
-def source(spec: Any, parent_id: str, world: ResourceReader) -> Resource | None:
+def source(spec: Any, parent_id: str, reader: ResourceReader) -> Resource | None:
     """The image or snapshot that a disk starts as a copy of; None also when it cannot be found."""
     kind = spec.WhichOneof("source")
     if kind == "source_image_id":
-        return find_image(world, spec.source_image_id, parent_id)
+        return find_image(reader, spec.source_image_id, parent_id)
     if kind == "source_image_family":
-        return latest_image(world, spec.source_image_family, parent_id)
+        return latest_image(reader, spec.source_image_family, parent_id)
     if kind == "source_snapshot_id":
-        return find(world, SNAPSHOT, spec.source_snapshot_id, parent_id)
+        return find(reader, SNAPSHOT, spec.source_snapshot_id, parent_id)
     return None
 
 
-def find_image(world: ResourceReader, image_id: str, parent_id: str) -> Resource | None:
+def find_image(reader: ResourceReader, image_id: str, parent_id: str) -> Resource | None:
     owner = PUBLIC_IMAGES_PARENT if is_public_image(image_id) else parent_id
-    return find(world, IMAGE, image_id, owner)
+    return find(reader, IMAGE, image_id, owner)
 
 
-def latest_image(world: ResourceReader, family: Any, parent_id: str) -> Resource | None:
+def latest_image(reader: ResourceReader, family: Any, parent_id: str) -> Resource | None:
     """The newest ready image of a family: of the project that is named, else of the public ones."""
     if family.parent_id not in ("", PUBLIC_IMAGES_PARENT, parent_id):
         return None
-    return newest_of_family(world.list(IMAGE, family.parent_id or PUBLIC_IMAGES_PARENT), family.image_family)
+    return newest_of_family(reader.list(IMAGE, family.parent_id or PUBLIC_IMAGES_PARENT), family.image_family)
 
 
 def newest_of_family(images: Iterable[Resource], family: str) -> Resource | None:
@@ -160,12 +160,12 @@ def _size_violations(new: Any, old: Any | None, field: str) -> Iterable[Violatio
 
 
 def _source_violations(
-    spec: Any, field: str, parent_id: str, world: ResourceReader, *, is_size_known: bool
+    spec: Any, field: str, parent_id: str, reader: ResourceReader, *, is_size_known: bool
 ) -> Iterable[Violation]:
     kind = spec.WhichOneof("source")
     if kind is None:
         return
-    row = source(spec, parent_id, world)
+    row = source(spec, parent_id, reader)
     if row is None and kind == "source_image_family":
         family = spec.source_image_family
         where = "of this project" if family.parent_id == parent_id else "that comes with this cloud"

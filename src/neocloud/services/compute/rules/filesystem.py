@@ -24,7 +24,7 @@ class FilesystemRules(Rules):
         kind = FilesystemType.Name(resource.spec.type).lower().replace("_", "-")
         return {"compute.filesystem.count": 1, f"compute.filesystem.size.{kind}": size_bytes(resource.spec)}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         yield from _size_violations(new.spec, old.spec if old else None)
         yield from _label_violations(new.metadata.labels, old.metadata.labels if old else {})
         if FilesystemType.Name(new.spec.type) not in SERVED_TYPES:
@@ -32,8 +32,8 @@ class FilesystemRules(Rules):
         if new.spec.block_size_bytes not in (0, BLOCK_SIZE_BYTES):
             yield Violation("spec.block_size_bytes", f"must be {BLOCK_SIZE_BYTES}, or left out")
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
-        holders = sorted(set(world.reservations(attachment_namespace(resource.metadata.id)).values()))
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+        holders = sorted(set(reader.reservations(attachment_namespace(resource.metadata.id)).values()))
         if holders:
             raise contract.bad_state(
                 resource.metadata.id,

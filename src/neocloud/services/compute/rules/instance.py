@@ -48,22 +48,22 @@ class InstanceRules(Rules):
     def request_violations(self, request: Any) -> Iterable[Violation]:
         return user_data_violations(request.spec.cloud_init_user_data)
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
-            *shape_violations(new, old, world),
-            *pricing_violations(new, old, world),
-            *storage_violations(new, old, world),
-            *interface_violations(new, old, world),
+            *shape_violations(new, old, reader),
+            *pricing_violations(new, old, reader),
+            *storage_violations(new, old, reader),
+            *interface_violations(new, old, reader),
             *(change_violations(new, old) if old is not None else ()),
         ]
         if not found:
             held = instance_demands(old.spec) if old is not None else []
-            check_capacity(world, new.metadata.id, instance_demands(new.spec), held)
+            check_capacity(reader, new.metadata.id, instance_demands(new.spec), held)
         return found
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
-        acquire_storage(new, old, world)
-        name_policy(new, old, world)
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+        acquire_storage(new, old, reader)
+        name_policy(new, old, reader)
 
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         """Of what exists, whether it runs or not; its disks are counted as disks."""
@@ -97,22 +97,22 @@ SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
 STRICT_RESERVATION = 2
 
 
-def shape_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+def shape_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
     spec, parent_id = new.spec, new.metadata.parent_id
     wrong = list(preset_violations(spec.resources.platform, spec.resources.preset, "spec.resources"))
     yield from wrong
     account_id = spec.service_account_id if old is None else ""
-    if account_id and find(world, SERVICE_ACCOUNT, account_id, parent_id) is None:
+    if account_id and find(reader, SERVICE_ACCOUNT, account_id, parent_id) is None:
         yield missing("spec.service_account_id", SERVICE_ACCOUNT, account_id)
     if old is None and spec.gpu_cluster.id:
-        yield from _gpu_cluster_violations(spec, parent_id, world, is_preset_known=not wrong)
+        yield from _gpu_cluster_violations(spec, parent_id, reader, is_preset_known=not wrong)
     yield from _not_offered(spec)
 
 
 def _gpu_cluster_violations(
-    spec: Any, parent_id: str, world: ResourceReader, *, is_preset_known: bool
+    spec: Any, parent_id: str, reader: ResourceReader, *, is_preset_known: bool
 ) -> Iterable[Violation]:
-    if find(world, GPU_CLUSTER, spec.gpu_cluster.id, parent_id) is None:
+    if find(reader, GPU_CLUSTER, spec.gpu_cluster.id, parent_id) is None:
         yield missing("spec.gpu_cluster.id", GPU_CLUSTER, spec.gpu_cluster.id)
     elif is_preset_known:
         platform = platforms()[spec.resources.platform]
@@ -133,7 +133,7 @@ def _not_offered(spec: Any) -> Iterable[Violation]:
 _POLICY_FIELD = "spec.spot_pricing_policy"
 
 
-def pricing_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+def pricing_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
     """Looked at when the policy is named and when the instance is to run; between, it may go its own way."""
     spec = new.spec
     if spec.WhichOneof("pricing_model") != "spot_pricing_policy":
@@ -146,21 +146,21 @@ def pricing_violations(new: Any, old: Any | None, world: ResourceReader) -> Iter
         yield Violation(_POLICY_FIELD, "is for preemptible instances only; set spec.preemptible too")
     is_named_now = old is None or old.spec.spot_pricing_policy.id != policy_id
     if is_named_now or (old is not None and old.spec.stopped and not spec.stopped):
-        yield from _policy_violations(new, policy_id, world)
+        yield from _policy_violations(new, policy_id, reader)
 
 
-def name_policy(new: Any, old: Any | None, world: ResourceReader) -> None:
+def name_policy(new: Any, old: Any | None, reader: ResourceReader) -> None:
     """Write down that the instance names it, so that the policy's users are found without reading all."""
     instance_id, named = new.metadata.id, new.spec.spot_pricing_policy.id
     before = old.spec.spot_pricing_policy.id if old is not None else ""
     if before and before != named:
-        world.release(policy_namespace(before), instance_id)
+        reader.release(policy_namespace(before), instance_id)
     if named:
-        world.reserve(policy_namespace(named), instance_id, instance_id)
+        reader.reserve(policy_namespace(named), instance_id, instance_id)
 
 
-def _policy_violations(new: Any, policy_id: str, world: ResourceReader) -> Iterable[Violation]:
-    row = find(world, PRICING_POLICY, policy_id, new.metadata.parent_id)
+def _policy_violations(new: Any, policy_id: str, reader: ResourceReader) -> Iterable[Violation]:
+    row = find(reader, PRICING_POLICY, policy_id, new.metadata.parent_id)
     if row is None:
         yield missing(f"{_POLICY_FIELD}.id", PRICING_POLICY, policy_id)
         return
@@ -186,11 +186,11 @@ class GpuClusterRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"compute.gpucluster.count": 1}
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         cluster = resource.metadata
         members = [
             row.name or row.id
-            for row in world.list(INSTANCE, cluster.parent_id)
+            for row in reader.list(INSTANCE, cluster.parent_id)
             if InstanceSpec.FromString(row.spec).gpu_cluster.id == cluster.id
         ]
         if members:

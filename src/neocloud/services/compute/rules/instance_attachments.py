@@ -32,7 +32,7 @@ MAX_FILESYSTEMS = 8
 _BROKEN = frozenset({DiskState.DELETING, DiskState.ERROR, DiskState.BROKEN})
 
 
-def storage_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+def storage_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if is_read_only(spec.boot_disk):
         yield Violation("spec.boot_disk.attach_mode", "must be READ_WRITE: the machine writes its boot disk")
@@ -42,33 +42,33 @@ def storage_violations(new: Any, old: Any | None, world: ResourceReader) -> Iter
         yield Violation("spec.filesystems", f"must be at most {MAX_FILESYSTEMS}")
     fields = ["spec.boot_disk", *(f"spec.secondary_disks[{i}]" for i in range(len(spec.secondary_disks)))]
     for (_, attached), field in zip(attached_disks(spec), fields, strict=True):
-        yield from _disk_violations(new, old, attached, field, world)
+        yield from _disk_violations(new, old, attached, field, reader)
     yield from _twice(spec)
     for index, attached in enumerate(spec.filesystems):
-        yield from _filesystem_violations(new, attached, f"spec.filesystems[{index}]", world)
+        yield from _filesystem_violations(new, attached, f"spec.filesystems[{index}]", reader)
 
 
-def acquire_storage(new: Any, old: Any | None, world: ResourceReader) -> None:
+def acquire_storage(new: Any, old: Any | None, reader: ResourceReader) -> None:
     """Reserve the instance's disks and filesystems and release those that it no longer attaches. Raises
     ApiError when another instance holds a disk, so that of two that want one disk only one is created."""
     instance_id = new.metadata.id
     wanted = existing_disks(new.spec)
     for disk_id in existing_disks(old.spec) if old is not None else ():
         if disk_id not in wanted:
-            _release(world, disk_id, instance_id)
+            _release(reader, disk_id, instance_id)
     for disk_id, only_reads in wanted.items():
-        _acquire(world, disk_id, instance_id, is_read_only=only_reads)
-    _share(world, new, old)
+        _acquire(reader, disk_id, instance_id, is_read_only=only_reads)
+    _share(reader, new, old)
 
 
 def _disk_violations(
-    new: Any, old: Any | None, attached: Any, field: str, world: ResourceReader
+    new: Any, old: Any | None, attached: Any, field: str, reader: ResourceReader
 ) -> Iterable[Violation]:
     kind, parent_id = attached.WhichOneof("type"), new.metadata.parent_id
     if kind is None:
         yield Violation(field, "needs an existing_disk or a managed_disk")
     elif kind == "existing_disk":
-        disk = find(world, DISK, attached.existing_disk.id, parent_id)
+        disk = find(reader, DISK, attached.existing_disk.id, parent_id)
         if disk is None or (disk.owner_id and disk.owner_id != new.metadata.id):
             yield missing(f"{field}.existing_disk.id", DISK, attached.existing_disk.id)
         elif disk.state in _BROKEN:
@@ -77,9 +77,9 @@ def _disk_violations(
         before = _managed_before(old, attached.managed_disk.name)
         spec = before.spec if before is not None else None
         yield from disk_spec_violations(
-            attached.managed_disk.spec, spec, f"{field}.managed_disk.spec", parent_id, world
+            attached.managed_disk.spec, spec, f"{field}.managed_disk.spec", parent_id, reader
         )
-        yield from _name_violations(new, attached.managed_disk, field, world, is_new=before is None)
+        yield from _name_violations(new, attached.managed_disk, field, reader, is_new=before is None)
 
 
 def _managed_before(old: Any | None, name: str) -> Any | None:
@@ -90,14 +90,14 @@ def _managed_before(old: Any | None, name: str) -> Any | None:
 
 
 def _name_violations(
-    new: Any, managed: Any, field: str, world: ResourceReader, *, is_new: bool
+    new: Any, managed: Any, field: str, reader: ResourceReader, *, is_new: bool
 ) -> Iterable[Violation]:
     for label in managed.labels:
         if label.startswith(RESERVED_LABEL_PREFIX):
             yield Violation(
                 f"{field}.managed_disk.labels", f"{RESERVED_LABEL_PREFIX} labels are the cloud's own"
             )
-    taken = world.find(DISK, new.metadata.parent_id, managed.name) if is_new else None
+    taken = reader.find(DISK, new.metadata.parent_id, managed.name) if is_new else None
     if taken is not None:
         yield Violation(
             f"{field}.managed_disk.name", f'"{managed.name}" is the name of {taken.id}; choose another'
@@ -119,24 +119,26 @@ def _twice(spec: Any) -> Iterable[Violation]:
         yield Violation("spec.filesystems", f'two filesystems have the mount_tag "{tag}"')
 
 
-def _filesystem_violations(new: Any, attached: Any, field: str, world: ResourceReader) -> Iterable[Violation]:
+def _filesystem_violations(
+    new: Any, attached: Any, field: str, reader: ResourceReader
+) -> Iterable[Violation]:
     if attached.WhichOneof("type") is None:
         yield Violation(field, "needs an existing_filesystem")
         return
     identifier = attached.existing_filesystem.id
-    row = find_filesystem(world, identifier, new.metadata.parent_id)
+    row = find_filesystem(reader, identifier, new.metadata.parent_id)
     if row is None:
         yield missing(f"{field}.existing_filesystem.id", FILESYSTEM, identifier)
     elif row.state in ("ERROR", "DELETING"):
         yield Violation(f"{field}.existing_filesystem.id", f"{row.id} is {row.state} and cannot be attached")
 
 
-def _acquire(world: ResourceReader, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
+def _acquire(reader: ResourceReader, disk_id: str, instance_id: str, *, is_read_only: bool) -> None:
     namespace = attachment_namespace(disk_id)
-    reservations = world.reservations(namespace)
+    reservations = reader.reservations(namespace)
     others = {writer(reservations), *(() if is_read_only else readers(reservations))} - {"", instance_id}
     value = disk_attachment(instance_id, is_read_only=is_read_only)
-    if others or not world.reserve(namespace, value, instance_id):
+    if others or not reader.reserve(namespace, value, instance_id):
         holder = ", ".join(sorted(others)) or "another instance"
         raise contract.bad_state(
             disk_id,
@@ -145,43 +147,43 @@ def _acquire(world: ResourceReader, disk_id: str, instance_id: str, *, is_read_o
         )
 
 
-def _share(world: ResourceReader, new: Any, old: Any | None) -> None:
+def _share(reader: ResourceReader, new: Any, old: Any | None) -> None:
     """Filesystems may be attached to many; a reservation says by whom."""
     instance_id = new.metadata.id
     for attached in old.spec.filesystems if old is not None else ():
-        _release(world, attached.existing_filesystem.id, instance_id)
+        _release(reader, attached.existing_filesystem.id, instance_id)
     for attached in new.spec.filesystems:
         value = filesystem_attachment(instance_id, is_read_only=is_read_only(attached))
-        world.reserve(attachment_namespace(attached.existing_filesystem.id), value, instance_id)
+        reader.reserve(attachment_namespace(attached.existing_filesystem.id), value, instance_id)
 
 
-def _release(world: ResourceReader, storage_id: str, instance_id: str) -> None:
+def _release(reader: ResourceReader, storage_id: str, instance_id: str) -> None:
     namespace = attachment_namespace(storage_id)
-    for value, holder in world.reservations(namespace).items():
+    for value, holder in reader.reservations(namespace).items():
         if holder == instance_id:
-            world.release(namespace, value)
+            reader.release(namespace, value)
 
 
 INTERFACE = "spec.network_interfaces[0]"
 
 
-def interface_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+def interface_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
     interfaces, parent_id = new.spec.network_interfaces, new.metadata.parent_id
     if len(interfaces) > 1:
         yield Violation("spec.network_interfaces", "one interface is offered here; leave the others out")
         return
     for interface in interfaces:
-        subnet = find(world, SUBNET, interface.subnet_id, parent_id)
+        subnet = find(reader, SUBNET, interface.subnet_id, parent_id)
         if subnet is None and old is None:
             yield missing(f"{INTERFACE}.subnet_id", SUBNET, interface.subnet_id)
         if interface.aliases:
             yield Violation(f"{INTERFACE}.aliases", "address aliases are not offered here; leave them out")
-        yield from _allocation_violations(new, interface, subnet, world)
-        yield from _security_group_violations(interface, subnet, parent_id, world)
+        yield from _allocation_violations(new, interface, subnet, reader)
+        yield from _security_group_violations(interface, subnet, parent_id, reader)
 
 
 def _allocation_violations(
-    new: Any, interface: Any, subnet: Resource | None, world: ResourceReader
+    new: Any, interface: Any, subnet: Resource | None, reader: ResourceReader
 ) -> Iterable[Violation]:
     requested = (
         ("ip_address", interface.ip_address.allocation_id, "ipv4_private"),
@@ -191,12 +193,12 @@ def _allocation_violations(
         if not identifier:
             continue
         field = f"{INTERFACE}.{name}.allocation_id"
-        row = find(world, ALLOCATION, identifier, new.metadata.parent_id)
+        row = find(reader, ALLOCATION, identifier, new.metadata.parent_id)
         if row is None or (row.owner_id and row.owner_id != new.metadata.id):
             yield missing(field, ALLOCATION, identifier)
             continue
         spec = AllocationSpec.FromString(row.spec)
-        holder = next(iter(world.reservations(assignment_namespace(identifier)).values()), "")
+        holder = next(iter(reader.reservations(assignment_namespace(identifier)).values()), "")
         if spec.WhichOneof("ip_spec") != kind:
             yield Violation(field, f"{identifier} is no {kind.removeprefix('ipv4_')} address")
         elif holder and holder != new.metadata.id:
@@ -211,11 +213,11 @@ def _subnet_of(allocation: Resource) -> str:
 
 
 def _security_group_violations(
-    interface: Any, subnet: Resource | None, parent_id: str, world: ResourceReader
+    interface: Any, subnet: Resource | None, parent_id: str, reader: ResourceReader
 ) -> Iterable[Violation]:
     for index, group in enumerate(interface.security_groups):
         field = f"{INTERFACE}.security_groups[{index}].id"
-        row = find(world, SECURITY_GROUP, group.id, parent_id)
+        row = find(reader, SECURITY_GROUP, group.id, parent_id)
         if row is None:
             yield missing(field, SECURITY_GROUP, group.id)
         elif subnet is not None:

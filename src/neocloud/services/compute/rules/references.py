@@ -5,9 +5,9 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 
 
-def find(world: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
+def find(reader: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
     """The live resource of this kind and project."""
-    row = world.get(resource_id)
+    row = reader.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == parent_id and not row.deleted_at
     return row if is_there else None
 

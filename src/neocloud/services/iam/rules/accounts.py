@@ -40,9 +40,9 @@ class ProjectRules(Rules):
             resource.spec.region = DEFAULT_REGION
         resource.status.CopyFrom(active_container(resource.spec.region))
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is None:
-            parent = world.get(new.metadata.parent_id)
+            parent = reader.get(new.metadata.parent_id)
             if parent is None or not is_tenant(parent):
                 yield Violation("metadata.parent_id", "a project lies in a tenant; give an id tenant-...")
             if not new.metadata.name:
@@ -54,7 +54,7 @@ class ProjectRules(Rules):
                 "spec.region", f'a project stays in its region "{old.spec.region}"; make another project'
             )
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         if not resource.metadata.parent_id:
             raise contract.bad_state(resource.metadata.id, "A tenant is not deleted through the API.")
 
@@ -66,8 +66,8 @@ class ServiceAccountRules(Rules):
     def defaults(self, resource: Any) -> None:
         resource.status.active = True
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
-        if old is None and not _lies_in_project(new, world):
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        if old is None and not _lies_in_project(new, reader):
             yield Violation(
                 "metadata.parent_id", "a service account lies in a project; give an id project-..."
             )
@@ -95,12 +95,12 @@ class AuthPublicKeyRules(Rules):
         if isinstance(key, PublicKeyError):
             yield Violation("spec.data", str(key))
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
-        yield from account_problem(new, world.get)
-        refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), world)
-        yield from expiry_violations(new, "expires_at", world.now)
+        yield from account_problem(new, reader.get)
+        refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), reader)
+        yield from expiry_violations(new, "expires_at", reader.now)
 
 
 def _read(pem: str) -> PublicKey | PublicKeyError:
@@ -110,6 +110,6 @@ def _read(pem: str) -> PublicKey | PublicKeyError:
         return error
 
 
-def _lies_in_project(new: Any, world: ResourceReader) -> bool:
-    parent = world.get(new.metadata.parent_id)
+def _lies_in_project(new: Any, reader: ResourceReader) -> bool:
+    parent = reader.get(new.metadata.parent_id)
     return parent is not None and is_project(parent)

@@ -28,15 +28,15 @@ class OidcFederationRules(Rules):
         if not is_kept and (why := issuer_fault(request.spec.issuer_url)):
             yield Violation("spec.issuer_url", why)
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
-        parent = world.get(new.metadata.parent_id)
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        parent = reader.get(new.metadata.parent_id)
         if parent is None or not is_tenant(parent):
             yield Violation("metadata.parent_id", "a federation lies in a tenant; give an id tenant-...")
         if not new.metadata.name:
             yield Violation("metadata.name", "a federation needs a name")
         known = set(old.spec.group_ids) if old is not None else set()
         for index, group_id in enumerate(new.spec.group_ids):
-            yield from _group_violations(f"spec.group_ids[{index}]", group_id, group_id in known, new, world)
+            yield from _group_violations(f"spec.group_ids[{index}]", group_id, group_id in known, new, reader)
 
 
 class FederatedCredentialsRules(Rules):
@@ -51,13 +51,13 @@ class FederatedCredentialsRules(Rules):
         if provider.jwk_set_json and (why := key_set_fault(provider.jwk_set_json)):
             yield Violation("spec.oidc_provider.jwk_set_json", why)
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
-        account = world.get(spec.subject_id) if spec.subject_id else None
+        account = reader.get(spec.subject_id) if spec.subject_id else None
         if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != new.metadata.parent_id:
             yield Violation("spec.subject_id", f'"{spec.subject_id}" is no service account of this project')
         else:
-            refuse_mightier("iam.federatedCredentials.create", spec.subject_id, world)
+            refuse_mightier("iam.federatedCredentials.create", spec.subject_id, reader)
         if old is not None and old.spec.subject_id != spec.subject_id:
             yield Violation("spec.subject_id", "stays; make other credentials for another account")
         if not spec.federated_subject_id:
@@ -107,17 +107,17 @@ def _is_https(url: str) -> bool:
 
 
 def _group_violations(
-    field: str, group_id: str, is_known: bool, new: Any, world: ResourceReader
+    field: str, group_id: str, is_known: bool, new: Any, reader: ResourceReader
 ) -> Iterable[Violation]:
-    group = world.get(group_id)
+    group = reader.get(group_id)
     if group is None or group.kind != GROUP or group.parent_id != new.metadata.parent_id:
         yield Violation(field, f'"{group_id}" is no group of this tenant')
-    elif not is_known and world.subject is not None:
-        path = [row.id for row in lineage(group_id, world.get)]
-        if not is_granted(grants_of(world, world.subject.id), ADD_MEMBER, path):
+    elif not is_known and reader.subject is not None:
+        path = [row.id for row in lineage(group_id, reader.get)]
+        if not is_granted(grants_of(reader, reader.subject.id), ADD_MEMBER, path):
             raise contract.permission_denied(
                 ADD_MEMBER,
                 group_id,
                 f"Only who may add members to {group_id} can let a federation do it. Ask an admin.",
             )
-        refuse_mightier(ADD_MEMBER, group_id, world)
+        refuse_mightier(ADD_MEMBER, group_id, reader)

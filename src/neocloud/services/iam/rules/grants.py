@@ -117,9 +117,9 @@ def mightier_than(rows: Rows, caller_id: str, target_ids: Iterable[str]) -> str:
     return next((each for each in sorted(target_ids) if not holds_at_least(rows, caller_id, each)), "")
 
 
-def refuse_mightier(permission: str, target_id: str, world: ResourceReader) -> None:
+def refuse_mightier(permission: str, target_id: str, reader: ResourceReader) -> None:
     """Raises ApiError when a request is behind this and its caller holds less than the target."""
-    if world.subject is not None and not holds_at_least(world, world.subject.id, target_id):
+    if reader.subject is not None and not holds_at_least(reader, reader.subject.id, target_id):
         raise refusal(permission, target_id)
 
 

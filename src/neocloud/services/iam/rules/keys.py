@@ -111,7 +111,7 @@ class AccessKeyRules(Rules):
     def owner_id(self, resource: Any) -> str:
         return resource.spec.account.service_account.id
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         if new.spec.secret_delivery_mode == DeliveryMode.Value("MYSTERY_BOX"):
@@ -120,9 +120,9 @@ class AccessKeyRules(Rules):
                 "This cloud has no MysteryBox. Set spec.secret_delivery_mode to EXPLICIT and fetch the secret"
                 " with GetSecret.",
             )
-        yield from account_problem(new, world.get)
-        refuse_mightier("iam.accessKeys.create", self.owner_id(new), world)
-        yield from expiry_violations(new, "expires_at", world.now)
+        yield from account_problem(new, reader.get)
+        refuse_mightier("iam.accessKeys.create", self.owner_id(new), reader)
+        yield from expiry_violations(new, "expires_at", reader.now)
 
 
 def account_problem(key: Any, get: Callable[[str], Resource | None]) -> Iterable[Violation]:

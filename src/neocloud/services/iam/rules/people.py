@@ -108,7 +108,7 @@ _ADDRESS = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f]{1,189}")
 
 
 class InvitationRules(Rules):
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None and old.spec.email != new.spec.email:
             yield Violation("spec.email", "stays; delete the invitation and make another")
 

@@ -37,10 +37,10 @@ class GroupRules(Rules):
     def defaults(self, resource: Any) -> None:
         resource.status.state = GroupState.Value("ACTIVE")
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
-        parent = world.get(new.metadata.parent_id)
+        parent = reader.get(new.metadata.parent_id)
         if parent is None or not is_tenant(parent):
             yield Violation("metadata.parent_id", "a group lies in a tenant; give an id tenant-...")
         if not new.metadata.name:
@@ -60,21 +60,21 @@ class GroupMembershipRules(Rules):
         else:
             resource.status.service_account_status.active = True
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
-        group = _group(new, world)
+        group = _group(new, reader)
         if group is None:
             yield Violation("metadata.parent_id", "a membership lies in a group; give an id group-...")
             return
-        member = world.get(new.spec.member_id) if new.spec.member_id else None
+        member = reader.get(new.spec.member_id) if new.spec.member_id else None
         is_account = member is not None and member.kind in (SERVICE_ACCOUNT, TENANT_USER_ACCOUNT)
-        if not is_account or tenant_of(new.spec.member_id, world.get) != group.parent_id:
+        if not is_account or tenant_of(new.spec.member_id, reader.get) != group.parent_id:
             yield Violation(
                 "spec.member_id",
                 f'"{new.spec.member_id}" is no user or service account of the group\'s tenant',
             )
-        if any(member_id(row) == new.spec.member_id for row in world.list(GROUP_MEMBERSHIP, group.id)):
+        if any(member_id(row) == new.spec.member_id for row in reader.list(GROUP_MEMBERSHIP, group.id)):
             raise contract.already_exists("group membership", new.spec.member_id, group.id)
 
 
@@ -85,22 +85,22 @@ class AccessPermitRules(Rules):
     def owner_id(self, resource: Any) -> str:
         return resource.metadata.parent_id
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
-        group = _group(new, world)
+        group = _group(new, reader)
         if group is None:
             yield Violation("metadata.parent_id", "a permit lies in its group; give an id group-...")
             return
         if new.spec.role not in ROLES:
             known = ", ".join(sorted(ROLES))
             yield Violation("spec.role", f'"{new.spec.role}" is no role; one of: {known}')
-        target = [row.id for row in lineage(new.spec.resource_id, world.get)]
+        target = [row.id for row in lineage(new.spec.resource_id, reader.get)]
         if not target or target[-1] != group.parent_id:
             yield Violation(
                 "spec.resource_id", f'"{new.spec.resource_id}" is no resource of the group\'s tenant'
             )
-        elif world.subject and not is_granted(grants_of(world, world.subject.id), CREATE_PERMIT, target):
+        elif reader.subject and not is_granted(grants_of(reader, reader.subject.id), CREATE_PERMIT, target):
             raise contract.permission_denied(
                 CREATE_PERMIT,
                 new.spec.resource_id,
@@ -109,8 +109,8 @@ class AccessPermitRules(Rules):
             )
 
 
-def _group(new: Any, world: ResourceReader) -> Any | None:
-    parent = world.get(new.metadata.parent_id)
+def _group(new: Any, reader: ResourceReader) -> Any | None:
+    parent = reader.get(new.metadata.parent_id)
     return parent if parent is not None and parent.kind == GROUP else None
 
 

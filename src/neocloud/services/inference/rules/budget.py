@@ -17,7 +17,7 @@ class BudgetRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"inference.budget.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         """A limit of nothing is legal: it stops all that costs something."""
         if old is None and not new.metadata.name:
             yield Violation("metadata.name", "a budget needs a name, by which people change and delete it")

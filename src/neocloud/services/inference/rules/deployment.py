@@ -42,38 +42,38 @@ class DeploymentRules(Rules):
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += replicas * shape.gpus
         return {name: amount for name, amount in demand.items() if amount}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
-        found = [*_scaling_violations(new.spec), *_shape_violations(new, world)]
-        model = _model(new, world)
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        found = [*_scaling_violations(new.spec), *_shape_violations(new, reader)]
+        model = _model(new, reader)
         if old is None:
-            found += [*_model_violations(new, model, world), *_task_violations(new, model, world)]
+            found += [*_model_violations(new, model, reader), *_task_violations(new, model, reader)]
         if not found and model is not None:
-            found += _memory_violations(new, model, world)
+            found += _memory_violations(new, model, reader)
         if not found:
-            self._check_capacity(new, old, world)
+            self._check_capacity(new, old, reader)
         return found
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         """The model knows who serves it, and each of its flavours is served once."""
         if old is not None:
             return
         model_id, own_id = new.spec.model_id, new.metadata.id
         flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
-        if not world.reserve(flavours_namespace(model_id), flavour, own_id):
+        if not reader.reserve(flavours_namespace(model_id), flavour, own_id):
             raise contract.already_exists("deployment", flavour)
-        world.reserve(users_namespace(model_id), own_id, own_id)
+        reader.reserve(users_namespace(model_id), own_id, own_id)
 
     def dependents(self, resource: Any) -> Iterable[str]:
         """Its model shows who serves it."""
         yield resource.spec.model_id
 
-    def _check_capacity(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def _check_capacity(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         """At least one replica must have room beside all others; those that scaling adds ask when they
         come."""
         scaling = new.spec.scaling
         held = replica_demand(old.spec, old.spec.scaling.min_replicas) if old else []
         wanted = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
-        check_capacity(world, new.metadata.id, wanted, held)
+        check_capacity(reader, new.metadata.id, wanted, held)
 
 
 def replica_demand(spec: Any, replicas: int) -> list[Demand]:
@@ -96,14 +96,14 @@ def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
 CAPACITY = (CapacityUse((DEPLOYMENT, PLACE), _held),)
 
 
-def _model(new: Any, world: ResourceReader) -> Resource | None:
-    row = world.get(new.spec.model_id)
-    tenant = tenant_of(new.metadata.parent_id, world)
-    is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, world) == tenant
+def _model(new: Any, reader: ResourceReader) -> Resource | None:
+    row = reader.get(new.spec.model_id)
+    tenant = tenant_of(new.metadata.parent_id, reader)
+    is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, reader) == tenant
     return row if is_ours and row is not None and row.deleted_at is None else None
 
 
-def _model_violations(new: Any, model: Resource | None, world: ResourceReader) -> Iterable[Violation]:
+def _model_violations(new: Any, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
     if model is None:
         yield Violation(
             "spec.model_id", f'there is no model "{new.spec.model_id}"; `neo model list` shows them'
@@ -119,14 +119,14 @@ def _model_violations(new: Any, model: Resource | None, world: ResourceReader) -
     elif model.state != ModelState.READY:
         yield Violation("spec.model_id", f"{model.name} is {model.state}, not READY; wait, or mend it first")
     flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
-    holder = world.reservations(flavours_namespace(model.id)).get(flavour, "")
+    holder = reader.reservations(flavours_namespace(model.id)).get(flavour, "")
     if holder not in ("", new.metadata.id):
         yield Violation(
             "spec.flavour", f"{holder} serves {model.name} in the {flavour} flavour already; change that one"
         )
 
 
-def _task_violations(new: Any, model: Resource | None, world: ResourceReader) -> Iterable[Violation]:
+def _task_violations(new: Any, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
     """A name means one thing: whoever calls it gets vectors, or texts."""
     if embeds(new.spec) and new.spec.max_adapters:
         yield Violation(
@@ -139,8 +139,8 @@ def _task_violations(new: Any, model: Resource | None, world: ResourceReader) ->
         yield Violation(
             "spec.task", f"must be EMBED: {model.name} is a {architecture}, which generates nothing"
         )
-    for holder in world.reservations(flavours_namespace(model.id)).values():
-        row = world.get(holder)
+    for holder in reader.reservations(flavours_namespace(model.id)).values():
+        row = reader.get(holder)
         if row is not None and row.kind == DEPLOYMENT:
             task = DeploymentSpec.FromString(row.spec).task
             if task != new.spec.task:
@@ -161,10 +161,10 @@ def _scaling_violations(spec: Any) -> Iterable[Violation]:
         )
 
 
-def _shape_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def _shape_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
-        row = world.get(spec.slurm_cluster_id)
+        row = reader.get(spec.slurm_cluster_id)
         if row is None or row.kind != SLURM_CLUSTER or row.parent_id != new.metadata.parent_id:
             yield Violation(
                 "spec.slurm_cluster_id", "is no cluster of this project; `neo slurm cluster list` shows them"
@@ -188,7 +188,7 @@ def _shape_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
         yield from preset_violations(spec.platform, spec.preset, "spec")
 
 
-def _memory_violations(new: Any, model: Resource, world: ResourceReader) -> Iterable[Violation]:
+def _memory_violations(new: Any, model: Resource, reader: ResourceReader) -> Iterable[Violation]:
     status = ModelStatus.FromString(model.status)
     wanted = new.spec.context_length
     if wanted > status.context_length > 0:
@@ -196,7 +196,7 @@ def _memory_violations(new: Any, model: Resource, world: ResourceReader) -> Iter
             "spec.context_length", f"is {wanted}; {model.name} was made for at most {status.context_length}"
         )
         return
-    shape = shape_of(new.spec, world.inventory)
+    shape = shape_of(new.spec, reader.inventory)
     if shape is None or not status.size_bytes:
         return
     plan = deployment_plan(new.spec, status, shape)

@@ -25,23 +25,23 @@ class ModelRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"inference.model.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
-        yield from _name_violations(new, old, world)
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        yield from _name_violations(new, old, reader)
         if old is None:
             yield from _source_violations(new.spec.source)
-            yield from _base_violations(new, world)
+            yield from _base_violations(new, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         """Its name is its own in the tenant, and its base knows who builds on it."""
         if old is not None:
             return
-        tenant_id = tenant_of(new.metadata.parent_id, world)
+        tenant_id = tenant_of(new.metadata.parent_id, reader)
         for name in (new.metadata.name, new.metadata.name + FAST_SUFFIX):
-            if not world.reserve(names_namespace(tenant_id), name, new.metadata.id):
+            if not reader.reserve(names_namespace(tenant_id), name, new.metadata.id):
                 raise contract.already_exists("model", name)
         base_id = new.spec.base_model_id
         if base_id:
-            world.reserve(users_namespace(base_id), new.metadata.id, new.metadata.id)
+            reader.reserve(users_namespace(base_id), new.metadata.id, new.metadata.id)
 
     def dependents(self, resource: Any) -> Iterable[str]:
         """A base shows its adapters; who serves a model loads adapters that are new in its status."""
@@ -49,11 +49,11 @@ class ModelRules(Rules):
             yield resource.spec.base_model_id
         yield from resource.status.deployment_ids
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
-        users = sorted(world.reservations(users_namespace(resource.metadata.id)))
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+        users = sorted(reader.reservations(users_namespace(resource.metadata.id)))
         if not users:
             return
-        rows = [row for row in map(world.get, users) if row is not None]
+        rows = [row for row in map(reader.get, users) if row is not None]
         serving = [row.name or row.id for row in rows if row.kind == DEPLOYMENT]
         adapters = [row.name or row.id for row in rows if row.kind == MODEL]
         why = [f"it is served by {', '.join(serving)}"] if serving else []
@@ -64,12 +64,12 @@ class ModelRules(Rules):
         )
 
 
-def tenant_of(project_id: str, world: ResourceReader) -> str:
-    row = world.get(project_id)
+def tenant_of(project_id: str, reader: ResourceReader) -> str:
+    row = reader.get(project_id)
     return row.parent_id if row is not None else ""
 
 
-def _name_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+def _name_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
     name = new.metadata.name
     if old is not None:
         if name != old.metadata.name:
@@ -85,7 +85,7 @@ def _name_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterab
             " or digit",
         )
         return
-    claims = world.reservations(names_namespace(tenant_of(new.metadata.parent_id, world)))
+    claims = reader.reservations(names_namespace(tenant_of(new.metadata.parent_id, reader)))
     taken = [each for each in (name, name + FAST_SUFFIX) if claims.get(each, "") not in ("", new.metadata.id)]
     if taken:
         yield Violation(
@@ -106,13 +106,13 @@ def _source_violations(source: Any) -> Iterable[Violation]:
         yield Violation("spec.source.folder", 'must not contain ".."')
 
 
-def _base_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def _base_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     base_id = new.spec.base_model_id
     if not base_id:
         return
-    row = world.get(base_id)
-    tenant = tenant_of(new.metadata.parent_id, world)
-    is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, world) == tenant
+    row = reader.get(base_id)
+    tenant = tenant_of(new.metadata.parent_id, reader)
+    is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, reader) == tenant
     if row is None or not is_ours or row.deleted_at is not None:
         yield Violation("spec.base_model_id", f'there is no model "{base_id}"; `neo model list` shows them')
     elif ModelSpec.FromString(row.spec).base_model_id:

@@ -62,8 +62,8 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
         shape = shape_of(wire.resource_message(row).spec)
         if shape is not None:  # it holds nothing now, whatever its spec says
             now, provided = call.dependencies.clock.now(), call.dependencies.provided
-            world = TransactionReader(tx, now, inventory=inventory, provided=provided)
-            check_capacity(world, row.id, [(shape, 1)], [])
+            reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
+            check_capacity(reader, row.id, [(shape, 1)], [])
         fresh = JobRecord(attempt=record.attempt + 1)
         return _change(tx, call, row, fresh, State.QUEUED, "Resume", request)
 

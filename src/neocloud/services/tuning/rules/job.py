@@ -42,24 +42,24 @@ class FineTuningJobRules(Rules):
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] = shape.gpus
         return demand
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return []
-        _choose_place(new, world)
-        place = list(_place_violations(new, world))
+        _choose_place(new, reader)
+        place = list(_place_violations(new, reader))
         shape = None if place else shape_of(new.spec)
-        node = None if place or shape else cluster_nodes(new.spec, world).shape
+        node = None if place or shape else cluster_nodes(new.spec, reader).shape
         found = [
             *_setting_violations(new.spec),
             *place,
-            *_model_violations(new, shape or node, world),
-            *_file_violations(new, world),
+            *_model_violations(new, shape or node, reader),
+            *_file_violations(new, reader),
         ]
         if shape and not found:
-            check_capacity(world, new.metadata.id, [(shape, 1)], [])
+            check_capacity(reader, new.metadata.id, [(shape, 1)], [])
         return found
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         if old is None:
             new.status.state = StateEnum.Value(State.VALIDATING_FILES)
 
@@ -69,28 +69,28 @@ def shape_of(spec: Any) -> Preset | None:
     return preset(spec.platform, spec.preset) if spec.platform else None
 
 
-def cluster_nodes(spec: Any, world: ResourceReader) -> Nodes:
-    row = world.get(spec.slurm_cluster_id)
+def cluster_nodes(spec: Any, reader: ResourceReader) -> Nodes:
+    row = reader.get(spec.slurm_cluster_id)
     assert row is not None
     return nodes_of(ClusterSpec.FromString(row.spec))
 
 
-def _choose_place(new: Any, world: ResourceReader) -> None:
+def _choose_place(new: Any, reader: ResourceReader) -> None:
     """Clients of OpenAI's API do not say where: what is chosen is stored as if they had."""
     spec = new.spec
-    row = world.get(spec.model_id)
-    base = whole_model(row, world) if row is not None and row.kind == MODEL else None
+    row = reader.get(spec.model_id)
+    base = whole_model(row, reader) if row is not None and row.kind == MODEL else None
     if base is None or spec.platform or spec.preset or spec.slurm_cluster_id:
         return
-    shape = choose_shape(spec.hyperparameters, ModelStatus.FromString(base.status), world.inventory)
+    shape = choose_shape(spec.hyperparameters, ModelStatus.FromString(base.status), reader.inventory)
     if shape is not None:
         spec.platform, spec.preset = shape.platform, shape.name
 
 
-def whole_model(row: Resource, world: ResourceReader) -> Resource | None:
+def whole_model(row: Resource, reader: ResourceReader) -> Resource | None:
     """The model that training starts from: itself, or the one that an adapter is on."""
     base_id = ModelSpec.FromString(row.spec).base_model_id
-    return world.get(base_id) if base_id else row
+    return reader.get(base_id) if base_id else row
 
 
 def _setting_violations(spec: Any) -> Iterable[Violation]:
@@ -112,10 +112,10 @@ def _setting_violations(spec: Any) -> Iterable[Violation]:
         )
 
 
-def _place_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def _place_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
-        yield from _cluster_violations(new, world)
+        yield from _cluster_violations(new, reader)
         return
     if spec.nodes > 1:
         yield Violation("spec.nodes", "a job runs in one pod on one node; leave it out")
@@ -129,9 +129,9 @@ def _place_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
     yield from preset_violations(spec.platform, spec.preset, "spec")
 
 
-def _cluster_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
+def _cluster_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
-    row = world.get(spec.slurm_cluster_id)
+    row = reader.get(spec.slurm_cluster_id)
     if row is None or row.kind != CLUSTER or row.parent_id != new.metadata.parent_id:
         yield Violation(
             "spec.slurm_cluster_id", "is no cluster of this project; `neo slurm cluster list` shows them"
@@ -141,20 +141,20 @@ def _cluster_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
         yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
     if spec.platform or spec.preset:
         yield Violation("spec.platform", "is the cluster's own; leave platform and preset out")
-    there = cluster_nodes(spec, world)
+    there = cluster_nodes(spec, reader)
     if spec.nodes > there.count:
         kind = "nodes with GPUs" if there.shape.gpus else "nodes"
         yield Violation("spec.nodes", f"{row.name} has {there.count} {kind}; ask for fewer, or scale it up")
 
 
-def _model_violations(new: Any, shape: Preset | None, world: ResourceReader) -> Iterable[Violation]:
-    row = world.get(new.spec.model_id)
-    if row is None or row.kind != MODEL or row.deleted_at or not _same_tenant(row, new, world):
+def _model_violations(new: Any, shape: Preset | None, reader: ResourceReader) -> Iterable[Violation]:
+    row = reader.get(new.spec.model_id)
+    if row is None or row.kind != MODEL or row.deleted_at or not _same_tenant(row, new, reader):
         yield Violation(
             "spec.model_id", f'there is no model "{new.spec.model_id}"; `neo model list` shows them'
         )
         return
-    base = whole_model(row, world)
+    base = whole_model(row, reader)
     if base is None or row.state != ModelState.READY or base.state != ModelState.READY:
         yield Violation("spec.model_id", f"{row.name} is {row.state}, not READY; wait, or mend it first")
         return
@@ -179,8 +179,8 @@ def _memory_violations(asked: Any, status: Any, shape: Preset) -> Iterable[Viola
         yield Violation("spec.preset", f"it does not fit: {found.sentence}; take something larger")
 
 
-def _file_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
-    files = world.provided.find(Files)
+def _file_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
+    files = reader.provided.find(Files)
     if files is None:
         raise contract.bad_state(
             new.metadata.id,
@@ -198,6 +198,6 @@ def _file_violations(new: Any, world: ResourceReader) -> Iterable[Violation]:
             )
 
 
-def _same_tenant(model: Resource, new: Any, world: ResourceReader) -> bool:
-    project, other = world.get(new.metadata.parent_id), world.get(model.parent_id)
+def _same_tenant(model: Resource, new: Any, reader: ResourceReader) -> bool:
+    project, other = reader.get(new.metadata.parent_id), reader.get(model.parent_id)
     return bool(project and other and project.parent_id == other.parent_id)

@@ -38,7 +38,7 @@ class AllocationRules(Rules):
             demand["vpc.ipv4-address.public.count"] = 1
         return demand
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         which = new.spec.WhichOneof("ip_spec")
         if old is not None:
             yield from _change_violations(new, old)
@@ -51,22 +51,22 @@ class AllocationRules(Rules):
             return
         if is_too_many(requested.prefix_length):
             yield Violation(f"{field}.cidr", "is too large; an allocation has at most 256 addresses (/24)")
-        yield from _pool_violations(field, requested_spec, which, new, world)
-        ranges = _ranges(new, world)
+        yield from _pool_violations(field, requested_spec, which, new, reader)
+        ranges = _ranges(new, reader)
         if requested.network is not None and ranges:
             why = _why_not(requested.network, ranges)
             if why:
                 yield Violation(f"{field}.cidr", why)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         if old is not None:
             return
         requested = wanted(getattr(new.spec, new.spec.WhichOneof("ip_spec")).cidr)
-        ranges = _ranges(new, world)
+        ranges = _ranges(new, reader)
         if requested.network is not None:
-            found = acquire(requested.network, ranges, new.metadata.id, world)
+            found = acquire(requested.network, ranges, new.metadata.id, reader)
         else:
-            found = acquire_free(requested.prefix_length, ranges, new.metadata.id, world)
+            found = acquire_free(requested.prefix_length, ranges, new.metadata.id, reader)
         if found is None:
             raise _nothing_free(new, requested)
         within, block = found
@@ -76,17 +76,17 @@ class AllocationRules(Rules):
         new.status.details.subnet_id = within.subnet_id
         new.status.details.version = IpVersion.Value("IPV4")
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         allocation_id = resource.metadata.id
-        holder = next(iter(world.reservations(assignment_namespace(allocation_id)).values()), "") or _owner(
-            allocation_id, world
+        holder = next(iter(reader.reservations(assignment_namespace(allocation_id)).values()), "") or _owner(
+            allocation_id, reader
         )
         if holder:
             raise contract.bad_state(
                 allocation_id,
                 f"{allocation_id} is in use by {holder}. Take it from there, or delete that, first.",
             )
-        route = next(_routes_to(resource, world), None)
+        route = next(_routes_to(resource, reader), None)
         if route is not None:
             raise contract.bad_state(
                 allocation_id,
@@ -110,14 +110,14 @@ def _change_violations(new: Any, old: Any) -> Iterator[Violation]:
 
 
 def _pool_violations(
-    field: str, requested: Any, which: str, new: Any, world: ResourceReader
+    field: str, requested: Any, which: str, new: Any, reader: ResourceReader
 ) -> Iterator[Violation]:
     project_id = new.metadata.parent_id
     if requested.WhichOneof("pool") == "subnet_id":
-        if find(world, SUBNET, requested.subnet_id, project_id) is None:
+        if find(reader, SUBNET, requested.subnet_id, project_id) is None:
             yield missing(f"{field}.subnet_id", SUBNET, requested.subnet_id)
         return
-    pool = find(world, POOL, requested.pool_id, project_id)
+    pool = find(reader, POOL, requested.pool_id, project_id)
     visibility = IpVisibility.Value("PUBLIC" if which == "ipv4_public" else "PRIVATE")
     if pool is None:
         yield missing(f"{field}.pool_id", POOL, requested.pool_id)
@@ -125,12 +125,12 @@ def _pool_violations(
         yield Violation(f"{field}.pool_id", f"{requested.pool_id} is a pool of the other visibility")
 
 
-def _ranges(allocation: Any, world: ResourceReader) -> list[Range]:
+def _ranges(allocation: Any, reader: ResourceReader) -> list[Range]:
     which = allocation.spec.WhichOneof("ip_spec")
     requested, is_public = getattr(allocation.spec, which), which == "ipv4_public"
     if requested.WhichOneof("pool") == "subnet_id":
-        return ranges_of_subnet(world, requested.subnet_id, is_public)
-    return ranges_of_pool(world, requested.pool_id, is_public)
+        return ranges_of_subnet(reader, requested.subnet_id, is_public)
+    return ranges_of_pool(reader, requested.pool_id, is_public)
 
 
 def _why_not(block: Any, ranges: list[Range]) -> str:
@@ -158,17 +158,17 @@ def _nothing_free(new: Any, requested: Any) -> contract.ApiError:
     return contract.not_enough_resources("vpc.allocation", size, why)
 
 
-def _owner(allocation_id: str, world: ResourceReader) -> str:
-    row = world.get(allocation_id)
-    return row.owner_id if row is not None and row.owner_id and world.get(row.owner_id) else ""
+def _owner(allocation_id: str, reader: ResourceReader) -> str:
+    row = reader.get(allocation_id)
+    return row.owner_id if row is not None and row.owner_id and reader.get(row.owner_id) else ""
 
 
-def _routes_to(allocation: Any, world: ResourceReader) -> Iterator[Resource]:
-    subnet = world.get(allocation.status.details.subnet_id) if allocation.status.details.subnet_id else None
+def _routes_to(allocation: Any, reader: ResourceReader) -> Iterator[Resource]:
+    subnet = reader.get(allocation.status.details.subnet_id) if allocation.status.details.subnet_id else None
     network_id = SubnetSpec.FromString(subnet.spec).network_id if subnet is not None else ""
-    if not network_id or (network := world.get(network_id)) is None or network.kind != NETWORK:
+    if not network_id or (network := reader.get(network_id)) is None or network.kind != NETWORK:
         return
-    for table in world.list(ROUTE_TABLE, network.parent_id):
-        for row in world.list(ROUTE, table.id):
+    for table in reader.list(ROUTE_TABLE, network.parent_id):
+        for row in reader.list(ROUTE, table.id):
             if RouteSpec.FromString(row.spec).next_hop.allocation.id == allocation.metadata.id:
                 yield row

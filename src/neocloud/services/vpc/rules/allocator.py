@@ -40,68 +40,68 @@ Allocated = tuple[Range, IPv4Network]
 
 
 def acquire(
-    block: IPv4Network, ranges: Iterable[Range], holder: str, world: ResourceReader
+    block: IPv4Network, ranges: Iterable[Range], holder: str, reader: ResourceReader
 ) -> Allocated | None:
     """Reserve exactly this block. Return None when any address of it is taken."""
     within = next((each for each in ranges if each.may_allocate(block)), None)
-    return (within, block) if within is not None and _reserve(within, block, holder, world) else None
+    return (within, block) if within is not None and _reserve(within, block, holder, reader) else None
 
 
 def acquire_free(
-    prefix_length: int, ranges: Iterable[Range], holder: str, world: ResourceReader
+    prefix_length: int, ranges: Iterable[Range], holder: str, reader: ResourceReader
 ) -> Allocated | None:
     """Reserve any block of this length. Single addresses come from all over the range, as the holder's id
     decides."""
     for within in ranges:
         block = (
-            _free_address(within, holder, world)
+            _free_address(within, holder, reader)
             if prefix_length == 32
-            else _first_free(within, prefix_length, holder, world)
+            else _first_free(within, prefix_length, holder, reader)
         )
         if block is not None:
             return within, block
     return None
 
 
-def _free_address(within: Range, holder: str, world: ResourceReader) -> IPv4Network | None:
+def _free_address(within: Range, holder: str, reader: ResourceReader) -> IPv4Network | None:
     if within.max_mask_length < 32:
         return None
     taken: Iterable[str] | None = None
     for number, address in enumerate(shuffled(within.cidr, holder)):
         if number == _BLIND_TRIES:
-            taken = frozenset(world.reservations(within.namespace))
+            taken = frozenset(reader.reservations(within.namespace))
         block = IPv4Network(address)
         if str(address) in (taken or ()) or not within.may_allocate(block):
             continue
-        if world.reserve(within.namespace, str(address), holder):
+        if reader.reserve(within.namespace, str(address), holder):
             return block
     return None
 
 
-def _first_free(within: Range, prefix_length: int, holder: str, world: ResourceReader) -> IPv4Network | None:
+def _first_free(within: Range, prefix_length: int, holder: str, reader: ResourceReader) -> IPv4Network | None:
     if prefix_length < within.cidr.prefixlen:
         return None
-    taken = frozenset(world.reservations(within.namespace))
+    taken = frozenset(reader.reservations(within.namespace))
     for block in within.cidr.subnets(new_prefix=prefix_length):
         is_free = within.may_allocate(block) and not any(str(address) in taken for address in block)
-        if is_free and _reserve(within, block, holder, world):
+        if is_free and _reserve(within, block, holder, reader):
             return block
     return None
 
 
-def _reserve(within: Range, block: IPv4Network, holder: str, world: ResourceReader) -> bool:
+def _reserve(within: Range, block: IPv4Network, holder: str, reader: ResourceReader) -> bool:
     """Reserve all addresses of the block. A refusal rolls back the transaction."""
-    return all(world.reserve(within.namespace, str(address), holder) for address in block)
+    return all(reader.reserve(within.namespace, str(address), holder) for address in block)
 
 
-def ranges_of_subnet(world: ResourceReader, subnet_id: str, is_public: bool) -> list[Range]:
-    row = world.get(subnet_id)
+def ranges_of_subnet(reader: ResourceReader, subnet_id: str, is_public: bool) -> list[Range]:
+    row = reader.get(subnet_id)
     if row is None or row.kind != SUBNET:
         return []
     if is_public:
-        network = network_of(world, row)
-        sources = public_sources(world, network) if network is not None else []
-        return [_public_range(world, source) for source in sources]
+        network = network_of(reader, row)
+        sources = public_sources(reader, network) if network is not None else []
+        return [_public_range(reader, source) for source in sources]
     spec, status = SubnetSpec.FromString(row.spec), SubnetStatus.FromString(row.status)
     return [
         Range(
@@ -116,18 +116,18 @@ def ranges_of_subnet(world: ResourceReader, subnet_id: str, is_public: bool) -> 
     ]
 
 
-def ranges_of_pool(world: ResourceReader, pool_id: str, is_public: bool) -> list[Range]:
+def ranges_of_pool(reader: ResourceReader, pool_id: str, is_public: bool) -> list[Range]:
     """Return a pool's ranges; of a private pool only those that subnets have."""
     if is_public:
-        return [_public_range(world, source) for source in sources_of(world, pool_id)]
-    holders = sorted(set(world.reservations(pool_blocks(pool_id)).values()))
-    found = [each for holder in holders for each in ranges_of_subnet(world, holder, False)]
+        return [_public_range(reader, source) for source in sources_of(reader, pool_id)]
+    holders = sorted(set(reader.reservations(pool_blocks(pool_id)).values()))
+    found = [each for holder in holders for each in ranges_of_subnet(reader, holder, False)]
     return [each for each in found if each.pool_id == pool_id]
 
 
-def _public_range(world: ResourceReader, source: Source) -> Range:
+def _public_range(reader: ResourceReader, source: Source) -> Range:
     """Return the public range without the parts that are pools of their own."""
-    parts = tuple(IPv4Network(cidr) for cidr in world.reservations(pool_blocks(source.pool_id)))
+    parts = tuple(IPv4Network(cidr) for cidr in reader.reservations(pool_blocks(source.pool_id)))
     return Range(
         namespace=PUBLIC_ADDRESSES,
         cidr=source.cidr,

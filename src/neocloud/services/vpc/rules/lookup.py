@@ -23,8 +23,8 @@ class Source:
     max_mask_length: int
 
 
-def find(world: ResourceReader, kind: str, resource_id: str, project_id: str) -> Resource | None:
-    row = world.get(resource_id)
+def find(reader: ResourceReader, kind: str, resource_id: str, project_id: str) -> Resource | None:
+    row = reader.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == project_id
     return row if is_there and row is not None and row.deleted_at is None else None
 
@@ -34,9 +34,9 @@ def missing(field: str, kind: str, resource_id: str) -> Violation:
     return Violation(field, f"there is no {word} {resource_id!r} in this project")
 
 
-def sources_of(world: ResourceReader, pool_id: str) -> Iterator[Source]:
+def sources_of(reader: ResourceReader, pool_id: str) -> Iterator[Source]:
     """The ranges of a pool that are not disabled."""
-    row = world.get(pool_id)
+    row = reader.get(pool_id)
     if row is None or row.kind != POOL:
         return
     spec, status = PoolSpec.FromString(row.spec), PoolStatus.FromString(row.status)
@@ -45,28 +45,28 @@ def sources_of(world: ResourceReader, pool_id: str) -> Iterator[Source]:
             yield Source(row.id, IPv4Network(cidr), desired.max_mask_length or 32)
 
 
-def private_sources(world: ResourceReader, network: Resource) -> list[Source]:
+def private_sources(reader: ResourceReader, network: Resource) -> list[Source]:
     pools = NetworkSpec.FromString(network.spec).ipv4_private_pools.pools
-    return [source for pool in pools for source in sources_of(world, pool.id)]
+    return [source for pool in pools for source in sources_of(reader, pool.id)]
 
 
-def public_sources(world: ResourceReader, network: Resource) -> list[Source]:
+def public_sources(reader: ResourceReader, network: Resource) -> list[Source]:
     pools = NetworkSpec.FromString(network.spec).ipv4_public_pools.pools
-    return [source for pool in pools for source in sources_of(world, pool.id)]
+    return [source for pool in pools for source in sources_of(reader, pool.id)]
 
 
-def subnets_of(world: ResourceReader, network: Resource) -> list[Resource]:
-    rows = world.list(SUBNET, network.parent_id)
+def subnets_of(reader: ResourceReader, network: Resource) -> list[Resource]:
+    rows = reader.list(SUBNET, network.parent_id)
     return [row for row in rows if SubnetSpec.FromString(row.spec).network_id == network.id]
 
 
-def network_of(world: ResourceReader, subnet: Resource) -> Resource | None:
-    return world.get(SubnetSpec.FromString(subnet.spec).network_id)
+def network_of(reader: ResourceReader, subnet: Resource) -> Resource | None:
+    return reader.get(SubnetSpec.FromString(subnet.spec).network_id)
 
 
-def network_violations(new: Any, old: Any | None, world: ResourceReader) -> Iterator[Violation]:
+def network_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterator[Violation]:
     """Return what is wrong with `spec.network_id`, which every resource in a network has."""
     if old is not None and new.spec.network_id != old.spec.network_id:
         yield Violation("spec.network_id", f"cannot be changed; it is {old.spec.network_id}")
-    elif old is None and find(world, NETWORK, new.spec.network_id, new.metadata.parent_id) is None:
+    elif old is None and find(reader, NETWORK, new.spec.network_id, new.metadata.parent_id) is None:
         yield missing("spec.network_id", NETWORK, new.spec.network_id)

@@ -47,11 +47,11 @@ class NetworkRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.network.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         private, public = new.spec.ipv4_private_pools.pools, new.spec.ipv4_public_pools.pools
-        yield from _pool_violations("ipv4_private_pools", private, "PRIVATE", new, world)
-        yield from _pool_violations("ipv4_public_pools", public, "PUBLIC", new, world)
-        ranges = [(pool.id, source.cidr) for pool in private for source in sources_of(world, pool.id)]
+        yield from _pool_violations("ipv4_private_pools", private, "PRIVATE", new, reader)
+        yield from _pool_violations("ipv4_public_pools", public, "PUBLIC", new, reader)
+        ranges = [(pool.id, source.cidr) for pool in private for source in sources_of(reader, pool.id)]
         for (first_id, first), (second_id, second) in combinations(ranges, 2):
             if first.overlaps(second):
                 why = f"{first} of {first_id} and {second} of {second_id} overlap"
@@ -59,11 +59,11 @@ class NetworkRules(Rules):
         if old is not None:
             if not private:
                 yield Violation("spec.ipv4_private_pools.pools", "needs at least one pool")
-            yield from _loss_violations(new, old, world)
+            yield from _loss_violations(new, old, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         if not new.spec.ipv4_public_pools.pools:
-            pool = world.find(POOL, new.metadata.parent_id, PUBLIC_POOL_NAME)
+            pool = reader.find(POOL, new.metadata.parent_id, PUBLIC_POOL_NAME)
             if pool is not None:
                 new.spec.ipv4_public_pools.pools.add(id=pool.id)
         if old is not None:
@@ -72,17 +72,17 @@ class NetworkRules(Rules):
         if not new.spec.ipv4_private_pools.pools:
             pool_id = contract.new_id(POOL_ID_PREFIX)
             new.spec.ipv4_private_pools.pools.add(id=pool_id)
-            world.reserve(FIRST_POOL_BLOCKS, str(_free_block(world)), pool_id)
+            reader.reserve(FIRST_POOL_BLOCKS, str(_free_block(reader)), pool_id)
 
-    def companions(self, resource: Any, world: ResourceReader) -> Iterable[Resource]:
-        return network_parts(resource, _chosen_block(resource, world), world.now)
+    def companions(self, resource: Any, reader: ResourceReader) -> Iterable[Resource]:
+        return network_parts(resource, _chosen_block(resource, reader), reader.now)
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         network_id = resource.metadata.id
         users = [
             f"{word} {row.name or row.id}"
             for kind, spec, word in _USERS
-            for row in world.list(kind, resource.metadata.parent_id)
+            for row in reader.list(kind, resource.metadata.parent_id)
             if row.owner_id != network_id and spec.FromString(row.spec).network_id == network_id
         ]
         if users:
@@ -93,12 +93,12 @@ class NetworkRules(Rules):
 
 
 def _pool_violations(
-    part: str, pools: Any, visibility: str, network: Any, world: ResourceReader
+    part: str, pools: Any, visibility: str, network: Any, reader: ResourceReader
 ) -> Iterator[Violation]:
     seen: set[str] = set()
     for index, pool in enumerate(pools):
         field = f"spec.{part}.pools[{index}].id"
-        row = find(world, POOL, pool.id, network.metadata.parent_id)
+        row = find(reader, POOL, pool.id, network.metadata.parent_id)
         if row is None:
             yield missing(field, POOL, pool.id)
         elif PoolSpec.FromString(row.spec).visibility != IpVisibility.Value(visibility):
@@ -108,11 +108,11 @@ def _pool_violations(
         seen.add(pool.id)
 
 
-def _loss_violations(new: Any, old: Any, world: ResourceReader) -> Iterator[Violation]:
+def _loss_violations(new: Any, old: Any, reader: ResourceReader) -> Iterator[Violation]:
     """A pool that subnets of the network have ranges of cannot be taken away."""
     gone = {pool.id for pool in old.spec.ipv4_private_pools.pools}
     gone -= {pool.id for pool in new.spec.ipv4_private_pools.pools}
-    for row in world.list(SUBNET, new.metadata.parent_id) if gone else ():
+    for row in reader.list(SUBNET, new.metadata.parent_id) if gone else ():
         if SubnetSpec.FromString(row.spec).network_id != new.metadata.id:
             continue
         used = gone & {pool.pool_id for pool in SubnetStatus.FromString(row.status).ipv4_private_pools}
@@ -121,9 +121,9 @@ def _loss_violations(new: Any, old: Any, world: ResourceReader) -> Iterator[Viol
             yield Violation("spec.ipv4_private_pools.pools", why)
 
 
-def _free_block(world: ResourceReader) -> IPv4Network:
-    taken = [*world.reservations(FIRST_POOL_BLOCKS), *world.reservations(SUBNET_BLOCKS)]
-    own = [(IPv4Network(cidr), _OWN_PREFIX_LENGTH) for cidr in world.reservations(OWN_RANGE)]
+def _free_block(reader: ResourceReader) -> IPv4Network:
+    taken = [*reader.reservations(FIRST_POOL_BLOCKS), *reader.reservations(SUBNET_BLOCKS)]
+    own = [(IPv4Network(cidr), _OWN_PREFIX_LENGTH) for cidr in reader.reservations(OWN_RANGE)]
     for within, prefix_length in (*own, *_FIRST_POOLS):
         found = first_free_block([within], prefix_length, taken)
         if found is not None:
@@ -136,7 +136,7 @@ def _free_block(world: ResourceReader) -> IPv4Network:
     )
 
 
-def _chosen_block(network: Any, world: ResourceReader) -> str:
+def _chosen_block(network: Any, reader: ResourceReader) -> str:
     pools = {pool.id for pool in network.spec.ipv4_private_pools.pools}
-    held = world.reservations(FIRST_POOL_BLOCKS).items()
-    return next((cidr for cidr, holder in held if holder in pools and world.get(holder) is None), "")
+    held = reader.reservations(FIRST_POOL_BLOCKS).items()
+    return next((cidr for cidr, holder in held if holder in pools and reader.get(holder) is None), "")

@@ -46,7 +46,7 @@ class PoolRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.pool.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if old is not None and spec == old.spec:
             return
@@ -56,7 +56,7 @@ class PoolRules(Rules):
         if not spec.cidrs:
             yield Violation("spec.cidrs", "needs at least one range")
         if spec.source_pool_id:
-            source = find(world, POOL, spec.source_pool_id, new.metadata.parent_id)
+            source = find(reader, POOL, spec.source_pool_id, new.metadata.parent_id)
             if source is None:
                 yield missing("spec.source_pool_id", POOL, spec.source_pool_id)
                 return
@@ -66,12 +66,12 @@ class PoolRules(Rules):
             yield Violation(
                 "spec.source_pool_id", "is required for a public pool: public ranges are the cloud's"
             )
-        yield from self._cidr_violations(new, old, world)
+        yield from self._cidr_violations(new, old, reader)
 
-    def _cidr_violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterator[Violation]:
+    def _cidr_violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterator[Violation]:
         spec, kept = new.spec, _kept(new, old)
-        sources = list(sources_of(world, spec.source_pool_id)) if spec.source_pool_id else []
-        held = world.reservations(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
+        sources = list(sources_of(reader, spec.source_pool_id)) if spec.source_pool_id else []
+        held = reader.reservations(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
         siblings = [cidr for cidr, holder in held.items() if holder != new.metadata.id]
         chosen: list[str] = []
         for index, block in enumerate(spec.cidrs):
@@ -92,39 +92,39 @@ class PoolRules(Rules):
             if why:
                 yield Violation(f"{field}.cidr", why)
             chosen.append(str(requested.network))
-        yield from _removal_violations(new, old, kept, world)
+        yield from _removal_violations(new, old, kept, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         kept, source_id = _kept(new, old), new.spec.source_pool_id
         found = [
-            kept[index] if index in kept else self._take(new, block, world)
+            kept[index] if index in kept else self._take(new, block, reader)
             for index, block in enumerate(new.spec.cidrs)
         ]
         for gone in set(old.status.cidrs if old else ()) - set(found):
             if source_id:
-                world.release(pool_blocks(source_id), gone)
+                reader.release(pool_blocks(source_id), gone)
         new.status.state = PoolStatus.State.Value("READY")
         new.status.cidrs[:] = found
-        new.status.scope_id = new.status.scope_id or _scope_id(world, source_id)
+        new.status.scope_id = new.status.scope_id or _scope_id(reader, source_id)
 
-    def _take(self, new: Any, block: Any, world: ResourceReader) -> str:
+    def _take(self, new: Any, block: Any, reader: ResourceReader) -> str:
         requested, source_id = wanted(block.cidr), new.spec.source_pool_id
         if not source_id:
             return str(requested.network)
         namespace = pool_blocks(source_id)
-        sources = [source.cidr for source in sources_of(world, source_id)]
-        taken = world.reservations(namespace)
+        sources = [source.cidr for source in sources_of(reader, source_id)]
+        taken = reader.reservations(namespace)
         chosen = requested.network or first_free_block(sources, requested.prefix_length, taken)
         if chosen is None:
             raise contract.not_enough_resources(
                 "vpc.pool", block.cidr, f"Pool {source_id} has no free range of {block.cidr} left."
             )
-        world.reserve(namespace, str(chosen), new.metadata.id)
+        reader.reserve(namespace, str(chosen), new.metadata.id)
         return str(chosen)
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         pool_id = resource.metadata.id
-        users = {*world.reservations(pool_blocks(pool_id)).values(), *networks_with(world, resource)}
+        users = {*reader.reservations(pool_blocks(pool_id)).values(), *networks_with(reader, resource)}
         if users:
             raise contract.bad_state(
                 pool_id,
@@ -146,9 +146,9 @@ def mask_violations(field: str, block: Any, requested: Wanted) -> Iterator[Viola
         )
 
 
-def networks_with(world: ResourceReader, pool: Any) -> list[str]:
+def networks_with(reader: ResourceReader, pool: Any) -> list[str]:
     """Ids of the networks that have this pool."""
-    rows = world.list(NETWORK, pool.metadata.parent_id)
+    rows = reader.list(NETWORK, pool.metadata.parent_id)
     specs = ((row.id, NetworkSpec.FromString(row.spec)) for row in rows)
     return [
         network_id
@@ -187,16 +187,16 @@ def _why_not(block: IPv4Network, sources: list[Source] | None, siblings: list[st
 
 
 def _removal_violations(
-    new: Any, old: Any | None, kept: dict[int, str], world: ResourceReader
+    new: Any, old: Any | None, kept: dict[int, str], reader: ResourceReader
 ) -> Iterator[Violation]:
     gone = set(old.status.cidrs if old else ()) - set(kept.values())
-    taken = world.reservations(pool_blocks(new.metadata.id)) if gone else {}
+    taken = reader.reservations(pool_blocks(new.metadata.id)) if gone else {}
     for cidr in sorted(gone):
         user = overlapping(IPv4Network(cidr), taken)
         if user is not None:
             yield Violation("spec.cidrs", f"{cidr} cannot be taken away: {taken[user]} has {user} of it")
 
 
-def _scope_id(world: ResourceReader, source_id: str) -> str:
-    source = world.get(source_id) if source_id else None
+def _scope_id(reader: ResourceReader, source_id: str) -> str:
+    source = reader.get(source_id) if source_id else None
     return PoolStatus.FromString(source.status).scope_id if source else contract.new_id(SCOPE_ID_PREFIX)

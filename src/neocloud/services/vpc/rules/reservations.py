@@ -26,22 +26,22 @@ def subnet_addresses(subnet_id: str) -> str:
     return f"{subnet_id}/addresses"
 
 
-def taken_for_subnets(world: ResourceReader, pool_id: str) -> Mapping[str, str]:
+def taken_for_subnets(reader: ResourceReader, pool_id: str) -> Mapping[str, str]:
     """What a new subnet must keep clear of when its range comes from this pool, and who holds it."""
-    root = root_of(world, pool_id)
-    first = world.reservations(FIRST_POOL_BLOCKS).items()
+    root = root_of(reader, pool_id)
+    first = reader.reservations(FIRST_POOL_BLOCKS).items()
     return {
-        **world.reservations(pool_blocks(pool_id)),
-        **world.reservations(SUBNET_BLOCKS),
+        **reader.reservations(pool_blocks(pool_id)),
+        **reader.reservations(SUBNET_BLOCKS),
         **{cidr: holder for cidr, holder in first if holder != root},
     }
 
 
-def root_of(world: ResourceReader, pool_id: str) -> str:
+def root_of(reader: ResourceReader, pool_id: str) -> str:
     """The pool that the pool's ranges come from in the end."""
-    row = world.get(pool_id)
+    row = reader.get(pool_id)
     while row is not None and row.kind == POOL:
         pool_id = row.id
         source_id = PoolSpec.FromString(row.spec).source_pool_id
-        row = world.get(source_id) if source_id else None
+        row = reader.get(source_id) if source_id else None
     return pool_id

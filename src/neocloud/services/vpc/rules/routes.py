@@ -25,22 +25,22 @@ class RouteTableRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.route-table.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
-        return network_violations(new, old, world)
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        return network_violations(new, old, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         new.status.state = RouteTableStatus.State.Value("READY")
 
     def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         table_id = resource.metadata.id
         if resource.status.default:
             raise contract.bad_state(
                 table_id, f"{table_id} is the default of network {resource.spec.network_id} and goes with it."
             )
-        users = subnets_with(world, resource)
+        users = subnets_with(reader, resource)
         if users:
             raise contract.bad_state(
                 table_id,
@@ -56,30 +56,30 @@ class RouteRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.route.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
-        table = world.get(new.metadata.parent_id)
+        table = reader.get(new.metadata.parent_id)
         try:
             destination = IPv4Network(new.spec.destination.cidr)
         except ValueError:
             yield Violation("spec.destination.cidr", "must be an IPv4 range such as 10.9.0.0/16 or 0.0.0.0/0")
             return
-        for row in world.list(ROUTE, new.metadata.parent_id):
+        for row in reader.list(ROUTE, new.metadata.parent_id):
             if IPv4Network(RouteSpec.FromString(row.spec).destination.cidr) == destination:
                 why = f"route {row.name or row.id} of this table has the same destination"
                 yield Violation("spec.destination.cidr", why)
         if new.spec.next_hop.WhichOneof("next_hop") == "allocation":
             if table is not None:
-                yield from _next_hop_violations(new.spec.next_hop.allocation.id, table, world)
+                yield from _next_hop_violations(new.spec.next_hop.allocation.id, table, reader)
         elif not new.spec.next_hop.default_egress_gateway:
             yield Violation("spec.next_hop.default_egress_gateway", "must be true where it is chosen")
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         new.status.state = RouteStatus.State.Value("READY")
         new.status.type = RouteStatus.Type.Value("STATIC")
         if new.spec.next_hop.WhichOneof("next_hop") == "allocation":
-            allocation = world.get(new.spec.next_hop.allocation.id)
+            allocation = reader.get(new.spec.next_hop.allocation.id)
             if allocation is not None:
                 new.status.next_hop.allocation.cidr = f"{address_of(allocation)}/32"
         else:
@@ -89,13 +89,13 @@ class RouteRules(Rules):
         return (resource.metadata.parent_id,)
 
 
-def subnets_with(world: ResourceReader, table: Any) -> list[str]:
+def subnets_with(reader: ResourceReader, table: Any) -> list[str]:
     """Ids of the subnets that use the table; the default one has all that name none."""
-    network = world.get(table.spec.network_id)
+    network = reader.get(table.spec.network_id)
     if network is None or network.kind != NETWORK:
         return []
     default_id = NetworkStatus.FromString(network.status).default_route_table_id
-    specs = ((row.id, SubnetSpec.FromString(row.spec)) for row in world.list(SUBNET, network.parent_id))
+    specs = ((row.id, SubnetSpec.FromString(row.spec)) for row in reader.list(SUBNET, network.parent_id))
     return [
         subnet_id
         for subnet_id, spec in specs
@@ -103,14 +103,14 @@ def subnets_with(world: ResourceReader, table: Any) -> list[str]:
     ]
 
 
-def _next_hop_violations(allocation_id: str, table: Resource, world: ResourceReader) -> Iterator[Violation]:
+def _next_hop_violations(allocation_id: str, table: Resource, reader: ResourceReader) -> Iterator[Violation]:
     field = "spec.next_hop.allocation.id"
-    row = find(world, ALLOCATION, allocation_id, table.parent_id)
+    row = find(reader, ALLOCATION, allocation_id, table.parent_id)
     if row is None:
         yield missing(field, ALLOCATION, allocation_id)
         return
     details = AllocationStatus.FromString(row.status).details
-    subnet = world.get(details.subnet_id) if details.subnet_id else None
+    subnet = reader.get(details.subnet_id) if details.subnet_id else None
     network_id = SubnetSpec.FromString(subnet.spec).network_id if subnet is not None else ""
     if network_id != RouteTableSpec.FromString(table.spec).network_id:
         yield Violation(field, f"{allocation_id} is no private address of the table's network")

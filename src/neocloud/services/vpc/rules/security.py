@@ -30,22 +30,22 @@ class SecurityGroupRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.security-group.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
-        return network_violations(new, old, world)
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        return network_violations(new, old, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         new.status.state = SecurityGroupStatus.State.Value("READY")
 
     def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         group_id, project_id = resource.metadata.id, resource.metadata.parent_id
         if resource.status.default:
             raise contract.bad_state(
                 group_id, f"{group_id} is the default of network {resource.spec.network_id} and goes with it."
             )
-        users = [*_rules_about(world, group_id, project_id), *_instances_in(world, group_id, project_id)]
+        users = [*_rules_about(reader, group_id, project_id), *_instances_in(reader, group_id, project_id)]
         if users:
             raise contract.bad_state(
                 group_id, f"Security group {group_id} still has {', '.join(users)}. Delete that first."
@@ -62,7 +62,7 @@ class SecurityRuleRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.security-rule.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         side = spec.WhichOneof("match")
         match = getattr(spec, side)
@@ -74,9 +74,9 @@ class SecurityRuleRules(Rules):
             yield Violation(f"spec.{side}.destination_ports", "ICMP has no ports; leave them out")
         group_id = getattr(match, f"{other}_security_group_id")
         if group_id:
-            yield from _group_violations(f"spec.{side}.{other}_security_group_id", group_id, new, world)
+            yield from _group_violations(f"spec.{side}.{other}_security_group_id", group_id, new, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
         complete_rule(new)
 
     def dependents(self, resource: Any) -> Iterable[str]:
@@ -114,11 +114,11 @@ def _is_ipv4_range(text: str) -> bool:
     return True
 
 
-def _group_violations(field: str, group_id: str, rule: Any, world: ResourceReader) -> Iterator[Violation]:
-    own = world.get(rule.metadata.parent_id)
+def _group_violations(field: str, group_id: str, rule: Any, reader: ResourceReader) -> Iterator[Violation]:
+    own = reader.get(rule.metadata.parent_id)
     if own is None:
         return
-    other = find(world, SECURITY_GROUP, group_id, own.parent_id)
+    other = find(reader, SECURITY_GROUP, group_id, own.parent_id)
     if other is None:
         yield missing(field, SECURITY_GROUP, group_id)
     elif _network_of(other) != _network_of(own):
@@ -129,18 +129,18 @@ def _network_of(group: Resource) -> str:
     return SecurityGroupSpec.FromString(group.spec).network_id
 
 
-def _rules_about(world: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
+def _rules_about(reader: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
     """Its own rules, and those of other groups that name it."""
-    for group in world.list(SECURITY_GROUP, project_id):
-        for row in world.list(SECURITY_RULE, group.id):
+    for group in reader.list(SECURITY_GROUP, project_id):
+        for row in reader.list(SECURITY_RULE, group.id):
             spec = SecurityRuleSpec.FromString(row.spec)
             named = {spec.ingress.source_security_group_id, spec.egress.destination_security_group_id}
             if group.id == group_id or group_id in named:
                 yield f"rule {row.name or row.id}"
 
 
-def _instances_in(world: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
-    for row in world.list(_INSTANCE, project_id):
+def _instances_in(reader: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
+    for row in reader.list(_INSTANCE, project_id):
         for interface in wire.resource_message(row).spec.network_interfaces:
             if group_id in {group.id for group in interface.security_groups}:
                 yield f"instance {row.name or row.id}"

@@ -49,37 +49,37 @@ class SubnetRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
         return {"vpc.subnet.count": 1}
 
-    def violations(self, new: Any, old: Any | None, world: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         private, public = new.spec.ipv4_private_pools, new.spec.ipv4_public_pools
-        yield from network_violations(new, old, world)
+        yield from network_violations(new, old, reader)
         if public.pools:
             why = "must be empty: public addresses come from the network's pools (use_network_pools)"
             yield Violation("spec.ipv4_public_pools.pools", why)
         if private.pools and private.use_network_pools:
             yield Violation(f"{_POOLS}.use_network_pools", "must be false where pools are given")
-        yield from _route_table_violations(new, world)
-        network = find(world, NETWORK, new.spec.network_id, new.metadata.parent_id)
+        yield from _route_table_violations(new, reader)
+        network = find(reader, NETWORK, new.spec.network_id, new.metadata.parent_id)
         if old is not None and _words(private) != _words(old.spec.ipv4_private_pools):
             yield Violation(_POOLS, "the ranges of a subnet cannot be changed; make another subnet")
         elif old is None and network is not None:
-            yield from _block_violations(new, network, world)
+            yield from _block_violations(new, network, reader)
 
-    def complete(self, new: Any, old: Any | None, world: ResourceReader) -> None:
-        network = world.get(new.spec.network_id)
+    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+        network = reader.get(new.spec.network_id)
         if old is None and network is not None:
             new.status.state = SubnetStatus.State.Value("READY")
-            for source, block in _taken_blocks(new, network, world):
+            for source, block in _taken_blocks(new, network, reader):
                 _add(new.status.ipv4_private_pools, source.pool_id, block)
                 new.status.ipv4_private_cidrs.append(str(block))
         if network is not None:
-            show_surroundings(new, network, world)
+            show_surroundings(new, network, reader)
 
     def dependents(self, resource: Any) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, world: ResourceReader) -> None:
+    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
         subnet_id = resource.metadata.id
-        users = sorted(set(world.reservations(subnet_addresses(subnet_id)).values()))
+        users = sorted(set(reader.reservations(subnet_addresses(subnet_id)).values()))
         if users:
             more = f" and {len(users) - 3} more" if len(users) > 3 else ""
             raise contract.bad_state(
@@ -89,13 +89,13 @@ class SubnetRules(Rules):
             )
 
 
-def show_surroundings(subnet: Any, network: Resource, world: ResourceReader) -> None:
+def show_surroundings(subnet: Any, network: Resource, reader: ResourceReader) -> None:
     """The parts of a subnet's status that follow from its network, as that is now."""
     default_table = NetworkStatus.FromString(network.status).default_route_table_id
     subnet.status.route_table.id = subnet.spec.route_table_id or default_table
     subnet.status.route_table.default = subnet.status.route_table.id == default_table
     del subnet.status.ipv4_public_pools[:]
-    for source in public_sources(world, network):
+    for source in public_sources(reader, network):
         _add(subnet.status.ipv4_public_pools, source.pool_id, source.cidr)
     cidrs = [cidr for pool in subnet.status.ipv4_public_pools for cidr in pool.cidrs]
     subnet.status.ipv4_public_cidrs[:] = cidrs
@@ -123,17 +123,17 @@ def _words(pools: Any) -> list[str]:
     return [block.cidr for _, block in _blocks(pools)]
 
 
-def _route_table_violations(new: Any, world: ResourceReader) -> Iterator[Violation]:
+def _route_table_violations(new: Any, reader: ResourceReader) -> Iterator[Violation]:
     table_id = new.spec.route_table_id
-    row = find(world, ROUTE_TABLE, table_id, new.metadata.parent_id) if table_id else None
+    row = find(reader, ROUTE_TABLE, table_id, new.metadata.parent_id) if table_id else None
     if table_id and row is None:
         yield missing("spec.route_table_id", ROUTE_TABLE, table_id)
     elif row is not None and RouteTableSpec.FromString(row.spec).network_id != new.spec.network_id:
         yield Violation("spec.route_table_id", f"{table_id} belongs to another network")
 
 
-def _block_violations(new: Any, network: Resource, world: ResourceReader) -> Iterator[Violation]:
-    sources, chosen = private_sources(world, network), []
+def _block_violations(new: Any, network: Resource, reader: ResourceReader) -> Iterator[Violation]:
+    sources, chosen = private_sources(reader, network), []
     for path, block in _blocks(new.spec.ipv4_private_pools):
         field = f"{_POOLS}.{path}"
         try:
@@ -145,23 +145,23 @@ def _block_violations(new: Any, network: Resource, world: ResourceReader) -> Ite
         if requested.prefix_length > SMALLEST_SUBNET_PREFIX:
             yield Violation(f"{field}.cidr", f"is too small; must be /{SMALLEST_SUBNET_PREFIX} or larger")
         elif requested.network is not None:
-            why = _why_not(requested.network, sources, chosen, world)
+            why = _why_not(requested.network, sources, chosen, reader)
             if why:
                 yield Violation(f"{field}.cidr", why)
             chosen.append(str(requested.network))
 
 
-def _why_not(block: IPv4Network, sources: list[Source], chosen: list[str], world: ResourceReader) -> str:
+def _why_not(block: IPv4Network, sources: list[Source], chosen: list[str], reader: ResourceReader) -> str:
     source = _source_of(block, sources)
     if source is None:
         there = ", ".join(str(each.cidr) for each in sources)
         return f"must lie in a pool of the network: {there or 'it has none'}"
     if block.prefixlen > source.max_mask_length:
         return f"must be /{source.max_mask_length} or larger, as pool {source.pool_id} says"
-    own = overlapping(block, [*chosen, *world.reservations(pool_blocks(source.pool_id))])
+    own = overlapping(block, [*chosen, *reader.reservations(pool_blocks(source.pool_id))])
     if own is not None:
         return f"overlaps {own}"
-    if overlapping(block, taken_for_subnets(world, source.pool_id)) is not None:
+    if overlapping(block, taken_for_subnets(reader, source.pool_id)) is not None:
         return "overlaps a range that another network of this machine uses; choose another"
     return ""
 
@@ -171,10 +171,10 @@ def _source_of(block: IPv4Network, sources: Iterable[Source]) -> Source | None:
 
 
 def _taken_blocks(
-    subnet: Any, network: Resource, world: ResourceReader
+    subnet: Any, network: Resource, reader: ResourceReader
 ) -> Iterator[tuple[Source, IPv4Network]]:
     """The subnet's ranges, claimed for it, each with where it comes from."""
-    sources = private_sources(world, network)
+    sources = private_sources(reader, network)
     texts = _words(subnet.spec.ipv4_private_pools)
     for text in texts or [""]:
         requested = wanted(text) if text else None
@@ -183,18 +183,18 @@ def _taken_blocks(
             assert source is not None, "It was checked before."
         else:
             source, block = _free_block(
-                subnet, sources, requested.prefix_length if requested else None, world
+                subnet, sources, requested.prefix_length if requested else None, reader
             )
-        world.reserve(pool_blocks(source.pool_id), str(block), subnet.metadata.id)
-        world.reserve(SUBNET_BLOCKS, str(block), subnet.metadata.id)
+        reader.reserve(pool_blocks(source.pool_id), str(block), subnet.metadata.id)
+        reader.reserve(SUBNET_BLOCKS, str(block), subnet.metadata.id)
         yield source, block
 
 
 def _free_block(
-    subnet: Any, sources: list[Source], prefix_length: int | None, world: ResourceReader
+    subnet: Any, sources: list[Source], prefix_length: int | None, reader: ResourceReader
 ) -> tuple[Source, IPv4Network]:
     for source in sources:
-        taken = taken_for_subnets(world, source.pool_id)
+        taken = taken_for_subnets(reader, source.pool_id)
         length = prefix_length or _share(source, list(taken))
         if length is None or length > min(source.max_mask_length, SMALLEST_SUBNET_PREFIX):
             continue
