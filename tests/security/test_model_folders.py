@@ -14,7 +14,7 @@ from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.safetensors import BadWeights
 from neocloud.services.inference.render import EngineView, engine_arguments
 from neocloud.services.inference.resources import Location, ModelFolders, WeightsGone, weights_digest
-from neocloud.services.slurm.resources import shown_folder
+from neocloud.services.slurm.public import models_folder
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
 
 PROJECT, MODEL, CLUSTER = "project-e00mine", "inferencemodel-e00mine", "slurmcluster-e00one"
@@ -52,7 +52,7 @@ def looked_at(folder: Path) -> Any:
 
 def job_files(tmp_path: Path) -> slurm_files.JobFiles:
     return slurm_files.JobFiles(
-        shown_folder(tmp_path / "home", CLUSTER), "/opt", "inferencedeployment-e00one"
+        models_folder(tmp_path / "home", CLUSTER), "/opt", "inferencedeployment-e00one"
     )
 
 
@@ -140,7 +140,7 @@ def test_weights_that_changed_are_not_laid(folders: ModelFolders, opened: Path, 
         file.write(b"\1")
     with pytest.raises(WeightsGone, match="digest changed"):
         job_files(tmp_path).lay(folders, known, b"key")
-    assert not list(shown_folder(tmp_path / "home", CLUSTER).glob("*/model"))
+    assert not list(models_folder(tmp_path / "home", CLUSTER).glob("*/model"))
 
 
 def test_weights_that_did_not_change_are_laid_once(
@@ -152,7 +152,7 @@ def test_weights_that_did_not_change_are_laid_once(
     files = job_files(tmp_path)
     files.lay(folders, looked_at(folder), b"key")
     files.lay(folders, looked_at(folder), b"other key")
-    here = shown_folder(tmp_path / "home", CLUSTER) / "inferencedeployment-e00one"
+    here = models_folder(tmp_path / "home", CLUSTER) / "inferencedeployment-e00one"
     assert {path.name for path in (here / "model").iterdir()} == {
         *("config.json", "same.json", "tokenizer.json", "chat_template.jinja", "model.safetensors")
     }

@@ -12,11 +12,11 @@ import pytest
 from neocloud.core.contract import ApiError
 from neocloud.engines.base import ExecResult
 from neocloud.services.compute.public import preset
+from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.api import check, jobs
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.reconcile.access import SlurmAccess
+from neocloud.services.slurm.public import JobRefused, NewJob
 from neocloud.services.slurm.render import ENTER_ROOT
-from neocloud.services.slurm.resources import JobRefused, NewJob
 from neocloud.services.slurm.sbatch import (
     SAID_BYTES,
     environment_problem,
@@ -55,7 +55,7 @@ def test_nothing_else_executes_in_a_cluster() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "exec"
     }
-    assert callers == {"reconcile/access.py"}
+    assert callers == {"access.py"}
 
 
 def test_nobody_builds_a_chroot_command() -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import UTC
 
 from neocloud.engines.fake import FakeWorld
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
 from neocloud.services.slurm.render import CONTROLLER_POD, ROLE_LABEL, WORKER_ROLE
+from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
 
 
 class FakeSlurm:

@@ -26,7 +26,7 @@ from neocloud.services.compute.public import platforms
 from neocloud.services.inference.reconcile.engine_client import EngineClient
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelFolders
-from neocloud.services.slurm.reconcile.access import SlurmFactory
+from neocloud.services.slurm.access import SlurmFactory
 
 CPUS = 1_000_000
 MEMORY_MIB = 4 * CPUS * 1024

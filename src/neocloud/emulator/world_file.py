@@ -21,7 +21,7 @@ from neocloud.core.store.vault import FORMAT, Vault
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.world_document import document_of, fill_world
 from neocloud.engines.manifest import Document, Pod, read_manifest
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmNode
+from neocloud.services.slurm.slurmrestd import SlurmNode
 
 NAME = "emulated-world"
 SlurmRecords = Mapping[str, dict[str, SlurmNode]]
@@ -46,7 +46,10 @@ _PICKLED = {
 }
 """Data without behaviour of its own when it is built."""
 
-_MOVED = {"neocloud.engines.interface": "neocloud.engines.manifest.network_spec"}
+_MOVED = {
+    "neocloud.engines.interface": "neocloud.engines.manifest.network_spec",
+    "neocloud.services.slurm.reconcile.slurmrestd": "neocloud.services.slurm.slurmrestd",
+}
 
 
 class WorldFile:

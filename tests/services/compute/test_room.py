@@ -17,9 +17,9 @@ from neocloud.engines.base import Capabilities
 from neocloud.services.compute.public import check_capacity, instance_demands, preset
 from neocloud.services.compute.rules.instance import CAPACITY as INSTANCES
 from neocloud.services.compute.types import INSTANCE
-from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.slurm.rules import CAPACITY as CLUSTERS
 from neocloud.services.slurm.rules import cluster_demands
+from neocloud.services.slurm.types import CLUSTER
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 GIB_4 = preset("cpu-local", "1vcpu-4gb")

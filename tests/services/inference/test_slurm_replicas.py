@@ -19,13 +19,13 @@ from neocloud.services.inference.reconcile.slurm_job import SCRIPT
 from neocloud.services.inference.reconcile.slurm_replicas import SlurmPlacement
 from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.inference.rules.memory import Plan
-from neocloud.services.slurm.resources import (
-    SHOWN_PATH,
+from neocloud.services.slurm.public import (
+    MODELS_MOUNT_PATH,
     BatchJob,
     ClusterUnreachable,
     JobRefused,
     NewJob,
-    shown_folder,
+    models_folder,
 )
 from tests.services.inference.cloud import write_adapter, write_model
 
@@ -129,7 +129,7 @@ async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_argument
     assert {"--partition=main", "--cpus-per-task=2", "--mem=4G", "--constraint=models", "--requeue"} <= {
         *first.options
     }
-    there = f"{SHOWN_PATH}/{DEPLOYMENT}"
+    there = f"{MODELS_MOUNT_PATH}/{DEPLOYMENT}"
     port = str(20_000 + 3 * 64)
     assert list(first.arguments[:5]) == [f"{there}/key", port, "vllm", "serve", f"{there}/model"]
     assert "bank; rm -rf /" in first.arguments and "rm -rf" not in first.script + first.name
@@ -137,7 +137,7 @@ async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_argument
     assert first.environment["OMP_NUM_THREADS"] == "2"
     everything = str(jobs.submitted)
     assert KEY.decode() not in everything
-    here = shown_folder(tmp_path, CLUSTER) / DEPLOYMENT
+    here = models_folder(tmp_path, CLUSTER) / DEPLOYMENT
     assert ((here / "key").read_bytes(), (here / "key").stat().st_mode & 0o777) == (KEY, 0o400)
     weights = here / "model" / "model.safetensors"
     assert os.path.samefile(weights, tmp_path / "weights" / "model.safetensors")  # no second copy
@@ -229,7 +229,7 @@ async def test_stopping_waits_until_the_jobs_have_ended_and_leaves_others(
     jobs.becomes(3, "CANCELLED")
     jobs.becomes(4, "CANCELLED")
     await placement.clear(scope)
-    assert not (shown_folder(tmp_path, CLUSTER) / DEPLOYMENT).exists()
+    assert not (models_folder(tmp_path, CLUSTER) / DEPLOYMENT).exists()
 
 
 async def test_adapters_are_laid_where_jobs_see_them(
@@ -237,8 +237,8 @@ async def test_adapters_are_laid_where_jobs_see_them(
 ) -> None:
     write_adapter(ModelFolders(tmp_path / "models").of_deployment(DEPLOYMENT) / "inferencemodel-e00a")
     path = placement.adapter_path(scope, "inferencemodel-e00a")
-    assert path == f"{SHOWN_PATH}/{DEPLOYMENT}/adapters/inferencemodel-e00a"
-    here = shown_folder(tmp_path, CLUSTER) / DEPLOYMENT / "adapters" / "inferencemodel-e00a"
+    assert path == f"{MODELS_MOUNT_PATH}/{DEPLOYMENT}/adapters/inferencemodel-e00a"
+    here = models_folder(tmp_path, CLUSTER) / DEPLOYMENT / "adapters" / "inferencemodel-e00a"
     assert (here / "adapter_model.safetensors").is_file()
 
 

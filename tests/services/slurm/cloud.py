@@ -17,7 +17,7 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.emulator.fake_slurm import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.services.slurm.reconcile.access import SlurmFactory
+from neocloud.services.slurm.access import SlurmFactory
 from neocloud.testing.api_calls import call, sign_in
 
 DEADLINE_SECONDS = 20.0

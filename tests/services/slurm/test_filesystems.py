@@ -8,7 +8,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.engines.base import Reference
-from neocloud.services.slurm.resources import SHOWN_PATH
+from neocloud.services.slurm.public import MODELS_MOUNT_PATH
 from tests.services.slurm.cloud import FakeCloud, ask, eventually, fake_cloud, gone, ready
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
@@ -79,7 +79,7 @@ def mounted_at(manifest: Any) -> dict[str, str]:
     return {
         str(folders[f"/run/neocloud/filesystems/{index}"]): path
         for index, path in enumerate(paths.split())
-        if path != SHOWN_PATH
+        if path != MODELS_MOUNT_PATH
     }
 
 

@@ -6,7 +6,7 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.slurm.meter import ClusterMeter
-from neocloud.services.slurm.resources import CLUSTER, State
+from neocloud.services.slurm.types import CLUSTER, State
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 END = START + timedelta(days=1)

@@ -9,8 +9,8 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.store.protocol import Resource
 from neocloud.services.slurm.login_ports import LoginPorts
-from neocloud.services.slurm.resources import CLUSTER
 from neocloud.services.slurm.rules import ClusterRules
+from neocloud.services.slurm.types import CLUSTER
 
 RULES = ClusterRules()
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -17,14 +17,14 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.registry import ServiceRegistry
-from neocloud.services.slurm.resources import (
-    SHOWN_PATH,
+from neocloud.services.slurm.public import (
+    MODELS_MOUNT_PATH,
     BatchJob,
     BatchJobs,
     ClusterUnreachable,
     CommandResult,
     NewJob,
-    shown_folder,
+    models_folder,
 )
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.slurm_job import SCRIPT, WORK_ROOT
@@ -121,10 +121,12 @@ async def test_it_is_submitted_watched_and_its_model_comes_back(tmp_path: Path, 
         job_id = await submitted_job(cloud, jobs, nodes=2)
         (job,) = jobs.submitted
         assert {"--nodes=2", "--cpus-per-task=2", "--constraint=models", "--requeue"} <= {*job.options}
-        assert job.arguments == (f"{SHOWN_PATH}/{job_id}", f"{WORK_ROOT}/{job_id}", "1")
+        assert job.arguments == (f"{MODELS_MOUNT_PATH}/{job_id}", f"{WORK_ROOT}/{job_id}", "1")
         await cloud.until(job_id, "QUEUED")
         recipes = jobs.starts(cloud, job_id, 1)
-        assert recipes.wanted["model"] == f"{SHOWN_PATH}/{job_id}/model" and recipes.wanted["nodes"] == 2
+        assert (
+            recipes.wanted["model"] == f"{MODELS_MOUNT_PATH}/{job_id}/model" and recipes.wanted["nodes"] == 2
+        )
         arguments = recipes.wanted["arguments"]
         assert arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"] == 2
         recipes.reach(10)
@@ -140,7 +142,7 @@ async def test_it_is_submitted_watched_and_its_model_comes_back(tmp_path: Path, 
         await eventually_row(cloud, model_id, lambda row: row.state == "READY")
         weights = cloud.home / "models" / cloud.project_id / job_id / "adapter_model.safetensors"
         assert weights.read_bytes() == b"weights" and len(jobs.submitted) == 1
-        shown = shown_folder(cloud.home, done.spec.slurm_cluster_id) / job_id
+        shown = models_folder(cloud.home, done.spec.slurm_cluster_id) / job_id
         await eventually(lambda: not shown.exists())
         await cloud.job_call("Delete", "DeleteFineTuningJobRequest", id=job_id)
         await eventually_row(cloud, job_id, lambda row: row is None)

@@ -1,15 +1,15 @@
 """Managed Slurm: clusters of pods with a shared root, and their batch jobs."""
 
 from neocloud.core.service import Dependencies, Service
+from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.api import KINDS, METHODS
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.meter import ClusterMeter
+from neocloud.services.slurm.public import BatchJobs
 from neocloud.services.slurm.reconcile import ClusterReconciler
-from neocloud.services.slurm.reconcile.access import SlurmFactory
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmRest
-from neocloud.services.slurm.resources import BatchJobs
 from neocloud.services.slurm.rules import CAPACITY
+from neocloud.services.slurm.slurmrestd import SlurmRest
 
 
 def _reconcilers(dependencies: Dependencies) -> tuple[ClusterReconciler, ...]:

@@ -6,23 +6,8 @@ from contextlib import asynccontextmanager
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, EngineError
-from neocloud.services.slurm.reconcile.access import SlurmAccess
-from neocloud.services.slurm.reconcile.slurmrestd import (
-    SlurmApi,
-    SlurmError,
-    SlurmJob,
-    SlurmUnreachable,
-)
-from neocloud.services.slurm.resources import (
-    CLUSTER,
-    USABLE_STATES,
-    BatchJob,
-    ClusterUnreachable,
-    CommandResult,
-    JobRefused,
-    NewJob,
-    namespace,
-)
+from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.public import BatchJob, ClusterUnreachable, CommandResult, JobRefused, NewJob
 from neocloud.services.slurm.sbatch import (
     DEFAULT_WORKING_DIRECTORY,
     environment_problem,
@@ -31,13 +16,20 @@ from neocloud.services.slurm.sbatch import (
     sbatch_command,
     sbatch_input,
 )
+from neocloud.services.slurm.slurmrestd import (
+    SlurmApi,
+    SlurmError,
+    SlurmJob,
+    SlurmUnreachable,
+)
+from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, namespace
 
 TAIL_BYTES = 256 * 1024
 """Most bytes of a file that `tail` returns, however long its lines are."""
 
 
 class ClusterJobs:
-    """Implements `resources.BatchJobs`."""
+    """Implements `public.BatchJobs`."""
 
     def __init__(self, engine: Engine, store: Store, access: SlurmAccess) -> None:
         self._engine = engine

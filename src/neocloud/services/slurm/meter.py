@@ -11,7 +11,7 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.slurm.resources import CLUSTER, State
+from neocloud.services.slurm.types import CLUSTER, State
 
 CHARGED_STATES = frozenset({State.READY, State.UPDATING})
 

@@ -8,7 +8,7 @@ from neocloud.services.inference.reconcile.placement import Placement
 from neocloud.services.inference.reconcile.pods import PodPlacement
 from neocloud.services.inference.reconcile.slurm_replicas import SlurmPlacement
 from neocloud.services.inference.resources import ModelFolders
-from neocloud.services.slurm.resources import BatchJobs
+from neocloud.services.slurm.public import BatchJobs
 
 
 def placements(dependencies: Dependencies) -> Mapping[bool, Placement]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from neocloud.services.inference.engine_key import MODULE
 from neocloud.services.inference.render import KEY_MODULE_SOURCE
-from neocloud.services.slurm.resources import SHOWN_FEATURE, BatchJob, NewJob
+from neocloud.services.slurm.public import MODELS_FEATURE, BatchJob, NewJob
 
 FIRST_PORT, PORTS_OF_A_DEPLOYMENT = 20_000, 64
 BLOCKS = (32_768 - FIRST_PORT) // PORTS_OF_A_DEPLOYMENT
@@ -90,7 +90,7 @@ def new_job(
     environment: Mapping[str, str],
 ) -> NewJob:
     """`arguments` are those of the script. Its name changes with anything of it."""
-    options = (*_options(resources), f"--constraint={SHOWN_FEATURE}", "--requeue", "--open-mode=append")
+    options = (*_options(resources), f"--constraint={MODELS_FEATURE}", "--requeue", "--open-mode=append")
     seen = json.dumps([SCRIPT, arguments, options, environment], sort_keys=True)
     revision = hashlib.sha256(seen.encode()).hexdigest()[:12]
     return NewJob(

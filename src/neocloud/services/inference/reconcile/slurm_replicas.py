@@ -28,13 +28,13 @@ from neocloud.services.inference.reconcile.slurm_job import (
 )
 from neocloud.services.inference.render import engine_arguments, engine_variables
 from neocloud.services.inference.resources import DeploymentReason, ModelFolders, WeightsGone
-from neocloud.services.slurm.resources import (
-    SHOWN_PATH,
+from neocloud.services.slurm.public import (
+    MODELS_MOUNT_PATH,
     BatchJobs,
     ClusterUnreachable,
     JobRefused,
     NewJob,
-    shown_folder,
+    models_folder,
 )
 
 PROBE_SECONDS = 5.0
@@ -154,7 +154,7 @@ class SlurmPlacement:
         return new_job(scope.id, replica, (files.key, str(port), *words), resources, variables)
 
     def _files(self, scope: Scope) -> JobFiles:
-        return JobFiles(shown_folder(self._home, scope.spec.slurm_cluster_id), SHOWN_PATH, scope.id)
+        return JobFiles(models_folder(self._home, scope.spec.slurm_cluster_id), MODELS_MOUNT_PATH, scope.id)
 
     async def _newest(self, scope: Scope) -> dict[str, ReplicaJob]:
         async with _explained(scope):

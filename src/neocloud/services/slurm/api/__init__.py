@@ -3,8 +3,8 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method
 from neocloud.services.slurm.api import check, jobs
-from neocloud.services.slurm.resources import CLUSTER, CLUSTER_ID_PREFIX, State
 from neocloud.services.slurm.rules import ClusterRules
+from neocloud.services.slurm.types import CLUSTER, CLUSTER_ID_PREFIX, State
 
 _JOBS = "neocloud.slurm.v1.JobService"
 

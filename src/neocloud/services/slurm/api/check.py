@@ -15,10 +15,10 @@ from neocloud.core.service import Call
 from neocloud.engines.base import EngineError
 from neocloud.messages.neocloud.slurm.v1 import CheckClusterRequest, CheckClusterResponse, CheckResult
 from neocloud.services.compute.public import Preset, preset
+from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
 from neocloud.services.slurm.api.reports import BadReport, all_reduce_report, last_line, probe_report
-from neocloud.services.slurm.reconcile.access import SlurmAccess
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmNode
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmNode
 
 PASS, FAIL, NOT_RUN = "pass", "fail", "not_run"
 

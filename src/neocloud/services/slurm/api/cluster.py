@@ -6,13 +6,13 @@ from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call
-from neocloud.services.slurm.reconcile.access import SlurmAccess
-from neocloud.services.slurm.reconcile.slurmrestd import (
+from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.slurmrestd import (
     SlurmApi,
     SlurmError,
     SlurmUnreachable,
 )
-from neocloud.services.slurm.resources import CLUSTER, USABLE_STATES
+from neocloud.services.slurm.types import CLUSTER, USABLE_STATES
 
 
 def access(call: Call) -> SlurmAccess:

@@ -25,7 +25,6 @@ from neocloud.messages.neocloud.slurm.v1 import (
     SubmitJobResponse,
 )
 from neocloud.services.slurm.api.cluster import access, open_slurm, ready_cluster
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmError, SlurmJob
 from neocloud.services.slurm.sbatch import (
     DEFAULT_WORKING_DIRECTORY,
     environment_problem,
@@ -34,6 +33,7 @@ from neocloud.services.slurm.sbatch import (
     sbatch_command,
     sbatch_input,
 )
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmJob
 
 LOG_CHUNK_BYTES = 256 * 1024
 SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024

@@ -17,12 +17,12 @@ from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Reference
 from neocloud.services.compute.public import claim_name, filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
+from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.login_ports import LoginPorts
+from neocloud.services.slurm.public import models_folder
 from neocloud.services.slurm.reconcile import workers
-from neocloud.services.slurm.reconcile.access import SlurmAccess
 from neocloud.services.slurm.reconcile.filesystems import find_filesystems
 from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.reconcile.status import cluster_status
 from neocloud.services.slurm.reconcile.subnet import find_interfaces, release_addresses
 from neocloud.services.slurm.render import (
@@ -34,7 +34,8 @@ from neocloud.services.slurm.render import (
     namespace,
     render,
 )
-from neocloud.services.slurm.resources import CLUSTER, SHARED_ROOT_IMAGE, shown_folder
+from neocloud.services.slurm.slurmrestd import SlurmUnreachable
+from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE
 
 LOGIN_PORT = "login.port"
 """Name of the secret that holds the port chosen for a cluster whose spec leaves it open."""
@@ -133,7 +134,7 @@ class ClusterReconciler:
             kept = await scope.context.secret(LOGIN_PORT, lambda: free)
             scope.cluster.status.login.port = int(kept)
         claim = claim_name(scope.shared_root_id)
-        shown = shown_folder(self._home, scope.cluster_id)
+        shown = models_folder(self._home, scope.cluster_id)
         make_folder(shown)  # jobs run as users of the cluster
         return await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
 
@@ -182,7 +183,9 @@ class ClusterReconciler:
 
     async def _remove_namespace(self, scope: Scope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
-        await asyncio.to_thread(shutil.rmtree, shown_folder(self._home, scope.cluster_id), ignore_errors=True)
+        await asyncio.to_thread(
+            shutil.rmtree, models_folder(self._home, scope.cluster_id), ignore_errors=True
+        )
 
 
 async def _require_ready(pod_name: str, scope: Scope) -> None:

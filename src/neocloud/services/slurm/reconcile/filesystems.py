@@ -5,7 +5,7 @@ from neocloud.services.compute.public import claim_reference
 from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import MountView
-from neocloud.services.slurm.resources import Reason
+from neocloud.services.slurm.types import Reason
 
 _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from neocloud.core.reconcile.reconciler import Context
 from neocloud.services.slurm.render import ClusterSecrets
-from neocloud.services.slurm.resources import Secret
+from neocloud.services.slurm.types import Secret
 
 SLURM_KEY_BYTES = 1024
 JWT_KEY_BYTES = 32

@@ -11,18 +11,18 @@ from neocloud.core.reconcile.reconciler import Context
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.services.compute.public import preset
 from neocloud.services.slurm.reconcile.keys import cluster_secrets
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmNode
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
     LOGIN_POD,
-    SHOWN_LABEL,
+    MODELS_LABEL,
     ClusterView,
     InterfaceView,
     MountView,
     NodeSetView,
 )
-from neocloud.services.slurm.resources import namespace, worker_names
+from neocloud.services.slurm.slurmrestd import SlurmNode
+from neocloud.services.slurm.types import namespace, worker_names
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Scope:
     def may_show_models(self, worker: str) -> bool:
         """Whether its pod mounts the folder for models or is to be made; one that runs without it is kept."""
         pod = self.observation.pod(worker)
-        return pod is None or SHOWN_LABEL in pod.labels
+        return pod is None or MODELS_LABEL in pod.labels
 
     def lost_workers(self) -> dict[str, str]:
         """Desired workers that ran in the last run and are gone or were restarted since; with the reason."""
@@ -118,8 +118,8 @@ async def cluster_view(
         interfaces=scope.interfaces,
         mounts=scope.mounts,
         ssh_host_port=login_port,
-        shown_folder=shown,
-        shown_on=frozenset(filter(scope.may_show_models, scope.workers)) if shown else frozenset(),
+        models_folder=shown,
+        models_on=frozenset(filter(scope.may_show_models, scope.workers)) if shown else frozenset(),
     )
 
 

@@ -7,7 +7,7 @@ from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
 from neocloud.messages.neocloud.slurm.v1 import ClusterStatus
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.resources import ConditionType, State
+from neocloud.services.slurm.types import ConditionType, State
 
 StateEnum = ClusterStatus.State
 

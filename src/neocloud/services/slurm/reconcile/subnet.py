@@ -22,7 +22,7 @@ from neocloud.messages.nebius.vpc.v1 import (
 )
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, SSH_PORT, InterfaceView
-from neocloud.services.slurm.resources import Reason
+from neocloud.services.slurm.types import Reason
 from neocloud.services.vpc.resources import (
     ALLOCATION,
     SECURITY_GROUP,

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.engines.base import Engine
 from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmJob, SlurmNode
 from neocloud.services.slurm.render import ROLE_LABEL, WORKER_ROLE
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob, SlurmNode
 
 REASON_PREFIX = "[neocloud] "
 LOST_REASON = REASON_PREFIX + "lost: "

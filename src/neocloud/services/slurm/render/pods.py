@@ -24,23 +24,23 @@ from neocloud.engines.manifest import (
     Volume,
     limits,
 )
+from neocloud.services.slurm.public import MODELS_FEATURE, MODELS_MOUNT_PATH
 from neocloud.services.slurm.render import objects
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
-    JAIL_PATH,
+    MODELS_LABEL,
     NODE_SET_LABEL,
     REST_PORT,
     ROLE_LABEL,
-    SHOWN_LABEL,
+    SHARED_ROOT_PATH,
     SSH_PORT,
     WORKER_ROLE,
     ClusterView,
     InterfaceView,
     NodeSetView,
 )
-from neocloud.services.slurm.resources import SHOWN_FEATURE, SHOWN_PATH
 
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
@@ -91,7 +91,7 @@ def accounting_pod(view: ClusterView) -> Pod:
 def controller_pod(view: ClusterView) -> Pod:
     shared = (
         Mount("configuration", CONFIGURATION, read_only=True),
-        Mount("shared-root", JAIL_PATH, read_only=True),
+        Mount("shared-root", SHARED_ROOT_PATH, read_only=True),
     )
     mounts = (*shared, *_key_mounts("slurm-key", "jwt-key"), Mount("state", "/var/lib/slurm"))
     slurmctld = _container(view, "controller", SLURMCTLD_PORT, mounts)
@@ -134,11 +134,11 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
     volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
     labels = {NODE_SET_LABEL: node_set.name}
     features, paths = (), ()
-    if name in view.shown_on:  # as one more filesystem, the last, that mount-jail lays into the shared root
-        labels[SHOWN_LABEL] = "true"
-        features, paths = (SHOWN_FEATURE,), (SHOWN_PATH,)
+    if name in view.models_on:  # as one more filesystem, the last, that mount-jail lays into the shared root
+        labels[MODELS_LABEL] = "true"
+        features, paths = (MODELS_FEATURE,), (MODELS_MOUNT_PATH,)
         mounts = (*mounts, Mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True))
-        volumes = (*volumes, Volume.of_host("shown", view.shown_folder, "Directory"))
+        volumes = (*volumes, Volume.of_host("shown", view.models_folder, "Directory"))
     container = replace(
         _container(view, WORKER_ROLE, SLURMD_PORT, mounts),
         env=(
@@ -211,7 +211,7 @@ def _filesystem_variables(view: ClusterView, *more: str) -> tuple[Variable, ...]
 
 def _node_mounts(view: ClusterView) -> tuple[Mount, ...]:
     return (
-        Mount("shared-root", JAIL_PATH),
+        Mount("shared-root", SHARED_ROOT_PATH),
         Mount("tmp", "/tmp"),
         Mount("shm", "/dev/shm"),
         *(Mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),

@@ -16,12 +16,12 @@ SSH_PORT = 22
 CLUSTER_LABEL = "neocloud.dev/cluster"
 ROLE_LABEL = "neocloud.dev/role"
 NODE_SET_LABEL = "neocloud.dev/node-set"
-SHOWN_LABEL = "neocloud.dev/shows-models"
+MODELS_LABEL = "neocloud.dev/shows-models"
 """Of worker pods that have the folder for jobs."""
 
 WORKER_ROLE = "worker"
 
-JAIL_PATH = "/jail"
+SHARED_ROOT_PATH = "/jail"
 """Where the daemons' containers mount the shared root."""
 ENTER_ROOT = "/usr/local/lib/neocloud/enter-root"
 """The image's program that runs another one inside the shared root, with a tenant's rights."""
@@ -101,9 +101,9 @@ class ClusterView:
 
     mounts: tuple[MountView, ...] = ()
 
-    shown_folder: str = ""
+    models_folder: str = ""
     """A folder of the machine that jobs see read-only; "" for none."""
-    shown_on: frozenset[str] = frozenset()
+    models_on: frozenset[str] = frozenset()
     """Workers that have it: a running one is not started anew to get it."""
 
     @property

@@ -16,13 +16,7 @@ from typing import Any
 from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.services.inference.resources import WeightsGone
-from neocloud.services.slurm.resources import (
-    BatchJob,
-    BatchJobs,
-    ClusterUnreachable,
-    JobRefused,
-    shown_folder,
-)
+from neocloud.services.slurm.public import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.attempts import keep_record, lost, next_attempt
 from neocloud.services.tuning.reconcile.code_folder import code_folder
@@ -140,7 +134,7 @@ class JobOnSlurm:
 
     def _shown(self, scope: Scope) -> Path:
         home = self._dependencies.settings.home
-        return shown_folder(home, scope.job.spec.slurm_cluster_id) / scope.job_id
+        return models_folder(home, scope.job.spec.slurm_cluster_id) / scope.job_id
 
     @asynccontextmanager
     async def _reached(self, scope: Scope) -> AsyncIterator["_Cluster"]:

@@ -6,7 +6,7 @@ What tenants wrote only ever lies in files that the script's arguments name.
 from pathlib import PurePosixPath
 
 from neocloud.services.compute.public import Preset
-from neocloud.services.slurm.resources import SHOWN_FEATURE, SHOWN_PATH, BatchJob, NewJob
+from neocloud.services.slurm.public import MODELS_FEATURE, MODELS_MOUNT_PATH, BatchJob, NewJob
 
 WORK_ROOT = PurePosixPath("/home/shared/tuning")
 """On the cluster's shared root: data, checkpoints and results, for all of its nodes."""
@@ -34,7 +34,7 @@ exec python3 "$CODE/tuning_job.py" "$work"
 
 def shown_as(job_id: str) -> PurePosixPath:
     """Where nodes see what was laid for the job."""
-    return PurePosixPath(SHOWN_PATH) / job_id
+    return PurePosixPath(MODELS_MOUNT_PATH) / job_id
 
 
 def work_path(job_id: str) -> PurePosixPath:
@@ -48,7 +48,7 @@ def new_job(job_id: str, attempt: int, nodes: int, shape: Preset) -> NewJob:
         "--ntasks-per-node=1",
         f"--cpus-per-task={shape.vcpu}",
         "--mem=0",
-        f"--constraint={SHOWN_FEATURE}",
+        f"--constraint={MODELS_FEATURE}",
         "--requeue",
         "--open-mode=append",
         "--output=/home/shared/%x-%j.log",

@@ -7,8 +7,8 @@ from neocloud.core import contract
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest import Mount, Pod
-from neocloud.services.slurm.render import SHOWN_LABEL
-from neocloud.services.slurm.resources import SHOWN_PATH, shown_folder
+from neocloud.services.slurm.public import MODELS_MOUNT_PATH, models_folder
+from neocloud.services.slurm.render import MODELS_LABEL
 from tests.services.slurm.cloud import FakeCloud, ask, create_cluster, eventually, fake_cloud, gone, ready
 
 UpdateClusterRequest = contract.message("neocloud.slurm.v1.UpdateClusterRequest")
@@ -24,7 +24,7 @@ def variables(pod: Any) -> dict[str, str]:
 
 def as_an_earlier_release_made_it(pod: Any) -> None:
     manifest = pod.manifest.to_dict()
-    del manifest["metadata"]["labels"][SHOWN_LABEL]
+    del manifest["metadata"]["labels"][MODELS_LABEL]
     (container,) = manifest["spec"]["containers"]
     container["env"] = [each for each in container["env"] if each["name"] != "NODE_FILESYSTEMS"]
     for each in container["env"]:
@@ -37,14 +37,14 @@ def as_an_earlier_release_made_it(pod: Any) -> None:
 async def test_workers_see_the_clusters_folder_read_only_and_say_so_to_slurm(tmp_path: Path) -> None:
     async with fake_cloud(tmp_path) as cloud:
         cluster = await create_cluster(cloud, count=1)
-        pod, folder = worker(cloud.world, cluster.metadata.id), shown_folder(tmp_path, cluster.metadata.id)
+        pod, folder = worker(cloud.world, cluster.metadata.id), models_folder(tmp_path, cluster.metadata.id)
         assert folder.is_dir()
         (volume,) = (each for each in pod.manifest.volumes if each.name == "shown")
         assert volume.host_path.path == str(folder)
         mounts = pod.manifest.containers[0].volume_mounts
         (mount,) = (each for each in mounts if each.name == "shown")
         assert mount == Mount("shown", "/run/neocloud/filesystems/0", read_only=True)
-        assert variables(pod)["NODE_FILESYSTEMS"] == SHOWN_PATH
+        assert variables(pod)["NODE_FILESYSTEMS"] == MODELS_MOUNT_PATH
         assert variables(pod)["NODE_CONF"].endswith("Feature=worker,models")
         delete = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
         await ask(cloud, "ClusterService/Delete", delete)
@@ -61,8 +61,8 @@ async def test_a_worker_of_an_earlier_release_goes_on_without_it(tmp_path: Path)
     async with fake_cloud(tmp_path, world) as cloud:
         await grow(cloud, cluster)
         assert worker(world, cluster.metadata.id) is before
-        assert SHOWN_LABEL not in before.manifest.labels
-        assert SHOWN_LABEL in worker(world, cluster.metadata.id, "worker-1").manifest.labels
+        assert MODELS_LABEL not in before.manifest.labels
+        assert MODELS_LABEL in worker(world, cluster.metadata.id, "worker-1").manifest.labels
 
 
 async def grow(cloud: FakeCloud, cluster: Any) -> None:

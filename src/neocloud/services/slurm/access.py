@@ -10,9 +10,9 @@ from typing import Protocol
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
-from neocloud.services.slurm.reconcile.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
-from neocloud.services.slurm.resources import Secret, namespace
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
+from neocloud.services.slurm.types import Secret, namespace
 
 
 class SlurmFactory(Protocol):
