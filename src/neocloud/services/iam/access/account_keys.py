@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
+from cachetools import TTLCache
+
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import StaticKeySpec
 from neocloud.messages.nebius.iam.v2 import AccessKeySpec
-from neocloud.services.iam.access.ttl_cache import TtlCache
 from neocloud.services.iam.rules.keys import is_expired, key_id_of
 from neocloud.services.iam.types import (
     ACCESS_KEY,
@@ -32,6 +33,7 @@ from neocloud.services.iam.types import (
 
 TOKEN_PREFIX = "ncsk_"
 RECHECK_SECONDS = 1.0
+MAX_CACHED = 10_000
 _TOKEN_HASH = "token-hash"
 _TOKEN_BYTES = 32
 
@@ -58,7 +60,9 @@ class StaticKeys:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._found: TtlCache[str, StaticKeySubject] = TtlCache(clock, max_age_seconds=RECHECK_SECONDS)
+        self._found: TTLCache[str, StaticKeySubject] = TTLCache(
+            MAX_CACHED, ttl=RECHECK_SECONDS, timer=clock.monotonic
+        )
 
     async def authenticate(self, token: str) -> Subject:
         name = _hash(token).hex()
@@ -66,7 +70,7 @@ class StaticKeys:
         if found is None:
             found = await self._store.read(lambda tx: _find_subject(tx, token))
             if found is not None:
-                self._found.put(name, found)
+                self._found[name] = found
         if found is None or (found.expires_at and found.expires_at <= self._clock.now()):
             raise contract.unauthenticated(
                 "This static key was not issued by this cloud, was revoked or deleted, or has expired."

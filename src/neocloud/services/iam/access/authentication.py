@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
+from cachetools import LRUCache, TTLCache
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from neocloud.core import contract
@@ -20,7 +21,6 @@ from neocloud.messages.neocloud.iam.v1 import SessionStatus
 from neocloud.services.iam.access.account_keys import StaticKeys, is_static_token, key_id_in
 from neocloud.services.iam.access.authorization import refused
 from neocloud.services.iam.access.tokens import AccessClaims, Actor, find_signing_key, read_access_token
-from neocloud.services.iam.access.ttl_cache import TtlCache
 from neocloud.services.iam.access.users import is_usable, name_of
 from neocloud.services.iam.types import (
     AUTH_PUBLIC_KEY,
@@ -33,6 +33,7 @@ from neocloud.services.iam.types import (
 )
 
 RECHECK_SECONDS = 1.0
+MAX_CACHED = 10_000
 
 
 class StoreAuthenticator:
@@ -43,9 +44,9 @@ class StoreAuthenticator:
         self._clock = clock
         self._static_keys = StaticKeys(store, clock)
         self._key: Ed25519PrivateKey | None = None
-        self._claims: TtlCache[str, AccessClaims] = TtlCache(clock)
-        self._proven: TtlCache[AccessClaims, CheckedCredential] = TtlCache(
-            clock, max_age_seconds=RECHECK_SECONDS
+        self._claims: LRUCache[str, AccessClaims] = LRUCache(MAX_CACHED)
+        self._proven: TTLCache[AccessClaims, CheckedCredential] = TTLCache(
+            MAX_CACHED, ttl=RECHECK_SECONDS, timer=clock.monotonic
         )
 
     async def authenticate(self, token: str) -> Subject:
@@ -56,7 +57,7 @@ class StoreAuthenticator:
         if proven is None:
             proven = await self._store.read(lambda tx: find_subject(tx, claims))
             if proven is not None:
-                self._proven.put(claims, proven)
+                self._proven[claims] = proven
         if proven is None or (proven.ends_at and self._clock.now() >= proven.ends_at):
             raise contract.unauthenticated(
                 "The account behind this access token, or the key or session it was got with, was deleted,"
@@ -99,7 +100,7 @@ class StoreAuthenticator:
         claims = self._claims.get(token)
         if claims is None:
             claims = read_access_token(token, await self._signing_key())
-            self._claims.put(token, claims)
+            self._claims[token] = claims
         if self._clock.now() >= claims.expires_at:
             raise contract.unauthenticated(
                 f"The access token expired at {claims.expires_at:%Y-%m-%d %H:%M:%S} UTC. "

@@ -9,6 +9,9 @@ them. Every change that lets a caller act as an account also requires all rights
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cachetools import LRUCache, TTLCache
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
@@ -16,7 +19,6 @@ from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.iam.access.sign_in_log import write_event
-from neocloud.services.iam.access.ttl_cache import TtlCache
 from neocloud.services.iam.public import ProjectRights, TenantRights
 from neocloud.services.iam.rules.grants import (
     Grant,
@@ -32,6 +34,28 @@ from neocloud.services.iam.rules.grants import refusal as privilege_refusal
 from neocloud.services.iam.types import CLOUDS_PROJECT_ID, CONTAINER, lineage
 
 RECHECK_SECONDS = 1.0
+MAX_CACHED = 10_000
+
+
+@dataclass(frozen=True)
+class _Location:
+    """Where a resource is in its tenant; this never changes."""
+
+    path: tuple[str, ...]
+    """Ids from the resource up to its tenant."""
+    is_container: bool
+    """Whether it is a tenant or a project. Those hold no rights themselves, so creating a resource in one
+    requires no more than the permission."""
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """The result of a check, and what of it may be cached."""
+
+    refusal: contract.ApiError | None
+    location: _Location | None
+    """None for a resource outside of the subject's tenant."""
+    grants: frozenset[Grant]
 
 
 class StoreAuthorizer:
@@ -39,39 +63,41 @@ class StoreAuthorizer:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._lineages: TtlCache[str, tuple[str, ...]] = TtlCache(clock)
-        self._grants: TtlCache[str, frozenset[Grant]] = TtlCache(clock, max_age_seconds=RECHECK_SECONDS)
-        self._containers: TtlCache[str, bool] = TtlCache(clock)
+        self._locations: LRUCache[str, _Location] = LRUCache(MAX_CACHED)
+        self._grants: TTLCache[str, frozenset[Grant]] = TTLCache(
+            MAX_CACHED, ttl=RECHECK_SECONDS, timer=clock.monotonic
+        )
 
     async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
-        needs_all_rights = acts_on_principals(permission) and not self._containers.get(target_id)
-        if not needs_all_rights and self._is_known(subject, permission, target_id):
+        location = self._locations.get(target_id)
+        needs_all_rights = acts_on_principals(permission) and not (location and location.is_container)
+        if location and not needs_all_rights and self._is_known(subject, permission, location):
             return
-        refusal = await self._store.read(lambda tx: self._look_up(tx, subject, permission, target_id))
-        if refusal is not None:
-            raise refusal
+        decision = await self._store.read(lambda tx: _decide(tx, subject, permission, target_id))
+        if decision.location is not None:
+            # Not in the transaction: it may run in another thread, and the caches are not thread-safe.
+            self._locations[target_id] = decision.location
+            self._grants[subject.id] = decision.grants
+        if decision.refusal is not None:
+            raise decision.refusal
 
-    def _look_up(
-        self, tx: Transaction, subject: Subject, permission: str, target_id: str
-    ) -> contract.ApiError | None:
-        path = _lineage_ids(tx, target_id)
-        if path and path[-1] == subject.tenant_id:
-            self._lineages.put(target_id, path)
-            self._grants.put(subject.id, subject_grants(tx, subject.id))
-            target = tx.get(target_id)
-            # Tenants and projects hold no rights themselves, so a new resource in one needs no more.
-            self._containers.put(target_id, target is not None and target.kind == CONTAINER)
-        return refused(tx, subject, permission, target_id)
-
-    def _is_known(self, subject: Subject, permission: str, target_id: str) -> bool:
-        path, grants = self._lineages.get(target_id), self._grants.get(subject.id)
+    def _is_known(self, subject: Subject, permission: str, location: _Location) -> bool:
+        grants = self._grants.get(subject.id)
         return bool(
-            path
-            and grants
+            grants
             and is_in_scope(subject.scopes, permission)
-            and path[-1] == subject.tenant_id
-            and is_granted(grants, permission, path)
+            and location.path[-1] == subject.tenant_id
+            and is_granted(grants, permission, location.path)
         )
+
+
+def _decide(tx: Transaction, subject: Subject, permission: str, target_id: str) -> _Decision:
+    path, location, grants = _lineage_ids(tx, target_id), None, frozenset[Grant]()
+    if path and path[-1] == subject.tenant_id:
+        target = tx.get(target_id)
+        location = _Location(path, is_container=target is not None and target.kind == CONTAINER)
+        grants = subject_grants(tx, subject.id)
+    return _Decision(refused(tx, subject, permission, target_id), location, grants)
 
 
 def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) -> contract.ApiError | None:

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import jwt
+from cachetools import TTLCache
 
 from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
 from neocloud.services.iam.access.outgoing import Outgoing, Unanswered
-from neocloud.services.iam.access.ttl_cache import TtlCache
 
 LEEWAY = timedelta(seconds=60)
 _LATEST = 1e15
@@ -122,6 +122,8 @@ logger = logging.getLogger(__name__)
 
 CACHE_SECONDS = 600.0
 RETRY_SECONDS = 10.0
+MAX_ISSUERS = 1000
+"""How many are cached."""
 
 
 class IssuerUnusable(ExternalTokenError):
@@ -151,16 +153,13 @@ class Issuers:
     outgoing: Outgoing = field(default_factory=Outgoing)
 
     def __post_init__(self) -> None:
-        self._endpoints: TtlCache[str, Endpoints] = TtlCache(
-            self.clock, max_age_seconds=CACHE_SECONDS, max_size=1000
-        )
-        self._keys: TtlCache[str, jwt.PyJWKSet] = TtlCache(
-            self.clock, max_age_seconds=CACHE_SECONDS, max_size=1000
-        )
-        self._fetched: TtlCache[str, bool] = TtlCache(
-            self.clock, max_age_seconds=RETRY_SECONDS, max_size=1000
-        )
-        self._failed: TtlCache[str, bool] = TtlCache(self.clock, max_age_seconds=RETRY_SECONDS, max_size=1000)
+        self._endpoints: TTLCache[str, Endpoints] = self._cache(CACHE_SECONDS)
+        self._keys: TTLCache[str, jwt.PyJWKSet] = self._cache(CACHE_SECONDS)
+        self._fetched: TTLCache[str, bool] = self._cache(RETRY_SECONDS)
+        self._failed: TTLCache[str, bool] = self._cache(RETRY_SECONDS)
+
+    def _cache(self, seconds: float) -> TTLCache[str, Any]:
+        return TTLCache(MAX_ISSUERS, ttl=seconds, timer=self.clock.monotonic)
 
     async def endpoints(self, issuer: str) -> Endpoints:
         """Raises IssuerUnusable."""
@@ -172,9 +171,9 @@ class Issuers:
         try:
             found = await self._discover(issuer)
         except IssuerUnusable:
-            self._failed.put(issuer, True)
+            self._failed[issuer] = True
             raise
-        self._endpoints.put(issuer, found)
+        self._endpoints[issuer] = found
         return found
 
     async def keys(self, issuer: str, key_id: str, *, given: str = "") -> jwt.PyJWKSet:
@@ -186,9 +185,9 @@ class Issuers:
             return known
         if self._fetched.get(issuer):
             raise IssuerUnusable
-        self._fetched.put(issuer, True)
+        self._fetched[issuer] = True
         found = _key_set(await self.fetch("GET", (await self.endpoints(issuer)).keys))
-        self._keys.put(issuer, found)
+        self._keys[issuer] = found
         return found
 
     async def fetch(self, verb: str, url: str, **more: Any) -> Mapping[str, Any]:
