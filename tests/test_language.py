@@ -33,6 +33,7 @@ REWORDED = (
     "docs/guides",
     "docs/howto",
     "docs/rfd",
+    "src/neocloud/cli",
     "src/neocloud/core",
     "src/neocloud/emulator",
     "src/neocloud/server",

@@ -9,10 +9,13 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class LazyGroup(TyperGroup):
         module, _, attribute = (entry.source or name.replace("-", "_")).partition(":")
         return getattr(importlib.import_module(f"{self.package}.{module}"), attribute or "app")
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
         if args and args[0] in self.entries:
             self.load(args[0])
         return super().resolve_command(ctx, args)
@@ -68,7 +71,7 @@ def command_group(help_text: str = "") -> typer.Typer:
     )
 
 
-def join_prose(command: Any) -> None:
+def join_prose(command: "Command") -> None:
     """Join the lines of each paragraph, so that the terminal wraps them; keep indented lines (examples)."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     joined = [

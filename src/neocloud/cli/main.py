@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -128,7 +128,7 @@ def neo(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    command: Any = typer.main.get_command(app)
+    command = typer.main.get_command(app)
     try:
         result = command.main(args=list(arguments), prog_name="neo", standalone_mode=False)
     except ClientError as error:
@@ -142,7 +142,7 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _report_misuse(error: Any) -> int:
+def _report_misuse(error: typer.TyperException) -> int:
     """Report an error of the command line itself: an unknown option, a value of the wrong type."""
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""

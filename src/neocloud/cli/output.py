@@ -19,6 +19,8 @@ from rich.text import Text
 
 from neocloud.cli.terminal import visible, write
 
+JsonObject = dict[str, Any]
+"""A decoded JSON object; its keys and their types are the API's."""
 UNBOUNDED_WIDTH = 10_000
 GAP = 3
 WORDS_BY_STYLE = {
@@ -53,16 +55,16 @@ class View:
     """Headers of right-aligned columns, which hold numbers."""
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> View:
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> View:
     return View([[_text(value) for value in row] for row in rows], headers, frozenset(right))
 
 
-def fields_table(pairs: Iterable[tuple[str, Any]]) -> View:
+def fields_table(pairs: Iterable[tuple[str, object]]) -> View:
     """Return the view of one item, a name and a value per line."""
     return View([[name, _text(value)] for name, value in pairs])
 
 
-def console(file: TextIO | Any = None) -> Console:
+def console(file: TextIO | None = None) -> Console:
     """Return a console that does not cut lines unless it writes to a terminal."""
     target = sys.stdout if file is None else file
     is_terminal = target.isatty()
@@ -79,7 +81,7 @@ def warn(text: str) -> None:
     console(sys.stderr).print(Text(f"Warning: {visible(text)}", style="yellow"))
 
 
-def show(output: Format, data: Any, view: View, *, empty: str = "") -> None:
+def show(output: Format, data: object, view: View, *, empty: str = "") -> None:
     """Print `data` in the chosen format; `view` is the table, `empty` the message when it has no rows."""
     if output is Format.JSON:
         write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
@@ -99,7 +101,7 @@ def print_view(view: View) -> None:
         write("".join(f"{line}\n" for line in _lines(view)))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -71,13 +71,21 @@ class _StageLine:
         return self.spinner
 
 
+class ReportedStep(Protocol):
+    """A step of a resource's status, as its service reports it."""
+
+    name: str
+    outcome: str
+    message: str
+
+
 class StepsView:
     """A live list of the named steps that a reconciler reports."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.started = time.monotonic()
-        self.steps: Sequence[Any] = ()
+        self.steps: Sequence[ReportedStep] = ()
         self.done_after: dict[str, float] = {}
         self.spinner = Spinner("dots")
         self.screen = console(sys.stderr)
@@ -96,7 +104,7 @@ class StepsView:
             yield self
             live.refresh()
 
-    def update(self, steps: Sequence[Any]) -> None:
+    def update(self, steps: Sequence[ReportedStep]) -> None:
         """Show the current steps; each has `name`, `outcome` and `message`."""
         self.steps = steps
         for step in steps:
@@ -122,12 +130,12 @@ class StepsView:
         heading = Text.assemble((visible(self.title), "bold"), (f"  {duration(self.elapsed)}", "dim"))
         return Group(heading, rows)
 
-    def _symbol(self, step: Any) -> RenderableType:
+    def _symbol(self, step: ReportedStep) -> RenderableType:
         if step.outcome in SYMBOLS:
             symbol, style = SYMBOLS[step.outcome]
             return Text(symbol, style=style)
         return self.spinner
 
 
-def _message(step: Any) -> str:
+def _message(step: ReportedStep) -> str:
     return "" if step.outcome == "ok" else step.message

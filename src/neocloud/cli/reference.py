@@ -8,13 +8,16 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from neocloud.cli.failure import EXIT_CODE_MEANINGS
 from neocloud.cli.lazy import LazyGroup
 from neocloud.cli.main import app
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Parameter
 
 HEAD = """# Commands of `neo`
 
@@ -44,7 +47,7 @@ def _exit_codes() -> list[str]:
     return ["## Exit codes", "", "| code | meaning |", "|---|---|", *rows, ""]
 
 
-def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _walk(command: "Command", path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], "Command"]]:
     if isinstance(command, LazyGroup):
         for name in command.entries:
             command.load(name)
@@ -54,9 +57,9 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         yield from _walk(inner, (*path, name))
 
 
-def _section(path: tuple[str, ...], command: Any) -> list[str]:
+def _section(path: tuple[str, ...], command: "Command") -> list[str]:
     words = " ".join(path)
-    lines = [f"{'#' * min(len(path), 4)} {words}", "", *_prose(command.help)]
+    lines = [f"{'#' * min(len(path), 4)} {words}", "", *_prose(command.help or "")]
     rows = [row for parameter in command.params if (row := _parameter(parameter)) is not None]
     if rows:
         lines += ["| argument or option | |", "|---|---|", *rows, ""]
@@ -73,14 +76,14 @@ def _prose(help_text: str) -> list[str]:
     return lines
 
 
-def _parameter(parameter: Any) -> str | None:
+def _parameter(parameter: "Parameter") -> str | None:
     if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
         return None
     if parameter.param_type_name == "argument":
         name = f"`{parameter.metavar or parameter.name.upper()}`"
     else:
         name = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
-    notes = [parameter.help or "", *(["Required."] if parameter.required else [])]
+    notes = [getattr(parameter, "help", None) or "", *(["Required."] if parameter.required else [])]
     return f"| {name} | {' '.join(filter(None, notes)).replace('|', '&#124;')} |"
 
 

@@ -4,7 +4,7 @@ import platform
 import sys
 import webbrowser
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from neocloud.client.loopback import BrowserReply
 from neocloud.client.profiles import Profile, session_file
 from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now, write_session
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.iam.v1 import GetProfileResponse
 
 BROWSER_SECONDS = 300.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -115,7 +118,7 @@ def make_profile(target: SignInTarget, session: Session, name: str, project: str
         return Profile(**{**profile.__dict__, "project_id": default_project(client, session.tenant_id)})
 
 
-def format_account(profile: Any) -> str:
+def format_account(profile: "GetProfileResponse") -> str:
     """Return the account of a GetProfileResponse: "alice@bank.example (tenantuseraccount-e00...)"."""
     if profile.WhichOneof("profile") == "user_profile":
         user = profile.user_profile

@@ -4,9 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
-from neocloud.cli.output import say
+from neocloud.cli.output import JsonObject, say
 from neocloud.cli.terminal import write
 from neocloud.client.gateway import Gateway
 
@@ -19,7 +18,7 @@ class Measured:
 
     first_seconds: float | None = None
     total_seconds: float = 0.0
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: JsonObject = field(default_factory=dict)
 
     @property
     def tokens_per_second(self) -> float:
@@ -31,13 +30,13 @@ class Measured:
         return tokens / self.total_seconds if self.total_seconds else 0.0
 
 
-def answer(gateway: Gateway, body: Mapping[str, Any], pricing: Mapping[str, str] | None) -> None:
+def answer(gateway: Gateway, body: JsonObject, pricing: Mapping[str, str] | None) -> None:
     """Print the answer to stdout and its figures to stderr."""
     measured = _stream(gateway, body)
     say(figures(measured, pricing))
 
 
-def _stream(gateway: Gateway, body: Mapping[str, Any]) -> Measured:
+def _stream(gateway: Gateway, body: JsonObject) -> Measured:
     measured = Measured()
     began = time.monotonic()
     ends_line = True
@@ -69,7 +68,7 @@ def figures(measured: Measured, pricing: Mapping[str, str] | None) -> str:
     )
 
 
-def format_cost(usage: Mapping[str, Any], pricing: Mapping[str, str] | None) -> str:
+def format_cost(usage: JsonObject, pricing: Mapping[str, str] | None) -> str:
     """Return the cost as text; prices are in dollars per million tokens."""
     if pricing is None:
         return "unpriced"

@@ -3,18 +3,21 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neocloud.cli.commands.billing import parse_date
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.audit.v2 import AuditEvent
 
 LIST = "nebius.audit.v2.AuditEventService/List"
 PAGE_SIZE = 500
@@ -119,7 +122,7 @@ def export(
 
 def _request(
     client: Client, profile: Profile, since: str, until: str, which: str, parent_id: str
-) -> dict[str, Any]:
+) -> JsonObject:
     tenant = client.call("nebius.iam.v1.TenantService/Get", {"id": profile.tenant_id})
     return {
         "parent_id": parent_id or profile.tenant_id,
@@ -143,7 +146,9 @@ def _moment(text: str) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _outcome(item: Any) -> str:
+def _outcome(item: "AuditEvent") -> str:
     if not item.response.status_code:
-        return item.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number[item.status].name.lower()
+        statuses = item.DESCRIPTOR.fields_by_name["status"].enum_type
+        assert statuses is not None
+        return statuses.values_by_number[item.status].name.lower()
     return contract.Code(item.response.status_code).name

@@ -1,7 +1,7 @@
 """`neo billing`: usage and cost of a project."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.commands import add_nouns
 from neocloud.cli.target import profile_of, project_of
@@ -226,7 +226,7 @@ def estimate(
         echo(f"\nTotal {answer.cost} {answer.currency}; {answer.cost_per_request} per request")
 
 
-def tokens_by_model(lines: Iterable[Any]) -> list[dict[str, Any]]:
+def tokens_by_model(lines: Iterable[Any]) -> list[JsonObject]:
     """Return exact token counts and costs by project and model."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     costs: dict[tuple[str, str], Decimal | None] = {}
@@ -258,7 +258,7 @@ def _cost(cost: Decimal | None) -> str:
 
 def _report(context: typer.Context, method: str, start: str, end: str, project: str) -> Any:
     profile = profile_of(context)
-    request: Mapping[str, Any] = {
+    request: JsonObject = {
         "parent_id": project_of(profile, project),
         **({"start": parse_date(start)} if start else {}),
         **({"end": parse_date(end)} if end else {}),

@@ -1,16 +1,19 @@
 """`neo emulator fault`: make an emulated cloud fail on demand."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.output import Format, OutputOption, View, show, table
 from neocloud.cli.target import client_of
 from neocloud.cli.terminal import echo
 from neocloud.client.faults import CLEAR, LIST, FaultKind
 from neocloud.client.faults import inject as inject_fault
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.emulator.v1 import Fault, FaultSpec
 
 app = command_group(
     "Make an emulated cloud fail on demand.\n\n`neo up --emulator` starts one; it runs nothing real."
@@ -109,7 +112,7 @@ def clear(
     echo(f"Cleared {cleared}.")
 
 
-def _table(faults: list[Any]) -> Any:
+def _table(faults: list["Fault"]) -> View:
     rows = [
         (
             found.id,
@@ -124,14 +127,14 @@ def _table(faults: list[Any]) -> Any:
     return table(["ID", "KIND", "OF", "LEFT", "MET", "EFFECT"], rows, right=["LEFT", "MET"])
 
 
-def _kind(spec: Any) -> str:
+def _kind(spec: "FaultSpec") -> str:
     name = spec.WhichOneof("fault")
     if name == "refusal":
         name = spec.refusal.DESCRIPTOR.enum_types_by_name["Code"].values_by_number[spec.refusal.code].name
     return name.lower().replace("_", "-")
 
 
-def _left(found: Any) -> str:
+def _left(found: "Fault") -> str:
     if found.spec.resource_id:
         return ""
     return "no end" if found.spec.unlimited else str(found.calls_left)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from neocloud.cli.evaluation.report import report, report_view
 from neocloud.cli.evaluation.tasks import Tasks, run_tasks
 from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, say, show, warn
+from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, warn
 from neocloud.cli.progress import stage
 from neocloud.client.errors import ClientError
 
@@ -111,7 +111,7 @@ def evaluate(
     )
     with gateway_of(context, places[0]) as one, gateway_of(context, places[1]) as other:
         models = (Model(one, base), Model(other, candidate))
-        facts: dict[str, Any] = {"base": base, "candidate": candidate, "data": str(data)}
+        facts: JsonObject = {"base": base, "candidate": candidate, "data": str(data)}
         found, is_complete = _measured(models, plan)
     _print(report(plan, *found, show_samples, {**facts, "is_complete": is_complete}), found, models, output)
     if not is_complete:
@@ -137,7 +137,7 @@ def _measured(models: tuple[Model, Model], plan: Plan) -> tuple[tuple[Measured, 
 
 
 def _print(
-    made: dict[str, Any], found: tuple[Measured, Measured], models: tuple[Model, Model], output: Format
+    made: JsonObject, found: tuple[Measured, Measured], models: tuple[Model, Model], output: Format
 ) -> None:
     names = [model.name for model in models]
     if names[0] == names[1]:

@@ -3,12 +3,12 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
 
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import (
     INSTANCES,
@@ -24,6 +24,10 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import Operation
+    from neocloud.messages.nebius.compute.v1 import Instance
 
 WAIT_SECONDS = 900.0
 FOLLOW_SECONDS = 1.0
@@ -191,7 +195,7 @@ def serial_log(
       neo compute instance serial-log web --tail 50
     """
     cloud = connect_to_project(context, project)
-    request: dict[str, Any] = {"instance_id": cloud.find(INSTANCES, name).metadata.id, "tail": tail}
+    request: JsonObject = {"instance_id": cloud.find(INSTANCES, name).metadata.id, "tail": tail}
     while True:
         answer = cloud.client.call(f"{MACHINES}/ReadSerialLog", request)
         for line in answer.lines:
@@ -223,7 +227,7 @@ def _spec(
     disk_size: int,
     subnet: str,
     cloud_init: str,
-) -> dict[str, Any]:
+) -> JsonObject:
     disk = {
         "type": "NETWORK_SSD",
         "size_gibibytes": disk_size,
@@ -242,7 +246,7 @@ def _spec(
     }
 
 
-def _spec_of(file: Path) -> dict[str, Any]:
+def _spec_of(file: Path) -> JsonObject:
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -258,7 +262,7 @@ def _change(cloud: ProjectClient, instance_id: str, verb: str, name: str) -> Non
     _wait(cloud, operation, f"{verb} instance {name}")
 
 
-def _wait(cloud: ProjectClient, operation: Any, title: str) -> None:
+def _wait(cloud: ProjectClient, operation: "Operation", title: str) -> None:
     try:
         with stage(title) as show_detail:
             cloud.client.wait(
@@ -271,7 +275,7 @@ def _wait(cloud: ProjectClient, operation: Any, title: str) -> None:
         raise
 
 
-def _known_hosts(instance: Any) -> Path:
+def _known_hosts(instance: "Instance") -> Path:
     """Return a file for each machine: another machine may get its address later."""
     folder = config_file().parent / "known_hosts"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -289,7 +293,7 @@ def _default_subnet(cloud: ProjectClient) -> str:
     return (default or subnets)[0].metadata.id
 
 
-def _host_of(instance: Any) -> str:
+def _host_of(instance: "Instance") -> str:
     """Return the public address, or else the private one; "" before it is known."""
     for interface in instance.status.network_interfaces:
         address = interface.public_ip_address.address or interface.ip_address.address

@@ -1,7 +1,7 @@
 """`neo quota`: limits and usage of a tenant and its projects."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.quotas.v1 import QuotaAllowance
 
 SERVICE = "nebius.quotas.v1.QuotaAllowanceService"
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -128,11 +131,11 @@ def set_limit(
     say(f"{name}: {used} of {highest} are used in {parent_id}.")
 
 
-def _all(client: Client, parent_id: str) -> Iterator[Any]:
+def _all(client: Client, parent_id: str) -> Iterator["QuotaAllowance"]:
     return client.list_all(f"{SERVICE}/List", {"parent_id": parent_id})
 
 
-def _one(client: Client, parent_id: str, name: str) -> Any:
+def _one(client: Client, parent_id: str, name: str) -> "QuotaAllowance":
     for item in _all(client, parent_id):
         if item.metadata.name == name:
             return item
@@ -161,7 +164,7 @@ def _number(text: str) -> int:
     raise ClientError("INVALID_ARGUMENT", f"{text!r} is not a limit", "Write 20, 5TiB or default")
 
 
-def _amount(value: int, item: Any) -> str:
+def _amount(value: int, item: "QuotaAllowance") -> str:
     if item.status.unit != "byte":
         return str(value)
     power = min((max(value, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
@@ -169,5 +172,5 @@ def _amount(value: int, item: Any) -> str:
     return f"{shown} {_UNITS[power]}"
 
 
-def _percent(item: Any) -> str:
+def _percent(item: "QuotaAllowance") -> str:
     return f"{float(item.status.usage_percentage or 0) * 100:.0f}"

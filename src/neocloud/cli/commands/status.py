@@ -3,20 +3,23 @@
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.machine.emulator import NOTHING_REAL
-from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
 from neocloud.cli.machine.server_process import get_json
-from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table, warn
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, show, table, warn
 from neocloud.cli.progress import duration
+from neocloud.cli.resources.lookup import state_of
 from neocloud.cli.target import home_of, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 app = command_group()
 
@@ -48,7 +51,7 @@ def status(
     """
     place = Home(home_of(context, home))
     server = place.server()
-    report: dict[str, Any] = {
+    report: JsonObject = {
         "state": "running" if server else "stopped",
         "home": str(place.path),
         "is_emulator": place.settings().emulator,
@@ -65,7 +68,7 @@ def status(
         raise typer.Exit(5)
 
 
-def _running_report(place: Home, server: RunningServer) -> dict[str, Any]:
+def _running_report(place: Home, server: RunningServer) -> JsonObject:
     profile = profile_of_home(place.path, "home")
     with connect(profile) as client:
         details = get_json(server.http, "/status", client.tokens.token())
@@ -87,12 +90,11 @@ def _running_report(place: Home, server: RunningServer) -> dict[str, Any]:
     }
 
 
-def _cluster_summary(cluster: Any) -> dict[str, Any]:
-    states = cluster.status.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number
+def _cluster_summary(cluster: "Cluster") -> JsonObject:
     return {
         "name": cluster.metadata.name,
         "id": cluster.metadata.id,
-        "state": states[cluster.status.state].name,
+        "state": state_of(cluster),
         "workers": sum(node_set.count for node_set in cluster.spec.node_sets),
     }
 
@@ -102,7 +104,7 @@ def _print_stopped(place: Home) -> None:
     echo("Start it with `neo up`." if place.is_ours() else "There is no cloud there. `neo up` starts one.")
 
 
-def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -> None:
+def _print_running(report: JsonObject, place: Home, server: RunningServer) -> None:
     engine = report.get("engine") or {}
     elapsed = duration((datetime.now(UTC) - server.ready_since).total_seconds())
     rows = [
@@ -138,7 +140,7 @@ def _print_running(report: dict[str, Any], place: Home, server: RunningServer) -
         echo("No Slurm cluster yet. Create one: neo slurm cluster create NAME --workers 2")
 
 
-def _engine_rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
+def _engine_rows(engine: JsonObject) -> list[tuple[str, object]]:
     enforced = [word for key, word in ENFORCEABLE.items() if engine.get(key)]
     missing = [word for key, word in ENFORCEABLE.items() if not engine.get(key)]
     found = Counter(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from neocloud.cli.target import client_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.billing.v1 import EstimateTcoResponse
 
 SERVICE = "neocloud.billing.v1.TcoService"
 _CENT = Decimal("0.01")
@@ -122,7 +125,7 @@ def _print_list(context: typer.Context, method: str, output: Format) -> None:
     show(output, contract.to_dict(answer), view)
 
 
-def _rows(answer: Any) -> View:
+def _rows(answer: "EstimateTcoResponse") -> View:
     rows = [
         (row.section, row.name, row.what, _range(row.minimum_units, row.maximum_units), row.unit_price,
          _range(f"{int(row.minimum):,}", f"{int(row.maximum):,}"))
@@ -134,7 +137,7 @@ def _rows(answer: Any) -> View:
     return table(headers, rows, right=["UNITS", "PRICE", "A MONTH"])
 
 
-def _serving(answer: Any) -> View:
+def _serving(answer: "EstimateTcoResponse") -> View:
     rows = [
         (row.scenario, row.tokens_per_second, f"{row.tokens_per_day:,}", f"{row.conversations_per_day:,}",
          money(row.cost_per_chat), money(row.cost_per_chat_of_worker))
@@ -144,7 +147,7 @@ def _serving(answer: Any) -> View:
     return table(headers, rows, right=headers[1:])
 
 
-def _hosted_rows(answer: Any) -> View:
+def _hosted_rows(answer: "EstimateTcoResponse") -> View:
     rows = [
         (row.model, money(row.cost_per_chat), _number(row.break_even_conversations_per_day),
          row.break_even_tokens_per_second, _number(row.break_even_conversations_per_day_of_worker),

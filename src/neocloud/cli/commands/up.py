@@ -12,8 +12,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
-from neocloud.cli.machine.emulator import NOTHING_REAL, emulator_home
-from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.requirements import check_machine
 from neocloud.cli.machine.server_process import start_server
 from neocloud.cli.output import fields_table, print_view, say
@@ -110,7 +109,7 @@ def _signature() -> inspect.Signature:
     return inspect.Signature(found)
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
     )
@@ -128,7 +127,7 @@ def _register() -> None:
 _register()
 
 
-def _settings(kept: Settings, tls: bool | None, given: Mapping[str, Any]) -> Settings:
+def _settings(kept: Settings, tls: bool | None, given: Mapping[str, object]) -> Settings:
     """Return what was chosen now over what was chosen before."""
     chosen = {name: _parsed(name, value) for name, value in given.items()}
     if "database_url_file" in chosen:

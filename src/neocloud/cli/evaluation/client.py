@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from neocloud.cli.evaluation.conversations import Conversation
 from neocloud.cli.evaluation.perplexity import Token, prompt_tokens
+from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 
@@ -66,7 +67,7 @@ class Model:
         found = self._chat(messages, max_tokens=SPEED_TOKENS, **more)
         return int(found["usage"]["completion_tokens"])
 
-    def _chat(self, messages: Conversation, **more: Any) -> Any:
+    def _chat(self, messages: Conversation, **more: object) -> JsonObject:
         body = {"model": self.name, "messages": list(messages), "temperature": 0, "seed": 0}
         return self.gateway.post(_CHAT, {**body, "chat_template_kwargs": _NO_THOUGHTS, **more})
 

@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from neocloud.client.errors import ClientError
 
@@ -64,7 +63,7 @@ def _conversation(line: str, where: str) -> Conversation:
         record = json.loads(line)
     except ValueError as error:
         raise _bad(where, f"broken JSON ({error})") from error
-    messages: Any = record.get("messages") if isinstance(record, dict) else None
+    messages: object = record.get("messages") if isinstance(record, dict) else None
     if not isinstance(messages, list) or not messages:
         raise _bad(where, "'messages' must be a list with at least one message")
     found = [_message(each, f"{where}, message {number}") for number, each in enumerate(messages, 1)]
@@ -74,7 +73,7 @@ def _conversation(line: str, where: str) -> Conversation:
     return found
 
 
-def _message(message: Any, where: str) -> dict[str, str]:
+def _message(message: object, where: str) -> dict[str, str]:
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise _bad(where, f"the role must be one of {', '.join(ROLES)}")
     content = message.get("content")

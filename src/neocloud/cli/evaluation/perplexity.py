@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from neocloud.cli.evaluation.conversations import Conversation
 
@@ -45,7 +44,7 @@ class Loss:
                 self.tokens += 1
 
 
-def prompt_tokens(answer: Any) -> list[Token]:
+def prompt_tokens(answer: object) -> list[Token]:
     """Return the tokens of a chat completion with `prompt_logprobs`. Raises NoLikelihood."""
     places = answer.get("prompt_logprobs") if isinstance(answer, dict) else None
     ids = answer.get("prompt_token_ids") if isinstance(answer, dict) else None

@@ -2,10 +2,9 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, bleu, comparison, exact_match, rouge
-from neocloud.cli.output import View, table
+from neocloud.cli.output import JsonObject, View, table
 
 SIGNS = {
     "perplexity": "per cent it fell; positive is better",
@@ -23,9 +22,7 @@ _ROWS = (
 )
 
 
-def report(
-    plan: Plan, base: Measured, candidate: Measured, show: int, facts: dict[str, Any]
-) -> dict[str, Any]:
+def report(plan: Plan, base: Measured, candidate: Measured, show: int, facts: JsonObject) -> JsonObject:
     known = [_known(plan, each, show) for each in (base, candidate)]
     return {
         "base_model": known[0],
@@ -48,7 +45,7 @@ def report(
     }
 
 
-def _known(plan: Plan, found: Measured, show: int) -> dict[str, Any]:
+def _known(plan: Plan, found: Measured, show: int) -> JsonObject:
     places = sorted(found.answers)
     lengths = [len(text) for text in found.answers.values()]
     return {
@@ -65,11 +62,11 @@ def _known(plan: Plan, found: Measured, show: int) -> dict[str, Any]:
     }
 
 
-def _added(plan: Plan, found: Measured) -> dict[str, Any]:
+def _added(plan: Plan, found: Measured) -> JsonObject:
     places = sorted(found.answers)
     generated = [found.answers[place] for place in places]
     references = [plan.questions[place].reference for place in places]
-    added: dict[str, Any] = {
+    added: JsonObject = {
         "tokens_per_second": found.tokens_per_second,
         "tokens_per_message": found.answer_tokens / len(places) if places else None,
         "bleu": bleu(generated, references),
@@ -83,7 +80,7 @@ def _added(plan: Plan, found: Measured) -> dict[str, Any]:
     return added | {"errors": dict(found.errors), "remarks": list(found.remarks)}
 
 
-def report_view(report: dict[str, Any], names: Sequence[str]) -> View:
+def report_view(report: JsonObject, names: Sequence[str]) -> View:
     """Return the report as a table, base beside candidate."""
     rows = []
     for label, key, decimals in _ROWS:
@@ -93,6 +90,6 @@ def report_view(report: dict[str, Any], names: Sequence[str]) -> View:
     return table(["", *names], rows, right=list(names))
 
 
-def _value(report: dict[str, Any], model: str, key: str) -> float | None:
+def _value(report: JsonObject, model: str, key: str) -> float | None:
     found = {**report["details"][model], **report[model]}
     return (found["rouge"] or {}).get(key) if key == "rougeL" else found.get(key)

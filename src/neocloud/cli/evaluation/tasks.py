@@ -11,10 +11,9 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from neocloud.cli.evaluation.client import Model
-from neocloud.cli.output import Format, show, table
+from neocloud.cli.output import Format, JsonObject, show, table
 from neocloud.cli.progress import stage
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import KEY_VARIABLE
@@ -121,7 +120,7 @@ def _api_arguments(model: Model, tasks: Tasks) -> list[str]:
     ]
 
 
-def _scores(content: Any) -> dict[str, dict[str, float]]:
+def _scores(content: JsonObject) -> dict[str, dict[str, float]]:
     found = {}
     for task, values in content["results"].items():
         numbers = {

@@ -6,6 +6,7 @@ the server's log.
 """
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file, read_profiles
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings, is_configured, read_settings, write_settings
 from neocloud.core.osfiles import HeldLock, take_lock
@@ -21,6 +23,9 @@ from neocloud.core.private_folder import OpenFolder, ensure_private
 SERVER_MODULE = "neocloud.control_plane"
 EARLIER_SERVER_MODULE = "neocloud.app"
 """What `neo up` of earlier versions started; such a server may still run."""
+
+
+NOTHING_REAL = "This is an emulator: nothing real runs in it, no machine, no container, no job."
 
 
 @dataclass(frozen=True)
@@ -166,3 +171,21 @@ def _unusable(path: Path, error: OSError) -> ClientError:
     return ClientError(
         "FAILED_PRECONDITION", f"{path} cannot be used: {error.strerror}", "Name another with --home"
     )
+
+
+def emulator_home(named: Path | None) -> Home:
+    """Return the named folder, else that of the emulator in use, else a new temporary one."""
+    if named is not None:
+        home = Home(named.absolute())
+        if home.was_started() and not home.settings().emulator:
+            raise ClientError(
+                "FAILED_PRECONDITION",
+                f"{home.path} holds a real cloud, and an emulator would forget what runs in it",
+                "Name another folder with --home",
+            )
+        return home
+    profiles = read_profiles(config_file())
+    current = profiles.items.get(profiles.current)
+    if current is not None and current.home and Home(Path(current.home)).settings().emulator:
+        return Home(Path(current.home))
+    return Home(Path(tempfile.mkdtemp(prefix="neocloud-emulator-")))

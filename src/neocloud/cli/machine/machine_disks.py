@@ -10,8 +10,8 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
+from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 
 FORMATS = ("qcow2", "raw")
@@ -22,12 +22,12 @@ _CONVERT = "Make it stand for itself with `qemu-img convert`"
 _REFERENCES = {"backing-filename": "a backing file", "full-backing-filename": "a backing file"}
 
 
-def disks(home: Path) -> list[dict[str, Any]]:
+def disks(home: Path) -> list[JsonObject]:
     """What is said about each, by name."""
     return [json.loads(file.read_text()) for file in sorted(_folder(home).glob("*/image.json"))]
 
 
-def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -> dict[str, Any]:
+def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -> JsonObject:
     """Copy it into the catalogue; returns what is now said about it. Raises ClientError."""
     for value in (name, family):
         if not NAME.fullmatch(value):
@@ -62,7 +62,7 @@ def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -
     return facts
 
 
-def check_disk(file: Path) -> dict[str, Any]:
+def check_disk(file: Path) -> JsonObject:
     """What qemu-img says about it. Raises ClientError when it cannot be the disk of a machine."""
     found = json.loads(_qemu_img("info", "--output=json", str(file), about=file))
     if found["format"] not in FORMATS:

@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 import yaml
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from neocloud.cli.output import JsonObject
 from neocloud.cli.resources.noun import kebab
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -31,7 +33,7 @@ class Flag:
     path: tuple[str, ...]
     """Field names from the top of the request: ("spec", "size_gibibytes")."""
     option: str
-    annotation: Any
+    annotation: object
     help: str
     is_json: bool = False
     is_map: bool = False
@@ -42,7 +44,7 @@ class Flag:
     def parameter(self) -> str:
         return "__".join(self.path)
 
-    def value_of(self, given: Any) -> Any:
+    def value_of(self, given: Any) -> object:
         if self.is_map:
             return dict(_pair(item, self.option) for item in given)
         if self.is_json and isinstance(given, list):
@@ -51,9 +53,9 @@ class Flag:
             return _parsed(given, self.option)
         return given
 
-    def _items(self, text: str) -> list[Any]:
+    def _items(self, text: str) -> list[object]:
         if self.first_fields and not text.lstrip().startswith(("[", "{")):
-            value: Any = text
+            value: object = text
             for name, is_list in reversed(self.first_fields):
                 value = {name: [value] if is_list else value}
             return [value]
@@ -61,7 +63,7 @@ class Flag:
         return parsed if isinstance(parsed, list) else [parsed]
 
 
-def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> list[Flag]:
+def flags_of(descriptor: Descriptor, path: tuple[str, ...] = (), prefix: str = "") -> list[Flag]:
     """Return the flags that fill a message, without output-only fields; `spec` adds no prefix."""
     found: list[Flag] = []
     for field in descriptor.fields:
@@ -69,7 +71,7 @@ def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> l
             continue
         here = (*path, field.name)
         option = f"--{prefix}{kebab(field.name).replace('_', '-')}"
-        if _is_nested(field) and len(here) <= DEEPEST_FLAG:
+        if field.message_type is not None and _is_nested(field) and len(here) <= DEEPEST_FLAG:
             inner = "" if here == ("spec",) else f"{option.removeprefix('--')}-"
             found += flags_of(field.message_type, here, inner)
         else:
@@ -77,7 +79,7 @@ def flags_of(descriptor: Any, path: tuple[str, ...] = (), prefix: str = "") -> l
     return found
 
 
-def fill(request: dict[str, Any], flags: Iterable[Flag], given: Mapping[str, Any]) -> list[str]:
+def fill(request: JsonObject, flags: Iterable[Flag], given: Mapping[str, object]) -> list[str]:
     """Put the given values into the request and return the paths of their fields."""
     paths: list[str] = []
     for flag in flags:
@@ -99,7 +101,7 @@ def option(flag: Flag, *shortcuts: str) -> Any:
     return Annotated[flag.annotation, typer.Option(words, *shortcuts, help=flag.help, show_default=False)]
 
 
-def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
+def _flag(field: FieldDescriptor, path: tuple[str, ...], name: str) -> Flag:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return Flag(path, name, list[str] | None, "NAME=VALUE; repeatable.", is_map=True)
     if field.message_type is not None and field.message_type.full_name in TEXT_TYPES:
@@ -113,7 +115,7 @@ def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
     if field.enum_type is not None:
         names = tuple(value.name for value in field.enum_type.values if value.number != 0)
         return Flag(path, name, _many(field, Literal[names]), _alternatives(field))
-    kinds: Mapping[Any, type] = {
+    kinds: Mapping[int, type] = {
         field.CPPTYPE_BOOL: bool,
         field.CPPTYPE_STRING: str,
         field.CPPTYPE_DOUBLE: float,
@@ -123,7 +125,7 @@ def _flag(field: Any, path: tuple[str, ...], name: str) -> Flag:
     return Flag(path, name, _many(field, kind), _alternatives(field))
 
 
-def _alternatives(field: Any) -> str:
+def _alternatives(field: FieldDescriptor) -> str:
     """Return the help text of a oneof's member, which excludes the others."""
     group = field.containing_oneof
     if group is None or len(group.fields) < 2:
@@ -132,11 +134,11 @@ def _alternatives(field: Any) -> str:
     return f"Instead of {', '.join(f'--{name}' for name in others)}."
 
 
-def _many(field: Any, kind: Any) -> Any:
+def _many(field: FieldDescriptor, kind: Any) -> object:
     return list[kind] | None if field.is_repeated else kind | None
 
 
-def _is_nested(field: Any) -> bool:
+def _is_nested(field: FieldDescriptor) -> bool:
     return (
         field.message_type is not None
         and not field.is_repeated
@@ -144,7 +146,7 @@ def _is_nested(field: Any) -> bool:
     )
 
 
-def _first_fields(descriptor: Any) -> Iterable[tuple[str, bool]]:
+def _first_fields(descriptor: Descriptor) -> Iterable[tuple[str, bool]]:
     """Follow the first fields down to a string field; nothing if there is none."""
     first = descriptor.fields[0]
     if first.message_type is None:
@@ -153,8 +155,9 @@ def _first_fields(descriptor: Any) -> Iterable[tuple[str, bool]]:
     return [(first.name, True), *rest] if rest else []
 
 
-def _shape(field: Any) -> str:
-    names = ", ".join(inner.name for inner in field.message_type.fields[:4])
+def _shape(field: FieldDescriptor) -> str:
+    fields = field.message_type.fields if field.message_type is not None else []
+    names = ", ".join(inner.name for inner in fields[:4])
     return f"{'List of objects' if field.is_repeated else 'An object'} ({names})"
 
 
@@ -165,7 +168,7 @@ def _pair(item: str, name: str) -> tuple[str, str]:
     return key, value
 
 
-def _parsed(text: str, name: str) -> Any:
+def _parsed(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -174,7 +177,7 @@ def _parsed(text: str, name: str) -> Any:
         ) from error
 
 
-def read_manifest(text: str, where: str) -> dict[str, Any]:
+def read_manifest(text: str, where: str) -> JsonObject:
     """Parse a resource in YAML or JSON, in the form that `--output yaml` prints."""
     try:
         document = yaml.safe_load(text)
@@ -189,7 +192,7 @@ def read_manifest(text: str, where: str) -> dict[str, Any]:
     return document
 
 
-def paths_in(document: Any, prefix: Sequence[str] = ()) -> list[str]:
+def paths_in(document: object, prefix: Sequence[str] = ()) -> list[str]:
     """Return the paths of all values in a manifest; a list is one value."""
     if isinstance(document, dict) and document:
         return [path for key, value in document.items() for path in paths_in(value, (*prefix, str(key)))]

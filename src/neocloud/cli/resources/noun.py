@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+
+from google.protobuf.descriptor import ServiceDescriptor
 
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -130,7 +131,7 @@ def load_method(path: str) -> contract.Rpc:
         raise ClientError("FAILED_PRECONDITION", str(error)) from error
 
 
-def load_service(name: str) -> Any:
+def load_service(name: str) -> ServiceDescriptor:
     """Return the descriptor of a service."""
     try:
         return contract.pool().FindServiceByName(name)

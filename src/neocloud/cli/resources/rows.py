@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from neocloud.cli.output import View, fields_table, table
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from neocloud.cli.output import JsonObject, View, fields_table, table
 from neocloud.core import contract
 
 SPEC_COLUMNS = 3
 LONGEST_CELL = 60
 
 
-def list_table(descriptor: Any, items: Iterable[Any]) -> View:
+def list_table(descriptor: Descriptor, items: Iterable[Any]) -> View:
     """Return a row per resource: name, state, the first plain spec fields in use, id."""
     items = list(items)
     if "metadata" not in descriptor.fields_by_name:
@@ -35,12 +37,12 @@ def list_table(descriptor: Any, items: Iterable[Any]) -> View:
     return table(headers, rows)
 
 
-def single_table(document: Mapping[str, Any]) -> View:
+def single_table(document: JsonObject) -> View:
     """Return every name and value of one answer, with dotted paths."""
     return fields_table(_flattened(document, ""))
 
 
-def _flattened(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+def _flattened(value: object, path: str) -> Iterable[tuple[str, object]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flattened(inner, f"{path}.{key}" if path else str(key))
@@ -51,14 +53,14 @@ def _flattened(value: Any, path: str) -> Iterable[tuple[str, Any]]:
         yield path, value
 
 
-def _spec_fields(descriptor: Any) -> list[Any]:
+def _spec_fields(descriptor: Descriptor) -> list[FieldDescriptor]:
     spec = descriptor.fields_by_name.get("spec")
-    if spec is None:
+    if spec is None or spec.message_type is None:
         return []
     return [field for field in spec.message_type.fields if _is_plain(field)]
 
 
-def _is_plain(field: Any) -> bool:
+def _is_plain(field: FieldDescriptor) -> bool:
     if contract.annotations(field).is_secret:
         return False
     if field.message_type is not None:
@@ -66,7 +68,7 @@ def _is_plain(field: Any) -> bool:
     return not field.is_repeated and field.cpp_type != field.CPPTYPE_BOOL
 
 
-def _plain(value: Any, field: Any) -> str:
+def _plain(value: Any, field: FieldDescriptor) -> str:
     if field.is_repeated:
         return ", ".join(item.name for item in value)
     if field.enum_type is not None:
@@ -75,16 +77,17 @@ def _plain(value: Any, field: Any) -> str:
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
 
 
-def _state_field(descriptor: Any) -> Any:
+def _state_field(descriptor: Descriptor) -> FieldDescriptor | None:
     status = descriptor.fields_by_name.get("status")
-    state = status.message_type.fields_by_name.get("state") if status is not None else None
+    state = status.message_type.fields_by_name.get("state") if status and status.message_type else None
     return state if state is not None and state.enum_type is not None else None
 
 
 def _state(item: Any) -> str:
     field = _state_field(item.DESCRIPTOR)
+    assert field is not None and field.enum_type is not None, "a list of them has no states"
     return field.enum_type.values_by_number[item.status.state].name
 
 
-def _title(field: Any) -> str:
+def _title(field: FieldDescriptor) -> str:
     return field.name.replace("_", " ").upper()

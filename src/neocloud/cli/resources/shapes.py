@@ -4,10 +4,14 @@ The cloud decides what fits and what this machine has; given names are passed on
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.compute.v1 import Platform
+    from neocloud.messages.neocloud.inference.v1 import Model
 
 LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
 GIB = 1024**3
@@ -17,7 +21,7 @@ ANY_GPU, ANY_CPU = "gpu-local", "cpu-local"
 
 
 def possible_shapes(
-    cloud: ProjectClient, model: Any, platform: str, preset: str
+    cloud: ProjectClient, model: "Model", platform: str, preset: str
 ) -> Sequence[tuple[str, str]]:
     """Return the shapes to try, in order. Given names are passed on unchanged."""
     if platform and preset:
@@ -37,7 +41,9 @@ def possible_shapes(
     return known
 
 
-def _smallest(found: Sequence[Any], platform: str, preset: str, model: Any) -> tuple[str, str] | None:
+def _smallest(
+    found: Sequence["Platform"], platform: str, preset: str, model: "Model"
+) -> tuple[str, str] | None:
     needed = model.status.size_bytes / GIB + ALLOWANCE_GIB
     fitting = [
         (shape.resources.gpu_count, shape.resources.memory_gibibytes, -shape.resources.vcpu_count, shape.name)
@@ -49,7 +55,7 @@ def _smallest(found: Sequence[Any], platform: str, preset: str, model: Any) -> t
     return (platform, min(fitting)[3]) if fitting else None
 
 
-def first_possible_shape(cloud: ProjectClient, model: Any, platform: str, preset: str) -> tuple[str, str]:
+def first_possible_shape(cloud: ProjectClient, model: "Model", platform: str, preset: str) -> tuple[str, str]:
     """Return the first possible shape."""
     return possible_shapes(cloud, model, platform, preset)[0]
 

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
-from neocloud.cli.output import Format, say, show
+from neocloud.cli.output import Format, JsonObject, say, show
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.noun import Noun, Parent
@@ -18,6 +20,9 @@ from neocloud.client.connection import Client, connect, items_field
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import Operation
 
 Given = Mapping[str, Any]
 WRITABLE_METADATA = ("name", "parent_id", "labels")
@@ -49,9 +54,9 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
         parent_id = given.get("parent_id") or _parent(noun, profile, given)
-        metadata: dict[str, Any] = {"parent_id": parent_id, "name": given["name"]}
+        metadata: JsonObject = {"parent_id": parent_id, "name": given["name"]}
         _add_labels(metadata, given["label"])
-        request: dict[str, Any] = {"metadata": metadata, "spec": {}}
+        request: JsonObject = {"metadata": metadata, "spec": {}}
         fill(request, flags, given)
         answer = client.call(noun.rpc(verb).path, request)
         say("Store the token now: it is not shown again.")
@@ -101,7 +106,7 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
         rpc = noun.rpc(verb)
-        request: dict[str, Any] = {}
+        request: JsonObject = {}
         if "target" in given:
             request["id"] = _id_of(noun, client, profile, given)
         if "parent_id" in given and "parent_id" in rpc.input.DESCRIPTOR.fields_by_name:
@@ -129,7 +134,7 @@ def _open(given: Given) -> tuple[Profile, Client]:
     return profile, client
 
 
-def _from_manifest(file: Path | None) -> dict[str, Any]:
+def _from_manifest(file: Path | None) -> JsonObject:
     """Return the fields of a manifest that a request may set, without output-only fields."""
     if file is None:
         return {}
@@ -145,7 +150,7 @@ def _from_manifest(file: Path | None) -> dict[str, Any]:
     }
 
 
-def _add_labels(metadata: dict[str, Any], labels: list[str] | None) -> bool:
+def _add_labels(metadata: JsonObject, labels: list[str] | None) -> bool:
     for item in labels or ():
         key, equals, value = item.partition("=")
         if not equals or not key:
@@ -193,7 +198,7 @@ def _id_of(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
     return _find(noun, client, profile, given).metadata.id
 
 
-def _finish(noun: Noun, client: Client, operation: Any, given: Given, what: str) -> None:
+def _finish(noun: Noun, client: Client, operation: "Operation", given: Given, what: str) -> None:
     """Wait unless --no-wait was given, then print the resource."""
     if given["no_wait"]:
         show(given["output"], contract.to_dict(operation), single_table(contract.to_dict(operation)))
@@ -203,7 +208,7 @@ def _finish(noun: Noun, client: Client, operation: Any, given: Given, what: str)
     _print_one(client.call(noun.rpc("Get").path, {"id": operation.resource_id}), given["output"])
 
 
-def _wait(client: Client, operation: Any, title: str) -> None:
+def _wait(client: Client, operation: "Operation", title: str) -> None:
     if operation.HasField("status"):
         client.wait(operation)
         return
@@ -211,12 +216,13 @@ def _wait(client: Client, operation: Any, title: str) -> None:
         client.wait(operation)
 
 
-def _print_one(answer: Any, output: Format) -> None:
+def _print_one(answer: Message, output: Format) -> None:
     document = contract.to_dict(answer)
     show(output, document, single_table(document), empty="The answer is empty.")
 
 
-def _print_list(noun: Noun, response: Any, items: list[Any], output: Format) -> None:
+def _print_list(noun: Noun, response: Descriptor, items: list[Message], output: Format) -> None:
     item_type = response.fields_by_name[items_field(response)].message_type
+    assert item_type is not None, "items are messages"
     view = list_table(item_type, items)
     show(output, [contract.to_dict(item) for item in items], view, empty="There is none.")

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -25,6 +25,10 @@ from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
 from neocloud.core import contract
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import Operation
+    from neocloud.messages.neocloud.inference.v1 import Deployment
 
 TASK = DeploymentSpec.Task
 START_TIMEOUT_SECONDS = 3600.0
@@ -116,7 +120,7 @@ def deploy(
     cloud = connect_to_project(context, project)
     found = cloud.find(MODELS, model)
     least, most = bounds(replicas, "--replicas")
-    spec: dict[str, Any] = {
+    spec: JsonObject = {
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
         "task": task.value.upper(),
@@ -136,7 +140,7 @@ def deploy(
     _print_result(cloud, deployment, output)
 
 
-def _create(cloud: ProjectClient, name: str, spec: dict[str, Any], shapes: Sequence[tuple[str, str]]) -> Any:
+def _create(cloud: ProjectClient, name: str, spec: JsonObject, shapes: Sequence[tuple[str, str]]) -> Any:
     """Create it with the first shape that this machine has; refusals of the others are ignored."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         whole = {**spec, "platform": platform, "preset": preset}
@@ -149,7 +153,7 @@ def _create(cloud: ProjectClient, name: str, spec: dict[str, Any], shapes: Seque
     raise AssertionError("There is at least one shape.")
 
 
-def _follow(cloud: ProjectClient, name: str, operation: Any, *, wait: bool) -> Any:
+def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:
     if wait:
         try:
             with stage(f"Deployment {name}: wait for the first replica"):
@@ -163,7 +167,7 @@ def _follow(cloud: ProjectClient, name: str, operation: Any, *, wait: bool) -> A
     return cloud.client.call(f"{DEPLOYMENTS}/Get", {"id": operation.resource_id})
 
 
-def _print_result(cloud: ProjectClient, deployment: Any, output: Format) -> None:
+def _print_result(cloud: ProjectClient, deployment: "Deployment", output: Format) -> None:
     if output is not Format.TABLE:
         show(output, contract.to_dict(deployment), fields_table(()))
         return
@@ -175,7 +179,7 @@ def _print_result(cloud: ProjectClient, deployment: Any, output: Format) -> None
     echo(how_to_call(cloud, deployment))
 
 
-def how_to_call(cloud: ProjectClient, deployment: Any) -> str:
+def how_to_call(cloud: ProjectClient, deployment: "Deployment") -> str:
     """Return the address for OpenAI clients and a command to try."""
     names = deployment.status.served_names
     model = names[0] if names else deployment.metadata.name

@@ -1,6 +1,6 @@
 """`neo deployment`: list, show, logs, scale, wake, delete."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, co
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, Replica
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.inference.v1 import Deployment
 
 REPLICA_STATE = Replica.State
 FLAVOUR = DeploymentSpec.Flavour
@@ -192,11 +195,11 @@ def delete(context: typer.Context, name: NameArgument, project: ProjectOption = 
     say(f"Deployment {item.metadata.name} is deleted.")
 
 
-def _ready(item: Any) -> int:
+def _ready(item: "Deployment") -> int:
     return sum(REPLICA_STATE.Name(each.state) == "READY" for each in item.status.replicas)
 
 
-def _replica(replica: Any) -> str:
+def _replica(replica: "Replica") -> str:
     parts = [REPLICA_STATE.Name(replica.state), replica.address]
     parts += [f"job {replica.job_id}"] if replica.job_id else []
     parts += [f"{replica.restarts} restarts"] if replica.restarts else []

@@ -1,13 +1,13 @@
 """`neo model`: add, list, show, delete."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, table
 from neocloud.cli.resources.lookup import (
     MODELS,
     ProjectClient,
@@ -18,6 +18,9 @@ from neocloud.cli.resources.lookup import (
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.inference.v1 import Model
 
 READ_TIMEOUT_SECONDS = 1800.0
 
@@ -88,7 +91,7 @@ def add(
       neo model add big /srv/models/big --in-place
     """
     cloud = connect_to_project(context, project)
-    spec: dict[str, Any] = {
+    spec: JsonObject = {
         "license": license,
         "description": description,
         "tool_call_parser": tool_call_parser,
@@ -181,7 +184,7 @@ def delete(
     say(f"Model {model.metadata.name} is deleted.")
 
 
-def _create(cloud: ProjectClient, name: str, spec: dict[str, Any]) -> Any:
+def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     operation = cloud.client.call(f"{MODELS}/Create", request)
     try:
@@ -196,7 +199,7 @@ def _create(cloud: ProjectClient, name: str, spec: dict[str, Any]) -> Any:
     return cloud.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
 
 
-def _summary(model: Any) -> str:
+def _summary(model: "Model") -> str:
     status = model.status
     if status.lora_rank:
         modules = ", ".join(status.target_modules)
@@ -205,7 +208,7 @@ def _summary(model: Any) -> str:
     return ", ".join((*parts, f"context {status.context_length:,}"))
 
 
-def _show(model: Any, output: Format, text: str) -> None:
+def _show(model: "Model", output: Format, text: str) -> None:
     if output is Format.TABLE and text:
         echo(text)
         return

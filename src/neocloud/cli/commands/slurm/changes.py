@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,10 @@ from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import Operation
+    from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 WHY_SECONDS = (
     "(The published figure for this task elsewhere is 20 to 30 minutes. Here it takes\n"
@@ -115,7 +119,7 @@ def _mounted(text: str) -> dict[str, str]:
     return {"filesystem_id": identifier, "mount_path": path}
 
 
-def report_ready(cluster: Any, output: Format, text: str) -> None:
+def report_ready(cluster: "Cluster", output: Format, text: str) -> None:
     if output is not Format.TABLE:
         show(output, contract.to_dict(cluster), fields_table(()))
         return
@@ -160,7 +164,7 @@ def scale(
     echo(f"Cluster {name} has {_counts_text(counts)} after {duration(view.elapsed)}.")
 
 
-def _new_counts(cluster: Any, workers: int | None, given: Sequence[str]) -> dict[str, int]:
+def _new_counts(cluster: "Cluster", workers: int | None, given: Sequence[str]) -> dict[str, int]:
     known = [part.name for part in cluster.spec.node_sets]
     counts: dict[str, int] = {}
     for item in given:
@@ -194,11 +198,11 @@ POLL_SECONDS = 0.2
 MOVING = ("CREATING", "UPDATING", "STOPPED")  # a stopped one starts again with the cloud
 
 
-def watch_operation(cloud: ProjectClient, operation: Any, title: str) -> StepsView:
+def watch_operation(cloud: ProjectClient, operation: "Operation", title: str) -> StepsView:
     """Show the steps until the operation is finished. Raises ClientError if it failed."""
     view = StepsView(title)
 
-    def show_steps(latest: Any) -> None:
+    def show_steps(latest: "Operation") -> None:
         try:
             cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
         except ClientError as error:
@@ -222,7 +226,7 @@ def watch_operation(cloud: ProjectClient, operation: Any, title: str) -> StepsVi
     return view
 
 
-def watch_until_ready(cloud: ProjectClient, cluster: Any) -> Any:
+def watch_until_ready(cloud: ProjectClient, cluster: "Cluster") -> Any:
     """Show the steps of a cluster that another caller is creating or changing; return it once it is READY."""
     view = StepsView(f"Cluster {cluster.metadata.name} is {state_of(cluster)}")
     deadline = cloud.client.clock() + CHANGE_TIMEOUT_SECONDS

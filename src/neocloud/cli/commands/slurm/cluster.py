@@ -1,7 +1,7 @@
 """`neo slurm cluster`: show, check and delete clusters; `changes` creates and scales them."""
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition
 
 app = command_group(
     """Slurm clusters: controller, accounting, login node and workers over one shared root.
@@ -133,7 +136,7 @@ def delete(
     echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")
 
 
-def _condition(condition: Any) -> str:
+def _condition(condition: "Condition") -> str:
     return " ".join(part for part in (condition.status, condition.reason, condition.message) if part)
 
 
@@ -142,7 +145,7 @@ def _node_states(slurm_state: str) -> str:
     return "+".join(word for word in slurm_state.split("+") if word != "DYNAMIC_NORM")
 
 
-def _login_address(cluster: Any) -> str:
+def _login_address(cluster: "Cluster") -> str:
     login_endpoint = cluster.status.login
     return f"{login_endpoint.host}:{login_endpoint.port}" if login_endpoint.port else ""
 

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from neocloud.cli.resources.lookup import (
 from neocloud.cli.terminal import echo, write_bytes
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.slurm.v1 import Job
 
 JOBS = "neocloud.slurm.v1.JobService"
 ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
@@ -212,7 +215,7 @@ class _StateLine:
         self.cloud, self.cluster_id, self.job_id, self.clock = cloud, cluster_id, job_id, clock
         self.started, self.said = clock(), ""
 
-    def show(self) -> Any:
+    def show(self) -> "Job":
         job = _get(self.cloud, self.cluster_id, self.job_id)
         text = f"{job.state} ({job.reason})" if job.state == "PENDING" and job.reason else job.state
         if text != self.said:
@@ -222,7 +225,7 @@ class _StateLine:
         return job
 
 
-def _wait(cloud: ProjectClient, cluster_id: str, job_id: int) -> Any:
+def _wait(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
     line = _StateLine(cloud, cluster_id, job_id)
     while True:
         job = line.show()
@@ -231,7 +234,7 @@ def _wait(cloud: ProjectClient, cluster_id: str, job_id: int) -> Any:
         time.sleep(POLL_SECONDS)
 
 
-def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> Any:
+def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
     return cloud.client.call(f"{JOBS}/Get", {"cluster_id": cluster_id, "job_id": job_id})
 
 
@@ -255,11 +258,11 @@ def _variable(item: str) -> tuple[str, str]:
     return name, value
 
 
-def _time(job: Any, field: str) -> str:
+def _time(job: "Job", field: str) -> str:
     return f"{contract.to_datetime(getattr(job, field)):%Y-%m-%d %H:%M:%S} UTC" if job.HasField(field) else ""
 
 
-def _elapsed(job: Any) -> str:
+def _elapsed(job: "Job") -> str:
     if not job.HasField("started_at"):
         return ""
     started = contract.to_datetime(job.started_at).timestamp()
@@ -267,5 +270,5 @@ def _elapsed(job: Any) -> str:
     return duration(max(0.0, ended - started))
 
 
-def _exit(job: Any) -> str:
+def _exit(job: "Job") -> str:
     return "" if job.state in ACTIVE else str(job.exit_code)

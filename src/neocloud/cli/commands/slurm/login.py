@@ -6,7 +6,7 @@ The host key arrives over an authenticated connection, so that ssh never asks wh
 import os
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from neocloud.cli.ssh import matching_identity
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 IdentityOption = Annotated[
     Path | None,
@@ -81,7 +84,7 @@ def ssh_config(
         echo(f"  {key} {_quoted(value)}")
 
 
-def _settings(cloud: ProjectClient, cluster: Any, identity: Path | None) -> dict[str, str]:
+def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -> dict[str, str]:
     endpoint = cluster.status.login
     if not endpoint.port:
         raise ClientError(
@@ -102,7 +105,7 @@ def _settings(cloud: ProjectClient, cluster: Any, identity: Path | None) -> dict
     return settings
 
 
-def _pin_host_keys(cloud: ProjectClient, cluster: Any) -> Path:
+def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:
     """Write the cluster's host keys for ssh: in the state folder, or else beside the profiles."""
     home = Path(cloud.profile.home) if cloud.profile.home else None
     parent = home if home is not None and os.access(home, os.W_OK) else config_file().parent

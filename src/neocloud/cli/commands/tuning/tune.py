@@ -1,25 +1,42 @@
 """`neo tune`: from a file of conversations to a fine-tuned model, in one command."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud.cli.commands.inference.deploy import deploy
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
-from neocloud.cli.commands.tuning.job import evaluation_view
-from neocloud.cli.commands.tuning.job_watch import JOBS, follow, get_job, require_success
-from neocloud.cli.commands.tuning.serving import answers, serve
+from neocloud.cli.commands.tuning.job import JOBS, evaluation_view, follow, get_job, require_success
 from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, warn
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, say, show, warn
 from neocloud.cli.progress import stage
-from neocloud.cli.resources.lookup import CLUSTERS, MODELS, ProjectClient, ProjectOption, connect_to_project
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    MODELS,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+)
 from neocloud.cli.resources.shapes import first_possible_shape
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.inference.v1 import Model
+    from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
+
+
+ADAPTERS = 4
+SERVED_TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 1.0
+ANSWER_TOKENS = 80
 
 CPU_PLATFORM = "cpu-local"
 
@@ -101,7 +118,7 @@ def tune(
     model = cloud.find(MODELS, base)
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     settings |= {"lora_r": rank, "context_length": context_length}
-    spec: dict[str, Any] = {
+    spec: JsonObject = {
         "model_id": model.metadata.id,
         "suffix": suffix,
         "seed": seed,
@@ -125,7 +142,12 @@ def tune(
 
 
 def _serve_and_compare(
-    context: typer.Context, cloud: ProjectClient, gateway: Gateway, model: Any, job: Any, question: str
+    context: typer.Context,
+    cloud: ProjectClient,
+    gateway: Gateway,
+    model: "Model",
+    job: "FineTuningJob",
+    question: str,
 ) -> None:
     """Serve base and new model and print the answers of both."""
     base = cloud.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id})
@@ -140,14 +162,14 @@ def _uploaded(gateway: Gateway, data: Path) -> str:
         return upload(gateway, path)
 
 
-def _shapes(cloud: ProjectClient, model: Any, platform: str, preset: str) -> Iterator[tuple[str, str]]:
+def _shapes(cloud: ProjectClient, model: "Model", platform: str, preset: str) -> Iterator[tuple[str, str]]:
     """Yield the shapes to try: the given one, or else a GPU, then the CPU."""
     yield first_possible_shape(cloud, model, platform, preset)
     if not platform and not preset:
         yield first_possible_shape(cloud, model, CPU_PLATFORM, "")
 
 
-def _started(cloud: ProjectClient, spec: dict[str, Any], shapes: list[tuple[str, str]]) -> Any:
+def _started(cloud: ProjectClient, spec: JsonObject, shapes: list[tuple[str, str]]) -> "FineTuningJob":
     """Start the job on the first shape that this machine has."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         request = {
@@ -165,7 +187,7 @@ def _started(cloud: ProjectClient, spec: dict[str, Any], shapes: list[tuple[str,
     raise AssertionError("There is at least one shape.")
 
 
-def _print_result(job: Any, output: Format) -> None:
+def _print_result(job: "FineTuningJob", output: Format) -> None:
     for text in job.status.warnings:
         warn(text)
     if output is not Format.TABLE:
@@ -176,3 +198,68 @@ def _print_result(job: Any, output: Format) -> None:
         return
     echo(f"New model: {job.status.fine_tuned_model}")
     print_view(evaluation_view(job))
+
+
+def serve(context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob") -> None:
+    """Deploy what is missing and wait until both names can be called."""
+    _ensure_deployment(context, cloud, base, job)
+    names = {base.metadata.name, job.status.fine_tuned_model}
+    with stage(f"Wait until {' and '.join(sorted(names))} can be called"):
+        deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
+        while not names <= _served(cloud):
+            if time.monotonic() > deadline:
+                raise ClientError(
+                    "DEADLINE_EXCEEDED",
+                    f"{', '.join(sorted(names - _served(cloud)))} is not served yet",
+                    "See the reason: neo deployment list; neo deployment logs NAME",
+                )
+            time.sleep(POLL_SECONDS)
+
+
+def answers(gateway: Gateway, models: list[str], question: str) -> None:
+    """Print each model's answer to the question."""
+    echo(f"Question: {question}")
+    for model in models:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "max_tokens": ANSWER_TOKENS,
+            "temperature": 0,
+        }
+        answer = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
+        echo(f"{model}: {answer.strip()}")
+
+
+def _ensure_deployment(
+    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob"
+) -> None:
+    here = [each for each in cloud.list_all(DEPLOYMENTS) if each.spec.model_id == base.metadata.id]
+    if job.spec.merge:
+        deploy(context, job.status.fine_tuned_model, platform=job.spec.platform)
+    if not here:
+        adapters = 0 if job.spec.merge else ADAPTERS
+        deploy(
+            context,
+            base.metadata.name,
+            max_adapters=adapters,
+            platform=job.spec.platform,
+        )
+    elif not job.spec.merge and not any(each.spec.max_adapters for each in here):
+        name = here[0].metadata.name
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"The deployment {name} of {base.metadata.name} does not accept adapters",
+            f"Deploy it again: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
+            f" {ADAPTERS}. Or train with --merge",
+        )
+    else:
+        say(f"{base.metadata.name} is already served by {here[0].metadata.name}.")
+
+
+def _served(cloud: ProjectClient) -> set[str]:
+    return {
+        name
+        for deployment in cloud.list_all(DEPLOYMENTS)
+        for name in deployment.status.served_names
+        if any(replica.state == replica.READY for replica in deployment.status.replicas)
+    }
