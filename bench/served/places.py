@@ -16,13 +16,13 @@ from neocloud.engines.base import Engine, KubernetesObject, PodPhase, Reference
 from neocloud.services.inference.render import (
     ADAPTERS_PATH,
     MODEL_PATH,
-    EngineView,
+    ModelServerView,
     ReplicaView,
     foundation,
     replica_pod,
 )
-from neocloud.services.inference.resources import ENGINE_PORT
-from neocloud.services.inference.rules.shape import LARGEST_RANK
+from neocloud.services.inference.resources import SERVER_PORT
+from neocloud.services.inference.rules.memory import LARGEST_RANK
 
 SPACE = "serving"
 KEY = "bench"
@@ -46,7 +46,7 @@ class Machine:
 
 def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None = None) -> KubernetesObject:
     """vLLM as the deployments of this cloud run it."""
-    view = EngineView(
+    view = ModelServerView(
         served_name="base",
         context_length=CONTEXT,
         max_concurrency=AT_ONCE,
@@ -83,7 +83,7 @@ def plain_pod(name: str, machine: Machine, weights: Weights, mounted: Path, word
 def generate_pod(name: str, machine: Machine, weights: Weights) -> KubernetesObject:
     """`generate` of transformers behind a port."""
     words = ["python3", f"{SEED_PATH}/{SEED_SERVER.name}", "--model", MODEL_PATH]
-    words += ["--adapter", f"{ADAPTERS_PATH}/{weights.adapter.name}", "--port", str(ENGINE_PORT)]
+    words += ["--adapter", f"{ADAPTERS_PATH}/{weights.adapter.name}", "--port", str(SERVER_PORT)]
     return plain_pod(name, machine, weights, SEED_SERVER.parent, words)
 
 
@@ -144,7 +144,7 @@ async def running(engine: Engine, pod: KubernetesObject, place: Any) -> AsyncIte
         assert seen is not None
         headers = {"Authorization": f"Bearer {KEY}"}
         limits = httpx.Limits(max_connections=AT_ONCE * 2)
-        base = f"http://{seen.ip}:{ENGINE_PORT}"
+        base = f"http://{seen.ip}:{SERVER_PORT}"
         async with httpx.AsyncClient(base_url=base, headers=headers, timeout=900, limits=limits) as client:
             await _answers(engine, reference, client)
             yield place(client)

@@ -10,7 +10,7 @@ from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.gateway.__main__ import settings_of
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import check_media
-from neocloud.services.inference.render import EngineView, engine_arguments
+from neocloud.services.inference.render import ModelServerView, server_arguments
 
 ALLOWED = frozenset(("media.example.com", "10.0.0.7"))
 
@@ -56,8 +56,8 @@ def test_domains_that_neo_up_was_given_reach_the_gateway_and_the_engines(tmp_pat
     assert Settings().media_domains == ()
     process = GatewayProcess.of(tmp_path, 1, "127.0.0.1:2", (), settings.media_domains)
     assert settings_of(process._arguments()[3:]).media_domains == {"media.example.com", "b.example"}
-    view = EngineView(*("bank", 1, 1, 1), media_domains=settings.media_domains)
-    words = engine_arguments(view, "/model", host="0.0.0.0", port=1)
+    view = ModelServerView(*("bank", 1, 1, 1), media_domains=settings.media_domains)
+    words = server_arguments(view, "/model", host="0.0.0.0", port=1)
     place = words.index("--allowed-media-domains")
     assert words[place + 1 : place + 3] == ["media.example.com", "b.example"]
     assert words[place + 3 :] == [] or words[place + 3].startswith("--")

@@ -9,10 +9,10 @@ import pytest
 from neocloud.messages.neocloud.inference.v1 import Model
 
 from neocloud.core.untrusted_files import Folder, UnsafePath
-from neocloud.services.inference.reconcile import adapters, slurm_files
+from neocloud.services.inference.reconcile import slurm_job, staging
 from neocloud.services.inference.reconcile.reader import FolderReader
-from neocloud.services.inference.reconcile.safetensors import BadWeights
-from neocloud.services.inference.render import EngineView, engine_arguments
+from neocloud.services.inference.reconcile.weights import BadWeights
+from neocloud.services.inference.render import ModelServerView, server_arguments
 from neocloud.services.inference.resources import Location, ModelFolders, WeightsGone, weights_digest
 from neocloud.services.slurm.public import models_folder
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
@@ -45,15 +45,13 @@ def model(folder: Path, digest: str = "") -> Any:
     return message
 
 
-def looked_at(folder: Path) -> Any:
+def inspected(folder: Path) -> Any:
     with Folder.open(folder) as opened:
         return model(folder, weights_digest(opened))
 
 
-def job_files(tmp_path: Path) -> slurm_files.JobFiles:
-    return slurm_files.JobFiles(
-        models_folder(tmp_path / "home", CLUSTER), "/opt", "inferencedeployment-e00one"
-    )
+def job_files(tmp_path: Path) -> slurm_job.JobFiles:
+    return slurm_job.JobFiles(models_folder(tmp_path / "home", CLUSTER), "/opt", "inferencedeployment-e00one")
 
 
 @pytest.mark.parametrize(
@@ -120,38 +118,38 @@ def test_a_folder_that_became_a_link_is_not_opened(
 
 
 @pytest.mark.parametrize("target", ["../../host/file", "{host}"])
-def test_a_file_that_became_a_link_is_not_laid(
+def test_a_file_that_became_a_link_is_not_staged(
     folders: ModelFolders, opened: Path, tmp_path: Path, target: str
 ) -> None:
     folder = write_model(opened / "bank")
-    known = looked_at(folder)
+    known = inspected(folder)
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer.json").symlink_to(target.format(host=tmp_path / "host" / "file"))
     with pytest.raises(UnsafePath, match="tokenizer.json"):
-        job_files(tmp_path).lay(folders, known, b"key")
+        job_files(tmp_path).stage(folders, known, b"key")
     _nothing_leaked(tmp_path)
 
 
-def test_weights_that_changed_are_not_laid(folders: ModelFolders, opened: Path, tmp_path: Path) -> None:
+def test_weights_that_changed_are_not_staged(folders: ModelFolders, opened: Path, tmp_path: Path) -> None:
     folder = write_model(opened / "bank")
-    known = looked_at(folder)
+    known = inspected(folder)
     with (folder / "model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\1")
     with pytest.raises(WeightsGone, match="digest changed"):
-        job_files(tmp_path).lay(folders, known, b"key")
+        job_files(tmp_path).stage(folders, known, b"key")
     assert not list(models_folder(tmp_path / "home", CLUSTER).glob("*/model"))
 
 
-def test_weights_that_did_not_change_are_laid_once(
+def test_weights_that_did_not_change_are_staged_once(
     folders: ModelFolders, opened: Path, tmp_path: Path
 ) -> None:
     folder = write_model(opened / "bank")
     (folder / "same.json").symlink_to("config.json")
     (folder / "inner").mkdir()
     files = job_files(tmp_path)
-    files.lay(folders, looked_at(folder), b"key")
-    files.lay(folders, looked_at(folder), b"other key")
+    files.stage(folders, inspected(folder), b"key")
+    files.stage(folders, inspected(folder), b"other key")
     here = models_folder(tmp_path / "home", CLUSTER) / "inferencedeployment-e00one"
     assert {path.name for path in (here / "model").iterdir()} == {
         *("config.json", "same.json", "tokenizer.json", "chat_template.jinja", "model.safetensors")
@@ -160,27 +158,27 @@ def test_weights_that_did_not_change_are_laid_once(
     assert (here / "key").read_bytes() == b"other key" and (here / "key").stat().st_mode & 0o777 == 0o400
 
 
-@pytest.mark.parametrize("name", adapters.ADAPTER_FILES)
-async def test_adapters_are_laid_as_they_were_looked_at(
+@pytest.mark.parametrize("name", staging.ADAPTER_FILES)
+async def test_adapters_are_staged_as_they_were_inspected(
     folders: ModelFolders, opened: Path, tmp_path: Path, name: str
 ) -> None:
     folder, target = (
         write_adapter(opened / "support"),
         tmp_path / "home" / "models" / "inferencedeployment-e00one",
     )
-    known = looked_at(folder)
-    await adapters.lay(folders, target, {"inferencemodel-e00a": known})
+    known = inspected(folder)
+    await staging.stage_adapters(folders, target, {"inferencemodel-e00a": known})
     assert sorted(path.name for path in (target / "inferencemodel-e00a").iterdir()) == sorted(
-        adapters.ADAPTER_FILES
+        staging.ADAPTER_FILES
     )
     (folder / name).unlink()
     (folder / name).symlink_to(tmp_path / "host" / "file")
     with pytest.raises(UnsafePath):
-        await adapters.lay(folders, target, {"inferencemodel-e00b": known})
+        await staging.stage_adapters(folders, target, {"inferencemodel-e00b": known})
     _nothing_leaked(tmp_path)
 
 
-async def test_a_fifo_in_place_of_a_file_is_refused_at_once(opened: Path, folders: ModelFolders) -> None:
+async def test_a_fifo_in_place_of_a_file_is_refused(opened: Path, folders: ModelFolders) -> None:
     folder = write_model(opened / "bank")
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
@@ -199,14 +197,14 @@ async def test_layers_whose_names_are_options_are_refused(
     layers = {"model.layers.0.self_attn.q_proj.weight": (8, 8), tensor: (8, 8)}
     write_safetensors(folder / "model.safetensors", layers)
     name = tensor.split(".")[3]
-    with pytest.raises(BadWeights, match="is no name of a layer") as refused:
+    with pytest.raises(BadWeights, match="is not a valid name of a layer") as refused:
         await FolderReader().read(Location(opened, "bank"), None)
     assert repr(name) in str(refused.value)
 
 
 def test_no_word_of_a_model_becomes_an_option() -> None:
     modules = ("--trust-remote-code", "q_proj", "+a")
-    view = EngineView(
+    view = ModelServerView(
         "bank",
         2048,
         4,
@@ -215,7 +213,7 @@ def test_no_word_of_a_model_becomes_an_option() -> None:
         adapter_rank=8,
         adapted_modules=modules,
     )
-    words = engine_arguments(view, "/model", host="0.0.0.0", port=1)
+    words = server_arguments(view, "/model", host="0.0.0.0", port=1)
     assert "--trust-remote-code" not in words and words[words.index("--lora-target-modules") + 1 :] == [
         "q_proj"
     ]

@@ -1,6 +1,6 @@
 """A model reader, model folders and an engine client without real models and engines.
 
-`FakeModelReader` says of any folder that it holds a small model; `FakeEngineClient` keeps which adapters
+`FakeModelReader` says of any folder that it holds a small model; `FakeModelServerClient` keeps which adapters
 each address has loaded, as an engine would until it restarts.
 """
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
-from neocloud.services.inference.reconcile.engine_client import EngineRefused, EngineSilent
+from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
 from neocloud.services.inference.resources import Location, ModelFolders, weights_folder
 
 
@@ -45,8 +45,8 @@ class FakeModelFolders(ModelFolders):
         return Location(weights_folder(model, self))
 
 
-class FakeEngineClient:
-    """An EngineClient that makes no request."""
+class FakeModelServerClient:
+    """A ModelServerClient that makes no request."""
 
     def __init__(self, *, reads_files: bool = True) -> None:
         self.reads_files = reads_files
@@ -66,7 +66,7 @@ class FakeEngineClient:
     async def load(self, address: str, key: str, name: str, path: str) -> None:
         self._require(address)
         if name in self.refused:
-            raise EngineRefused("no such file")
+            raise ModelServerRefused("no such file")
         self.loaded[address].add(name)
 
     async def unload(self, address: str, key: str, name: str) -> None:
@@ -79,4 +79,4 @@ class FakeEngineClient:
 
     def _require(self, address: str) -> None:
         if address in self.silent:
-            raise EngineSilent(f"{address} does not answer")
+            raise ModelServerUnreachable(f"{address} does not answer")

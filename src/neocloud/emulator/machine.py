@@ -15,7 +15,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store import load_or_make_key
 from neocloud.core.store.vault import Vault
-from neocloud.emulator.fake_inference import FakeEngineClient, FakeModelFolders, FakeModelReader
+from neocloud.emulator.fake_inference import FakeModelFolders, FakeModelReader, FakeModelServerClient
 from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.emulator.fake_slurm import FakeSlurm
 from neocloud.emulator.world_file import WorldFile
@@ -23,7 +23,7 @@ from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.gpu_models import gpu_type
 from neocloud.services.compute.public import platforms
-from neocloud.services.inference.reconcile.engine_client import EngineClient
+from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.slurm.access import SlurmFactory
@@ -62,7 +62,7 @@ class EmulatedMachine:
         """Replace what services provide by the fakes."""
         provided.add(SlurmFactory, self.slurm.connect)
         provided.add(ModelReader, FakeModelReader())
-        provided.add(EngineClient, FakeEngineClient(reads_files=False))
+        provided.add(ModelServerClient, FakeModelServerClient(reads_files=False))
         provided.add(ModelFolders, FakeModelFolders(self.home / "models"))
 
     def keep(self) -> None:

@@ -18,10 +18,10 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
-from neocloud.emulator.fake_inference import FakeEngineClient
+from neocloud.emulator.fake_inference import FakeModelServerClient
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
-from neocloud.services.inference.reconcile.engine_client import EngineClient
+from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.testing.api_calls import call, sign_in
 
 DEADLINE_SECONDS = 20.0
@@ -32,7 +32,7 @@ INFERENCE = "neocloud.inference.v1"
 class FakeCloud:
     running: ControlPlane
     engine: FakeEngine
-    engines: FakeEngineClient
+    engines: FakeModelServerClient
     channel: grpc.aio.Channel
     token: str
     home: Path
@@ -96,9 +96,9 @@ async def fake_cloud(home: Path) -> AsyncIterator[FakeCloud]:
     image = home / "images" / "jail" / "image.json"
     image.parent.mkdir(parents=True, exist_ok=True)
     image.write_text('{"name": "jail"}')
-    engine, engines = FakeEngine(), FakeEngineClient()
+    engine, engines = FakeEngine(), FakeModelServerClient()
     settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
-    overrides = ServiceRegistry().add(EngineClient, engines)
+    overrides = ServiceRegistry().add(ModelServerClient, engines)
     async with (
         control_plane(settings, engine, clock=SystemClock(), overrides=overrides) as running,
         grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,

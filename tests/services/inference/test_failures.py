@@ -8,7 +8,7 @@ _STAMP = "(EngineCore pid=21) ERROR 11-22 00:30:09 [core.py:1512] "
 def test_the_last_error_of_the_log_is_the_reason() -> None:
     log = f"INFO starting\n{_STAMP}Traceback (most recent call last):\n{_STAMP}ValueError: no parser: nope\n"
     ending = explain("engine ended with code 1", log)
-    assert ending.text == "the engine ended: ValueError: no parser: nope" and not ending.is_memory
+    assert ending.text == "the model server ended: ValueError: no parser: nope" and not ending.is_memory
 
 
 def test_memory_is_told_by_its_own_line_whatever_came_after() -> None:

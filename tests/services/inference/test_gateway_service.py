@@ -1,4 +1,4 @@
-"""What the gateway process is told, and that nobody else is: AIS-03, AIS-05, AIS-08, IAM-02.
+"""What the gateway process is reported, and that nobody else is: AIS-03, AIS-05, AIS-08, IAM-02.
 
 A real control plane and store around a fake engine of pods; calls carry the key from the state folder.
 """
@@ -60,8 +60,8 @@ async def serve(cloud: FakeCloud, name: str = "bank", **spec: Any) -> tuple[str,
     folder = write_model(cloud.models / name)
     model_id = await cloud.create("Model", name, {"source": {"folder": str(folder)}, "license": "Apache-2.0"})
     await cloud.until(model_id, "READY")
-    wish = {"model_id": model_id, **POD_SHAPE, **spec}
-    return model_id, await cloud.create("Deployment", name.replace(".", "-"), wish)
+    request = {"model_id": model_id, **POD_SHAPE, **spec}
+    return model_id, await cloud.create("Deployment", name.replace(".", "-"), request)
 
 
 async def static_key(cloud: FakeCloud, account_id: str) -> tuple[str, str]:
@@ -226,11 +226,15 @@ async def test_who_waits_for_routes_is_told_of_a_change_and_not_before(cloud: Fa
     assert at_once.version == first.version
     waiting = asyncio.create_task(ask(cloud, "ListRoutes", version=first.version, wait_seconds=WAIT_SECONDS))
     budget_id = await cloud.create("Budget", "november", {"monthly_limit": "250.00"})
-    told = await waiting
-    assert told.version != first.version
-    assert [(each.project_id, each.monthly_limit) for each in told.budgets] == [(cloud.project_id, "250.00")]
+    reported = await waiting
+    assert reported.version != first.version
+    assert [(each.project_id, each.monthly_limit) for each in reported.budgets] == [
+        (cloud.project_id, "250.00")
+    ]
 
-    waiting = asyncio.create_task(ask(cloud, "ListRoutes", version=told.version, wait_seconds=WAIT_SECONDS))
+    waiting = asyncio.create_task(
+        ask(cloud, "ListRoutes", version=reported.version, wait_seconds=WAIT_SECONDS)
+    )
     await cloud.ask("BudgetService/Delete", {"id": budget_id})
     assert not (await waiting).budgets
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from neocloud.services.inference.rules.architecture import UnknownArchitecture, read_architecture
-from neocloud.services.inference.rules.memory import GIB, ModelSize, Shape, Wish, plan, served_bytes
+from neocloud.services.inference.rules.memory import GIB, ModelSize, ServingRequest, Shape, plan, served_bytes
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -62,44 +62,45 @@ def test_what_config_json_does_not_say_is_named(missing: str) -> None:
 
 
 def test_qwen3_8b_on_an_h100() -> None:
-    found = plan(QWEN, H100, Wish())
+    found = plan(QWEN, H100, ServingRequest())
     assert found.fits and found.context_length == 40_960 and found.max_concurrency == 256
     assert found.sentence == (
-        "15.3 GiB of weights + 2 GiB for the engine + 5.6 GiB for one request of 40,960 tokens at 147,456"
-        " bytes each = 22.9 GiB of 72 GiB (90% of 80 GiB of 1 GPU); room for 9 such requests at a time"
+        "15.3 GiB of weights + 2 GiB for the model server + 5.6 GiB for one request of 40,960 tokens"
+        " at 147,456 bytes each = 22.9 GiB of 72 GiB (90% of 80 GiB of 1 GPU); enough for 9 such requests"
+        " at a time"
     )
 
 
 def test_llama_3_1_8b_on_an_l40s_has_room_for_one_long_request() -> None:
-    found = plan(LLAMA, Shape(48 * GIB, gpus=1), Wish(is_fast=True))
+    found = plan(LLAMA, Shape(48 * GIB, gpus=1), ServingRequest(is_fast=True))
     assert "= 33 GiB of 43.2 GiB" in found.sentence and found.sentence.endswith("1 such request at a time")
     assert found.max_concurrency == 32
 
 
 def test_a_context_that_is_left_open_is_made_to_fit() -> None:
-    found = plan(LLAMA, Shape(32 * GIB), Wish())
+    found = plan(LLAMA, Shape(32 * GIB), ServingRequest())
     assert found.fits and found.context_length == 122_880
     assert found.cache_bytes == 15 * GIB
 
 
 def test_a_context_that_was_asked_for_is_not_made_smaller() -> None:
-    found = plan(LLAMA, Shape(32 * GIB), Wish(context_length=131_072))
+    found = plan(LLAMA, Shape(32 * GIB), ServingRequest(context_length=131_072))
     assert not found.fits and found.sentence.endswith("= 33 GiB, and there are 32 GiB of memory")
 
 
 def test_weights_that_are_too_large_do_not_fit_whatever_the_context() -> None:
-    found = plan(QWEN, Shape(16 * GIB, gpus=1), Wish())
+    found = plan(QWEN, Shape(16 * GIB, gpus=1), ServingRequest())
     assert not found.fits and "14.4 GiB (90% of 16 GiB of 1 GPU)" in found.sentence
 
 
 def test_adapters_have_their_room() -> None:
-    found = plan(QWEN, H100, Wish(max_adapters=8, adapter_rank=64))
+    found = plan(QWEN, H100, ServingRequest(max_adapters=8, adapter_rank=64))
     assert "1.2 GiB for 8 adapters of rank 64" in found.sentence
 
 
 def test_the_cache_of_a_cpu_is_whole_gibibytes_and_never_more_than_there_is() -> None:
     tiny = ModelSize(4_614_488, 1024, 2048)
-    found = plan(tiny, Shape(4 * GIB), Wish())
+    found = plan(tiny, Shape(4 * GIB), ServingRequest())
     assert (found.cache_bytes, found.max_concurrency) == (GIB, 16)
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
 
 from neocloud.core.store.protocol import HistoryEntry
-from neocloud.services.inference.meter import PlaceMeter
-from neocloud.services.inference.resources import PLACE, PLACE_HELD, PLACE_STOPPED
+from neocloud.services.inference.meter import ReservationMeter
+from neocloud.services.inference.resources import REPLICA_RESERVATION, RESERVATION_HELD, RESERVATION_STOPPED
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 END = START + timedelta(hours=1)
@@ -17,7 +17,7 @@ def entry(seconds: int, state: str, *, charge: int = DeploymentSpec.BY_HOUR, is_
     at = START + timedelta(seconds=seconds)
     return HistoryEntry(
         "inferenceplace-e00one",
-        PLACE,
+        REPLICA_RESERVATION,
         "project-e00one",
         "d.replica-0",
         at,
@@ -30,22 +30,22 @@ def entry(seconds: int, state: str, *, charge: int = DeploymentSpec.BY_HOUR, is_
 
 def charged(*history: HistoryEntry) -> dict[str, int]:
     found: dict[str, int] = {}
-    for record in PlaceMeter()(history, START, END):
+    for record in ReservationMeter()(history, START, END):
         found[record.sku] = found.get(record.sku, 0) + record.unit_seconds
     return found
 
 
 def test_a_replica_costs_its_shape_while_it_has_a_place() -> None:
-    history = (entry(60, PLACE_HELD), entry(160, PLACE_HELD, is_deleted=True))
+    history = (entry(60, RESERVATION_HELD), entry(160, RESERVATION_HELD, is_deleted=True))
     assert charged(*history) == {"cpu-local.vcpu": 200, "cpu-local.ram": 400}
 
 
 def test_nobody_pays_while_the_cloud_is_stopped() -> None:
-    assert charged(entry(0, PLACE_HELD), entry(10, PLACE_STOPPED)) == {
+    assert charged(entry(0, RESERVATION_HELD), entry(10, RESERVATION_STOPPED)) == {
         "cpu-local.vcpu": 20,
         "cpu-local.ram": 40,
     }
 
 
 def test_who_pays_for_tokens_pays_for_no_hours() -> None:
-    assert charged(entry(0, PLACE_HELD, charge=DeploymentSpec.BY_TOKEN)) == {}
+    assert charged(entry(0, RESERVATION_HELD, charge=DeploymentSpec.BY_TOKEN)) == {}

@@ -1,4 +1,4 @@
-"""Models and deployments from wish to fact, on a fake engine of pods (AIS-04, AIS-09, AIS-16).
+"""Models and deployments from request to fact, on a fake engine of pods (AIS-04, AIS-09, AIS-16).
 
 What a replica's engine says over HTTP is `test_engine_client`'s; here it is pretended.
 """
@@ -40,8 +40,8 @@ async def add_adapter(cloud: FakeCloud, name: str, base_id: str) -> str:
 
 
 async def deploy(cloud: FakeCloud, model_id: str, name: str = "bank", **spec) -> str:
-    wish = {"model_id": model_id, **POD_SHAPE, "scaling": ONE, **spec}
-    return await cloud.create("Deployment", name, wish)
+    request = {"model_id": model_id, **POD_SHAPE, "scaling": ONE, **spec}
+    return await cloud.create("Deployment", name, request)
 
 
 async def test_a_folder_becomes_a_model(cloud: FakeCloud) -> None:

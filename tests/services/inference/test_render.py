@@ -6,16 +6,16 @@ from pathlib import Path
 from neocloud.messages.neocloud.inference.v1 import ModelSpec
 
 from neocloud.services.inference.render import (
-    EngineView,
+    ModelServerView,
     ReplicaView,
-    engine_arguments,
-    engine_variables,
     fetch_objects,
     foundation,
     replica_pod,
+    server_arguments,
+    server_variables,
 )
 
-ENGINE = EngineView(
+ENGINE = ModelServerView(
     served_name='bank"; rm -rf /',
     context_length=2048,
     max_concurrency=16,
@@ -37,7 +37,7 @@ REPLICA = ReplicaView(
 
 
 def test_the_command_line_on_a_cpu() -> None:
-    words = engine_arguments(ENGINE, "/model", host="0.0.0.0", port=8000)
+    words = server_arguments(ENGINE, "/model", host="0.0.0.0", port=8000)
     assert words[:5] == ["vllm", "serve", "/model", "--served-model-name", 'bank"; rm -rf /']
     line = " ".join(words[5:])
     assert line == (
@@ -48,30 +48,30 @@ def test_the_command_line_on_a_cpu() -> None:
         " --max-loras 4 --max-cpu-loras 4 --max-lora-rank 64 --enable-auto-tool-choice"
         " --tool-call-parser hermes"
     )
-    assert engine_variables(ENGINE)["VLLM_CPU_KVCACHE_SPACE"] == "1"
-    assert engine_variables(ENGINE)["TORCHDYNAMO_DISABLE"] == "1"
+    assert server_variables(ENGINE)["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert server_variables(ENGINE)["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def test_the_command_line_on_gpus() -> None:
     view = replace(ENGINE, gpus=2, max_adapters=0, tool_call_parser="", reasoning_parser="qwen3")
-    line = " ".join(engine_arguments(view, "/model", host="0.0.0.0", port=8000)[10:])
+    line = " ".join(server_arguments(view, "/model", host="0.0.0.0", port=8000)[10:])
     assert "--gpu-memory-utilization 0.9 --tensor-parallel-size 2" in line and "--enforce-eager" not in line
     assert "lora" not in line and line.endswith("--reasoning-parser qwen3")
-    assert "VLLM_CPU_KVCACHE_SPACE" not in engine_variables(view)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in server_variables(view)
 
 
 def test_adapters_change_no_words_on_a_cpu() -> None:
     view = replace(ENGINE, adapted_modules=("k_proj", "q_proj"))
-    words = engine_arguments(view, "/model", host="0.0.0.0", port=8000)
+    words = server_arguments(view, "/model", host="0.0.0.0", port=8000)
     place = words.index("--lora-target-modules")
     assert words[place + 1 : place + 4] == ["k_proj", "q_proj", "--enable-auto-tool-choice"]
-    on_gpu = engine_arguments(replace(view, gpus=1), "/model", host="0.0.0.0", port=8000)
+    on_gpu = server_arguments(replace(view, gpus=1), "/model", host="0.0.0.0", port=8000)
     assert "--lora-target-modules" not in on_gpu
 
 
 def test_the_command_line_for_embeddings() -> None:
     view = replace(ENGINE, max_adapters=0, embeds=True, reasoning_parser="qwen3")
-    line = " ".join(engine_arguments(view, "/model", host="0.0.0.0", port=8000))
+    line = " ".join(server_arguments(view, "/model", host="0.0.0.0", port=8000))
     assert "--runner pooling --convert embed" in line
     assert "tool" not in line and "reasoning" not in line
 

@@ -85,29 +85,32 @@ async def test_what_does_not_fit_is_refused_with_the_sum(cloud: FakeCloud, model
     said = await refusal(
         cloud, "Deployment", "small", {"model_id": model_id, "platform": "cpu-local", "preset": "1vcpu-2gb"}
     )
-    assert "GiB of weights + 2 GiB for the engine + 1 GiB" in said and "and there are 2 GiB of memory" in said
+    assert (
+        "GiB of weights + 2 GiB for the model server + 1 GiB" in said
+        and "and there are 2 GiB of memory" in said
+    )
 
 
 async def test_shape_and_numbers(cloud: FakeCloud, model_id: str) -> None:
-    wish = {"model_id": model_id, **POD_SHAPE}
+    request = {"model_id": model_id, **POD_SHAPE}
     assert "is required, with a preset" in await refusal(cloud, "Deployment", "a", {"model_id": model_id})
-    assert "is no preset" in await refusal(cloud, "Deployment", "a", {**wish, "preset": "9vcpu-1gb"})
+    assert "is no preset" in await refusal(cloud, "Deployment", "a", {**request, "preset": "9vcpu-1gb"})
     assert "fewer than min_replicas" in await refusal(
-        cloud, "Deployment", "a", {**wish, "scaling": {"min_replicas": 3, "max_replicas": 2}}
+        cloud, "Deployment", "a", {**request, "scaling": {"min_replicas": 3, "max_replicas": 2}}
     )
     assert "made for at most 2048" in await refusal(
-        cloud, "Deployment", "a", {**wish, "context_length": 4096}
+        cloud, "Deployment", "a", {**request, "context_length": 4096}
     )
     assert "This machine cannot hold" in await refusal(
-        cloud, "Deployment", "a", {**wish, "platform": "gpu-h100-sxm", "preset": "1gpu-16vcpu-200gb"}
+        cloud, "Deployment", "a", {**request, "platform": "gpu-h100-sxm", "preset": "1gpu-16vcpu-200gb"}
     )
 
 
 async def test_a_flavour_is_served_once(cloud: FakeCloud, model_id: str) -> None:
-    wish = {"model_id": model_id, **POD_SHAPE}
-    await cloud.create("Deployment", "first", wish)
-    assert "serves bank in the BASE flavour already" in await refusal(cloud, "Deployment", "second", wish)
-    await cloud.create("Deployment", "third", {**wish, "flavour": "FAST"})
+    request = {"model_id": model_id, **POD_SHAPE}
+    await cloud.create("Deployment", "first", request)
+    assert "serves bank in the BASE flavour already" in await refusal(cloud, "Deployment", "second", request)
+    await cloud.create("Deployment", "third", {**request, "flavour": "FAST"})
 
 
 async def test_a_model_is_served_for_one_task(cloud: FakeCloud) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from neocloud.core import contract
-from neocloud.services.inference.rules.scaling import Demand, quiet_time, wanted_replicas
+from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
 
 Scaling = contract.message("neocloud.inference.v1.Scaling")
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ def ago(seconds: float) -> datetime:
 
 
 def wanted(scaling: Scaling, demand: Demand, replicas: int, *, start_seconds: float = 0) -> int:
-    return wanted_replicas(
+    return desired_replicas(
         scaling, demand, NOW, replicas, concurrency=4, start_seconds=start_seconds
     ).replicas
 
@@ -91,7 +91,7 @@ def test_it_asks_again_when_the_idle_time_ends() -> None:
 
     def look(idle_for: float) -> float:
         demand = Demand(last_request_at=ago(idle_for), heard_since=LONG_HEARD)
-        return wanted_replicas(scaling, demand, NOW, 1, concurrency=4).look_again_seconds
+        return desired_replicas(scaling, demand, NOW, 1, concurrency=4).resync_seconds
 
     assert look(57) == pytest.approx(3)
     assert look(0) == 10
@@ -102,8 +102,8 @@ def test_it_says_why() -> None:
     scaling = Scaling(max_replicas=2, idle_seconds=60)
     busy = Demand(load=70, peak=70, last_request_at=NOW, heard_since=LONG_HEARD)
     assert (
-        wanted_replicas(scaling, busy, NOW, 1, concurrency=4).why
+        desired_replicas(scaling, busy, NOW, 1, concurrency=4).why
         == "18 for up to 70 requests at a time, 4 each; the spec allows 0 to 2"
     )
-    idle = wanted_replicas(scaling, Demand(heard_since=LONG_HEARD), NOW, 1, concurrency=4)
+    idle = desired_replicas(scaling, Demand(heard_since=LONG_HEARD), NOW, 1, concurrency=4)
     assert idle.why == "no request for 60 s"

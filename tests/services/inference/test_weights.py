@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.untrusted_files import Folder
-from neocloud.services.inference.reconcile import adapter, weights
+from neocloud.services.inference.reconcile import reader, weights
 from neocloud.services.inference.reconcile.reader import FolderReader
-from neocloud.services.inference.reconcile.safetensors import BadWeights
+from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.resources import Location, weights_digest
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
 
@@ -20,9 +20,9 @@ def read_weights(path: Path) -> weights.Weights:
         return weights.read_weights(folder)
 
 
-def read_adapter(path: Path, base: weights.Weights) -> adapter.Adapter:
+def read_adapter(path: Path, base: weights.Weights) -> reader.Adapter:
     with Folder.open(path) as folder:
-        return adapter.read_adapter(folder, base)
+        return reader.read_adapter(folder, base)
 
 
 def digest(path: Path) -> str:
@@ -48,13 +48,13 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
     assert "has no tokenizer" in refusal(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     (folder / "tokenizer.json").write_text("{}")
-    assert "has no *.safetensors; pytorch_model.bin is not taken" in refusal(folder)
+    assert "has no *.safetensors; pytorch_model.bin is not supported" in refusal(folder)
     (folder / "config.json").write_text("{")
-    assert "config.json is no JSON" in refusal(folder)
+    assert "config.json is not valid JSON" in refusal(folder)
 
 
 async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadWeights, match="no folder on this machine"):
+    with pytest.raises(BadWeights, match="not a folder on this machine"):
         await FolderReader().read(Location(tmp_path / "nowhere"), None)
 
 
@@ -75,9 +75,9 @@ def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    assert "model.safetensors is cut off" in refusal(folder)
+    assert "model.safetensors is truncated" in refusal(folder)
     file.write_bytes(struct.pack("<Q", 1 << 62))
-    assert "is no safetensors file" in refusal(folder)
+    assert "is not a safetensors file" in refusal(folder)
     file.write_bytes(struct.pack("<Q", 4) + b"nope")
     assert "has a header that cannot be read" in refusal(folder)
 
@@ -119,8 +119,11 @@ def test_an_adapter(tmp_path: Path) -> None:
         ({"bias": "all"}, "biases"),
         ({"width": 16}, "its base has 8: it was trained on another model"),
         ({"layer": 7}, "changes layer 7 and its base has 2"),
-        ({"module": "w_pack"}, "changes w_pack, which its base has not"),
-        ({"module": "lm_head"}, "changes lm_head, which the engine does not serve beside its base: merge"),
+        ({"module": "w_pack"}, "changes w_pack, which its base does not have"),
+        (
+            {"module": "lm_head"},
+            "changes lm_head, which the model server does not serve beside its base: merge",
+        ),
     ],
 )
 def test_an_adapter_that_its_base_cannot_serve(tmp_path: Path, changes: dict, words: str) -> None:
@@ -134,5 +137,5 @@ def test_whole_layers_among_an_adapter_s_tensors_are_refused(tmp_path: Path) -> 
     base = read_weights(write_model(tmp_path / "model"))
     folder = write_adapter(tmp_path / "adapter")
     write_safetensors(folder / "adapter_model.safetensors", {"base_model.model.lm_head.weight": (32, 8)})
-    with pytest.raises(BadWeights, match="is no part of a LoRA adapter"):
+    with pytest.raises(BadWeights, match="is not part of a LoRA adapter"):
         read_adapter(folder, base)

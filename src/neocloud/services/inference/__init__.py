@@ -3,9 +3,9 @@
 from neocloud.core.gateway_key import GatewayKey, load_or_make_gateway_key
 from neocloud.core.service import Service
 from neocloud.services.inference.api import KINDS, METHODS
-from neocloud.services.inference.meter import PlaceMeter
+from neocloud.services.inference.meter import ReservationMeter
 from neocloud.services.inference.reconcile import reconcilers
-from neocloud.services.inference.reconcile.engine_client import EngineClient, HttpEngineClient
+from neocloud.services.inference.reconcile.model_server import HttpModelServerClient, ModelServerClient
 from neocloud.services.inference.reconcile.reader import FolderReader, ModelReader
 from neocloud.services.inference.resources import ModelFolders, MonthlySpending
 from neocloud.services.inference.route_changes import RouteChanges
@@ -17,7 +17,7 @@ SERVICE = Service(
     kinds=KINDS,
     methods=METHODS,
     reconcilers=reconcilers,
-    meters=(PlaceMeter(),),
+    meters=(ReservationMeter(),),
     capacity=CAPACITY,
     provides={
         TrafficBoard: lambda dependencies: TrafficBoard(dependencies.clock),
@@ -25,7 +25,7 @@ SERVICE = Service(
             dependencies.settings.home / "models", dependencies.settings.model_folders
         ),
         ModelReader: lambda dependencies: FolderReader(),
-        EngineClient: lambda dependencies: HttpEngineClient(),
+        ModelServerClient: lambda dependencies: HttpModelServerClient(),
         GatewayKey: lambda dependencies: load_or_make_gateway_key(dependencies.settings.home),
     },
 )

@@ -12,18 +12,18 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.inference.resources import PLACE, PLACE_HELD
+from neocloud.services.inference.resources import REPLICA_RESERVATION, RESERVATION_HELD
 
 
-class PlaceMeter:
-    kinds: tuple[str, ...] = (PLACE,)
+class ReservationMeter:
+    kinds: tuple[str, ...] = (REPLICA_RESERVATION,)
 
     def __call__(
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime
     ) -> Iterable[UsageRecord]:
         for stretch in intervals(history, start, end):
             spec = PlaceSpec.FromString(stretch.entry.spec)
-            if stretch.entry.state != PLACE_HELD or spec.charge != DeploymentSpec.BY_HOUR:
+            if stretch.entry.state != RESERVATION_HELD or spec.charge != DeploymentSpec.BY_HOUR:
                 continue
             for sku, units in preset(spec.platform, spec.preset).skus().items():
                 yield stretch.record(sku=sku, units=units)

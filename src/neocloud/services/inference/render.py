@@ -25,8 +25,8 @@ from neocloud.engines.manifest import (
     limits,
     variables,
 )
-from neocloud.services.inference import engine_key
-from neocloud.services.inference.resources import ENGINE_PORT, MODULE_NAME
+from neocloud.services.inference import model_server_key
+from neocloud.services.inference.resources import MODULE_NAME, SERVER_PORT
 
 DEPLOYMENT_LABEL = "neocloud.dev/deployment"
 CONTAINER = "engine"
@@ -49,7 +49,7 @@ _FETCH = (
     "allow_patterns=['*.json', '*.safetensors', '*.jinja', '*.model', '*.txt'])"
 )
 
-KEY_MODULE_SOURCE = Path(engine_key.__file__).read_text()
+KEY_MODULE_SOURCE = Path(model_server_key.__file__).read_text()
 """What asks for the key inside of the engine; laid beside the key."""
 NO_MEDIA_DOMAIN = "media.invalid"
 """A host that cannot exist (RFC 2606): vLLM takes an empty list for "all hosts"."""
@@ -62,11 +62,11 @@ SERVING_VARIABLES = {
     "HOME": "/tmp",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
 }
-"""Nothing is asked of the internet and nothing told to it."""
+"""Nothing is asked of the internet and nothing reported to it."""
 
 
 @dataclass(frozen=True)
-class EngineView:
+class ModelServerView:
     """How the engine is to serve."""
 
     served_name: str
@@ -98,18 +98,18 @@ class ReplicaView:
     adapters: Path | None
     cpus: int
     memory_mib: int
-    engine: EngineView
+    engine: ModelServerView
     weights_path: str = ""
     """Below `weights`; the engine follows no link there."""
 
 
-def engine_arguments(view: EngineView, model_path: str, *, host: str, port: int) -> list[str]:
+def server_arguments(view: ModelServerView, model_path: str, *, host: str, port: int) -> list[str]:
     """The engine's command line; also what a batch job of a cluster runs."""
     words = ["vllm", "serve", model_path, "--served-model-name", view.served_name]
     words += ["--host", host, "--port", str(port), "--load-format", "safetensors"]
     words += ["--max-model-len", str(view.context_length), "--max-num-seqs", str(view.max_concurrency)]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    words += ["--middleware", f"{engine_key.MODULE}.RequireKey"]
+    words += ["--middleware", f"{model_server_key.MODULE}.RequireKey"]
     words += ["--allowed-media-domains", *(view.media_domains or (NO_MEDIA_DOMAIN,))]
     words += ["--runner", "pooling", "--convert", "embed"] if view.embeds else []
     if view.gpus:
@@ -133,7 +133,7 @@ def engine_arguments(view: EngineView, model_path: str, *, host: str, port: int)
     return words
 
 
-def engine_variables(view: EngineView) -> dict[str, str]:
+def server_variables(view: ModelServerView) -> dict[str, str]:
     if view.gpus:
         return dict(SERVING_VARIABLES)
     return {
@@ -151,7 +151,7 @@ def foundation(name: str, deployment_name: str, key: bytes) -> list[Manifest]:
     Only this machine reaches the replicas. They begin no connection: a model's code, or a request that names
     an address to fetch from, reaches what the operator has opened and nothing else.
     """
-    files = {"key": key, f"{engine_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
+    files = {"key": key, f"{model_server_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
     return [
         namespace_object(name, deployment_name),
         NetworkPolicy(name="same-namespace-only", namespace=name, denies_egress=True),
@@ -160,15 +160,15 @@ def foundation(name: str, deployment_name: str, key: bytes) -> list[Manifest]:
 
 
 def replica_pod(view: ReplicaView, labels: Mapping[str, str] | None = None) -> Pod:
-    arguments = engine_arguments(view.engine, MODEL_PATH, host="0.0.0.0", port=ENGINE_PORT)  # nosec B104
+    arguments = server_arguments(view.engine, MODEL_PATH, host="0.0.0.0", port=SERVER_PORT)  # nosec B104
     container = Container(
         name=CONTAINER,
         image=view.image,
         image_pull_policy="Never",
         command=("/bin/sh", "-c", _START, CONTAINER),
         args=tuple(arguments),
-        env=variables({**engine_variables(view.engine), "OMP_NUM_THREADS": str(view.cpus)}),
-        ports=(ContainerPort(ENGINE_PORT),),
+        env=variables({**server_variables(view.engine), "OMP_NUM_THREADS": str(view.cpus)}),
+        ports=(ContainerPort(SERVER_PORT),),
         resources=limits(cpus=view.cpus, memory_mib=view.memory_mib, gpus=view.engine.gpus),
         security_context=SecurityContext(allow_privilege_escalation=False),
         readiness_probe=_health(period_seconds=2, timeout_seconds=5, failures=2),
@@ -228,7 +228,7 @@ def _pod(
 
 def _health(*, period_seconds: int, timeout_seconds: int, failures: int) -> Probe:
     return Probe(
-        http_get=HttpGet(ENGINE_PORT, "/health"),
+        http_get=HttpGet(SERVER_PORT, "/health"),
         period_seconds=period_seconds,
         timeout_seconds=timeout_seconds,
         failure_threshold=failures,

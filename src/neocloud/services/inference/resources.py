@@ -22,10 +22,10 @@ DEPLOYMENT = "neocloud.inference.v1.Deployment"
 DEPLOYMENT_ID_PREFIX = "inferencedeployment"
 BUDGET = "neocloud.inference.v1.Budget"
 BUDGET_ID_PREFIX = "inferencebudget"
-PLACE = "neocloud.inference.v1.Place"
-PLACE_ID_PREFIX = "inferenceplace"
-PLACE_HELD = "HELD"
-PLACE_STOPPED = "STOPPED"
+REPLICA_RESERVATION = "neocloud.inference.v1.Place"
+RESERVATION_ID_PREFIX = "inferenceplace"
+RESERVATION_HELD = "HELD"
+RESERVATION_STOPPED = "STOPPED"
 PROJECT = "nebius.iam.v1.Container"
 
 _ID = re.compile(r"[a-z0-9]+-e00[a-z0-9]*")
@@ -39,9 +39,9 @@ MODULE_NAME = re.compile(r"[A-Za-z0-9_]+")
 """Name of a layer that is safe in an engine's command line: it cannot be taken for an option."""
 
 FAST_SUFFIX = "-fast"
-ENGINE_PORT = 8000
+SERVER_PORT = 8000
 """Where an engine in a pod listens."""
-ENGINE_KEY = "engine.key"
+SERVER_KEY = "engine.key"
 """The secret of a deployment in the store: bearer token of its replicas. Only the gateway gets to know it."""
 
 

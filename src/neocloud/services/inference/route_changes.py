@@ -1,7 +1,7 @@
 """Tells who waits for it that routes may have changed: what deployments, models, budgets say, or how they
 are.
 
-It is told before the change is committed: who reads what changed takes its turn among the writers
+It is reported before the change is committed: who reads what changed takes its turn among the writers
 (`Store.write`), and so comes after it. Nothing here knows what changed.
 """
 
@@ -26,12 +26,12 @@ class RouteChanges:
         """A store's Watcher: called in the store's thread, before the change is committed."""
         row = new or old
         if row is not None and row.kind in _KINDS and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self._notify)
 
     def after_run(self, kind: str) -> None:
         """A reconciler has written what it found of a resource of this kind."""
         if kind in _KINDS:
-            self._tell()
+            self._notify()
 
     def listen(self) -> asyncio.Event:
         """Set at the next change from now on. To be taken before reading what may change."""
@@ -48,6 +48,6 @@ class RouteChanges:
             waiting.cancel()
             sleeping.cancel()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

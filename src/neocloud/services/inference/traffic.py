@@ -1,4 +1,4 @@
-"""What is asked of deployments now: told by the gateway every second or so, kept in memory alone.
+"""What is asked of deployments now: reported by the gateway every second or so, kept in memory alone.
 
 After a restart of the control plane all of it is unknown, and says so (`Demand.heard_since`): who decides by
 it stops nothing until it was listened to for long enough.
@@ -15,13 +15,13 @@ from neocloud.core.clock import Clock
 from neocloud.services.inference.rules.scaling import Demand
 
 SILENCE = timedelta(seconds=15)
-"""A gateway that has not told anything for so long is not there."""
+"""A gateway that has not reported anything for so long is not there."""
 LONGEST_MEMORY = timedelta(days=8)
 """Longer than any idle time that a deployment may have."""
 
 
 @dataclass
-class _Told:
+class _Reported:
     load: int = 0
     waiting: int = 0
     last_request_at: datetime | None = None
@@ -47,7 +47,7 @@ class TrafficBoard:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Reported] = {}
         self._heard_since: datetime | None = None
         self._heard_at: datetime | None = None
 
@@ -59,42 +59,42 @@ class TrafficBoard:
             self._heard_since = now
         self._heard_at = now
         by_id = {item.deployment_id: item for item in items}
-        for deployment_id in self._told.keys() - by_id.keys():
-            told = self._told[deployment_id]
-            told.load = told.waiting = 0
+        for deployment_id in self._reported.keys() - by_id.keys():
+            reported = self._reported[deployment_id]
+            reported.load = reported.waiting = 0
         return {each for each, item in by_id.items() if self._take(each, item, now)}
 
     def _take(self, deployment_id: str, item: Any, now: datetime) -> bool:
-        told = self._told.setdefault(deployment_id, _Told())
+        reported = self._reported.setdefault(deployment_id, _Reported())
         load = item.in_flight + item.waiting
         last = contract.to_datetime(item.last_request_at) if item.HasField("last_request_at") else None
         last = now if load else last and min(last, now)  # another process's clock says nothing of the future
-        is_first = told.last_request_at is None and last is not None
-        is_more = load > told.peak(now - told.quiet)
-        is_cold = item.waiting > 0 and not told.waiting
-        has_woken = is_first or _is_after_pause(told.last_request_at, last)
-        told.load, told.waiting = load, item.waiting
-        told.last_request_at = max(filter(None, (told.last_request_at, last)), default=None)
-        told.note(now, load)
+        is_first = reported.last_request_at is None and last is not None
+        is_more = load > reported.peak(now - reported.quiet)
+        is_cold = item.waiting > 0 and not reported.waiting
+        has_woken = is_first or _is_after_pause(reported.last_request_at, last)
+        reported.load, reported.waiting = load, item.waiting
+        reported.last_request_at = max(filter(None, (reported.last_request_at, last)), default=None)
+        reported.note(now, load)
         return is_more or is_cold or has_woken
 
     def wake(self, deployment_id: str) -> None:
         """As a request would."""
-        self._told.setdefault(deployment_id, _Told()).last_request_at = self._clock.now()
+        self._reported.setdefault(deployment_id, _Reported()).last_request_at = self._clock.now()
 
     def forget(self, deployment_id: str) -> None:
-        self._told.pop(deployment_id, None)
+        self._reported.pop(deployment_id, None)
 
     def demand(self, deployment_id: str, quiet: timedelta) -> Demand:
-        """What `rules.scaling.wanted_replicas` asks for; `quiet` as `rules.scaling.quiet_time` says."""
+        """What `rules.scaling.desired_replicas` asks for; `quiet` as `rules.scaling.quiet_time` says."""
         now = self._clock.now()
-        told = self._told.setdefault(deployment_id, _Told())
-        told.quiet = quiet
+        reported = self._reported.setdefault(deployment_id, _Reported())
+        reported.quiet = quiet
         is_there = self._heard_at is not None and now - self._heard_at <= SILENCE
         return Demand(
-            load=told.load if is_there else 0,
-            peak=told.peak(now - quiet),
-            last_request_at=told.last_request_at,
+            load=reported.load if is_there else 0,
+            peak=reported.peak(now - quiet),
+            last_request_at=reported.last_request_at,
             heard_since=self._heard_since if is_there else None,
         )
 

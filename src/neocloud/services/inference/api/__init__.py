@@ -2,7 +2,7 @@
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method
-from neocloud.services.inference.api import gateway, logs, wake
+from neocloud.services.inference.api import deployments, gateway
 from neocloud.services.inference.resources import (
     BUDGET,
     BUDGET_ID_PREFIX,
@@ -10,17 +10,16 @@ from neocloud.services.inference.resources import (
     DEPLOYMENT_ID_PREFIX,
     MODEL,
     MODEL_ID_PREFIX,
-    PLACE,
-    PLACE_HELD,
-    PLACE_ID_PREFIX,
-    PLACE_STOPPED,
     PROJECT,
+    REPLICA_RESERVATION,
+    RESERVATION_HELD,
+    RESERVATION_ID_PREFIX,
+    RESERVATION_STOPPED,
     DeploymentState,
     ModelState,
 )
 from neocloud.services.inference.rules import DeploymentRules, ModelRules
-from neocloud.services.inference.rules.budget import BudgetRules
-from neocloud.services.inference.views import budget_view
+from neocloud.services.inference.rules.budget import BudgetRules, budget_view
 
 _DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
 
@@ -46,15 +45,15 @@ DEPLOYMENTS = Kind(
     stopped_state=DeploymentState.STOPPED,
     is_reconciled=True,
 )
-PLACES = Kind(
-    message=PLACE,
+RESERVATIONS = Kind(
+    message=REPLICA_RESERVATION,
     rpc=_DEPLOYMENTS,
-    id_prefix=PLACE_ID_PREFIX,
+    id_prefix=RESERVATION_ID_PREFIX,
     permission="inference.places",
     parent_kinds=(PROJECT,),
     verbs=frozenset(),
-    initial_state=PLACE_HELD,
-    stopped_state=PLACE_STOPPED,
+    initial_state=RESERVATION_HELD,
+    stopped_state=RESERVATION_STOPPED,
 )
 BUDGETS = Kind(
     message=BUDGET,
@@ -67,6 +66,6 @@ BUDGETS = Kind(
     outside_view=budget_view,
 )
 
-KINDS = (MODELS, DEPLOYMENTS, PLACES, BUDGETS)
+KINDS = (MODELS, DEPLOYMENTS, RESERVATIONS, BUDGETS)
 
-METHODS: tuple[Method, ...] = (*wake.METHODS, *logs.METHODS, *gateway.METHODS)
+METHODS: tuple[Method, ...] = (*deployments.METHODS, *gateway.METHODS)

@@ -1,24 +1,79 @@
-"""What the gateway process asks the control plane.
+"""The methods that the gateway process calls: admit a caller, list routes, report traffic.
 
-Each method is open to whoever has the gateway's key, and to nobody else: see `admission.require_gateway`.
+Each requires the gateway's key, and nothing else.
 """
 
 from datetime import UTC
 
+from neocloud.core import contract
+from neocloud.core.gateway_key import GatewayKey
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import (
+    AdmitRequest,
+    AdmitResponse,
     ListRoutesRequest,
     ListRoutesResponse,
     ReportTrafficRequest,
     ReportTrafficResponse,
 )
 from neocloud.services.billing.resources import TokenPrices, TokenTerms
-from neocloud.services.inference.api.admission import admit, require_gateway
+from neocloud.services.iam.public import TenantRights, TokenAuthenticator
+from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT, is_project
 from neocloud.services.inference.api.routes import TermsOf, read_routes
 from neocloud.services.inference.resources import DEPLOYMENT
 from neocloud.services.inference.route_changes import RouteChanges
 from neocloud.services.inference.traffic import TrafficBoard
+
+PERMISSIONS = (
+    "inference.deployments.invoke",
+    "inference.models.list",
+    *(f"inference.files.{verb}" for verb in ("create", "get", "list", "delete")),
+    *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
+    *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
+)
+"""The permissions that the gateway checks."""
+
+
+def require_gateway(call: Call) -> None:
+    """Raise ApiError unless the call carries the gateway's key; the message is the same for every cause."""
+    key = call.dependencies.provided.find(GatewayKey)
+    if key is None or not key.is_shown(call.headers):
+        raise contract.permission_denied("", "", "Only this cloud's gateway may call this.")
+
+
+async def admit(call: Call, request: AdmitRequest) -> AdmitResponse:
+    """Return the subject of a token or earlier proof, and its rights. Raises ApiError (unauthenticated)."""
+    require_gateway(call)
+    provided = call.dependencies.provided
+    authenticator = provided.get(TokenAuthenticator)
+    if request.proof and not request.token:
+        subject, proof = await authenticator.authenticate_proof(request.proof), request.proof
+    else:
+        subject = await authenticator.authenticate(request.token)
+        proof = await authenticator.proof_of(request.token)
+    answer = AdmitResponse(
+        subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id, proof=proof
+    )
+    for each in await provided.get(TenantRights)(subject, PERMISSIONS):
+        answer.grants.add(
+            project_id=each.project_id, project_name=each.project_name, permissions=each.permissions
+        )
+    answer.home_project_id = await call.dependencies.store.read(lambda tx: _home_project(tx, subject.id))
+    return answer
+
+
+def _home_project(tx: Transaction, subject_id: str) -> str:
+    """Return the project of a service account; of the operator's, in the tenant, the oldest project."""
+    row = tx.get(subject_id)
+    if row is None or row.kind != SERVICE_ACCOUNT:
+        return ""
+    above = tx.get(row.parent_id)
+    if above is None or is_project(above):
+        return row.parent_id
+    projects = [each for each in tx.list(CONTAINER, parent_id=above.id)[0] if each.deleted_at is None]
+    return projects[0].id if projects else ""
+
 
 SERVICE = "neocloud.inference.v1.GatewayService"
 LONGEST_WAIT_SECONDS = 60
@@ -32,7 +87,7 @@ async def list_routes(call: Call, request: ListRoutesRequest) -> ListRoutesRespo
     until = clock.monotonic() + min(max(request.wait_seconds, 0), LONGEST_WAIT_SECONDS)
     while True:
         changed = changes.listen()
-        # Among the writers: whoever told of a change until now has committed it when this one's turn comes.
+        # As a write: changes that were announced until now are committed before its turn comes.
         answer = await store.write(lambda tx: read_routes(tx, terms))
         remaining = until - clock.monotonic()
         if answer.version != request.version or remaining <= 0:
@@ -41,7 +96,7 @@ async def list_routes(call: Call, request: ListRoutesRequest) -> ListRoutesRespo
 
 
 def _terms_of(call: Call) -> TermsOf:
-    """As of today; without a price list nothing has a price."""
+    """Return the terms of today; without a price list nothing has a price."""
     prices = call.dependencies.provided.find(TokenPrices)
     today = call.dependencies.clock.now().astimezone(UTC).date()
     return lambda name: prices(name, today) if prices else TokenTerms()
@@ -57,7 +112,7 @@ async def report_traffic(call: Call, request: ReportTrafficRequest) -> ReportTra
 
 
 def _wake(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
-    """Seen by the worker within its second."""
+    """ReplicaStatus by the worker within its second."""
     for deployment_id in sorted(deployment_ids):
         row = tx.get(deployment_id)
         if row is not None and row.kind == DEPLOYMENT:
@@ -69,4 +124,4 @@ METHODS = (
     Method(f"{SERVICE}/ListRoutes", list_routes, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ReportTraffic", report_traffic, None, is_internal=True, is_checked=False),
 )
-"""Not checked by the server: who has no key learns not even whether the request was well formed."""
+"""Not validated by the server: a caller without the key does not learn whether a request was well formed."""

@@ -11,8 +11,8 @@ from neocloud.services.billing.resources import TokenTerms
 from neocloud.services.inference.resources import (
     BUDGET,
     DEPLOYMENT,
-    ENGINE_KEY,
     MODEL,
+    SERVER_KEY,
     ModelState,
     called_name,
 )
@@ -49,7 +49,7 @@ def _route(tx: Transaction, deployment: Any, models: Mapping[str, Any], terms: T
     base = models[spec.model_id]
     name = called_name(base.metadata.name, spec)
     project = tx.get(metadata.parent_id)
-    key = tx.secret(metadata.id, ENGINE_KEY)
+    key = tx.secret(metadata.id, SERVER_KEY)
     route = Route(
         deployment_id=metadata.id,
         tenant_id=project.parent_id if project else "",

@@ -1,4 +1,4 @@
-"""How models and deployments become true."""
+"""The reconcilers of models and deployments."""
 
 from collections.abc import Sequence
 

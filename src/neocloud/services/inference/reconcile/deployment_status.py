@@ -1,6 +1,4 @@
-"""A deployment's status, computed once at the end of every run from what the run saw. Pure."""
-
-from typing import Any
+"""Compute a deployment's status at the end of every reconcile run. Pure."""
 
 from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import ReconcileResult
@@ -18,7 +16,7 @@ def deployment_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
         state=StateEnum.Value(state),
         message=result.message,
         reconciling=not result.is_done,
-        wanted_replicas=scope.wanted,
+        wanted_replicas=scope.desired,
         start_seconds=old.start_seconds,
     )
     status.replicas.extend(scope.records[name] for name in sorted(scope.records, key=_number))
@@ -29,8 +27,8 @@ def deployment_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     if scope.model is not None:
         status.served_names.append(scope.served_name)
         status.served_names.extend(sorted(adapter.name for adapter in scope.adapters))
-    _note_start(status, scope, state)
-    return result.with_status(status, state, scope.look_again_seconds)
+    _record_start(status, scope, state)
+    return result.with_status(status, state, scope.resync_seconds)
 
 
 def _state(scope: Scope, result: ReconcileResult) -> DeploymentState:
@@ -41,20 +39,20 @@ def _state(scope: Scope, result: ReconcileResult) -> DeploymentState:
     if result.error:
         return DeploymentState.ERROR
     was = DeploymentState(StateEnum.Name(scope.deployment.status.state))
-    if not scope.wanted:
+    if not scope.desired:
         return DeploymentState.ASLEEP if result.is_done else was
     is_first = was is DeploymentState.CREATING
     return DeploymentState.CREATING if is_first else DeploymentState.STARTING
 
 
-def _note_start(status: Any, scope: Scope, state: DeploymentState) -> None:
-    """How long from nothing to an answer: what callers of a cold model are told to wait."""
+def _record_start(status: DeploymentStatus, scope: Scope, state: DeploymentState) -> None:
+    """Record how long a cold start takes: the wait that the gateway announces to callers of a cold model."""
     old, now = scope.deployment.status, scope.context.now
     if state is DeploymentState.READY:
         if old.state != status.state:
             took = now - (contract.to_datetime(old.starting_since) if old.HasField("starting_since") else now)
             status.start_seconds = max(1, round(took.total_seconds()))
-    elif scope.wanted and state is not DeploymentState.DELETING:
+    elif scope.desired and state is not DeploymentState.DELETING:
         is_going_on = old.HasField("starting_since") and state is not DeploymentState.ERROR
         begin = contract.to_datetime(old.starting_since) if is_going_on else now
         status.starting_since.FromDatetime(begin)

@@ -1,4 +1,4 @@
-"""What to make of an engine that ended: why, in one line, and when to try again. Pure."""
+"""Why a model server ended, in one line, and when to start it again. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import timedelta
 FIRST_PAUSE_SECONDS = 5
 LONGEST_PAUSE_SECONDS = 300
 GIVE_UP_AFTER = 3
-"""So many starts in a row without an answer, and the deployment is ERROR. It is tried again all the same."""
+"""After so many starts in a row without an answer the deployment is in ERROR. It is retried all the same."""
 
 _MEMORY = re.compile(
     r"out of memory|OutOfMemory|Cannot allocate memory|No available memory for the cache|"
@@ -26,7 +26,7 @@ class Ending:
 
 
 def explain(message: str, log: str) -> Ending:
-    """`message` is what the engine of pods says of the end, `log` the last lines that were written."""
+    """Return the cause; `message` is from the backend, `log` the last lines that the model server wrote."""
     lines = [_VERBOSE.sub("", line).strip() for line in log.splitlines()]
     memory = next((line for line in reversed(lines) if _MEMORY.search(line)), "")
     errors = [
@@ -36,11 +36,11 @@ def explain(message: str, log: str) -> Ending:
     was_killed = bool(_KILLED.search(message)) and not errors
     if not cause and was_killed:
         cause = "it was killed, as happens when it takes more memory than its limit"
-    return Ending(bool(memory), f"the engine ended: {(cause or message or 'it said nothing')[:400]}")
+    return Ending(bool(memory), f"the model server ended: {(cause or message or 'it wrote no log')[:400]}")
 
 
 def pause(failures: int) -> timedelta:
-    """Nothing after an engine that had answered; then 5 s, doubling, at most 5 minutes."""
+    """Return the pause before the next start: none if it had answered, else 5 s, doubling up to 5 minutes."""
     if not failures:
         return timedelta(0)
     return timedelta(seconds=min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (failures - 1)))

@@ -1,23 +1,137 @@
-"""What a model's folder says, as the status that users see. The control plane's only look at weights."""
+"""Inspect the folder of a model or a LoRA adapter, and return its status. Nothing in it is executed."""
 
 import asyncio
-from typing import Any, Protocol
+import re
+from dataclasses import dataclass
+from typing import Protocol
 
-from neocloud.core.untrusted_files import UnsafePath
+from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.core.untrusted_trees import content_digest
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
-from neocloud.services.inference.reconcile.adapter import read_adapter
-from neocloud.services.inference.reconcile.safetensors import BadWeights
-from neocloud.services.inference.reconcile.weights import read_weights
+from neocloud.services.inference.reconcile.weights import (
+    BadWeights,
+    Tensor,
+    Weights,
+    check_folder,
+    check_modules,
+    has_file,
+    main_dtype,
+    read_json,
+    read_tensors,
+    read_weights,
+    size_of,
+)
 from neocloud.services.inference.resources import ADAPTER_WEIGHTS, Location, weights_digest
+from neocloud.services.inference.resources import ADAPTER_WEIGHTS as WEIGHTS
+from neocloud.services.inference.rules.memory import LARGEST_RANK
+
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_INPUT_IS_HIDDEN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"})
+
+
+@dataclass(frozen=True)
+class Adapter:
+    rank: int
+    target_modules: tuple[str, ...]
+    parameters: int
+    size_bytes: int
+    dtype: str
+
+
+def read_adapter(folder: Folder, base: Weights) -> Adapter:
+    """Inspect an adapter. Raises BadWeights with the missing file, or why it does not fit its base."""
+    check_folder(folder)
+    if not has_file(folder, "adapter_config.json"):
+        raise BadWeights(
+            f"{folder.path} has no adapter_config.json; an adapter's folder holds that and {WEIGHTS}."
+            " For a whole model leave out its base."
+        )
+    if not has_file(folder, WEIGHTS):
+        raise BadWeights(f"{folder.path} has no {WEIGHTS}")
+    config = read_json(folder, "adapter_config.json")
+    if config.get("peft_type") != "LORA":
+        raise BadWeights(f'adapter_config.json says "peft_type" {config.get("peft_type")!r}; LORA is served')
+    if config.get("modules_to_save"):
+        names = ", ".join(str(name) for name in config["modules_to_save"])
+        raise BadWeights(
+            f"the adapter also holds whole layers ({names}), which the model server cannot serve beside"
+            " its base. Train without modules_to_save, or merge the adapter into the weights and add"
+            " a whole model"
+        )
+    for field, words in (("use_dora", "DoRA"), ("lora_bias", "biases")):
+        if config.get(field):
+            raise BadWeights(
+                f"the adapter was trained with {words}, which the model server does not serve; merge it"
+            )
+    if config.get("bias", "none") != "none":
+        raise BadWeights('the adapter also holds biases; train with bias="none", or merge it')
+    rank = config.get("r")
+    if not isinstance(rank, int) or not 1 <= rank <= LARGEST_RANK:
+        raise BadWeights(
+            f"the adapter has rank {rank!r}; ranks from 1 to {LARGEST_RANK} are served, or merge it"
+        )
+    tensors = read_tensors(folder, WEIGHTS)
+    return Adapter(
+        rank=rank,
+        target_modules=_checked_modules(tensors, rank, base),
+        parameters=sum(tensor.parameters for tensor in tensors),
+        size_bytes=size_of(folder, WEIGHTS),
+        dtype=main_dtype(tensors),
+    )
+
+
+def _checked_modules(tensors: tuple[Tensor, ...], rank: int, base: Weights) -> tuple[str, ...]:
+    """Return the modules that it changes. Raises BadWeights unless its base has them, in its size."""
+    found: set[str] = set()
+    for tensor in tensors:
+        before, mark, _ = tensor.name.partition(".lora_")
+        if not mark:
+            raise BadWeights(
+                f"{tensor.name} is not part of a LoRA adapter; merge the adapter, or train without it"
+            )
+        module = before.rpartition(".")[2]
+        found.add(module)
+        layer = _LAYER.search(tensor.name)
+        if layer and int(layer[1]) >= base.architecture.layers:
+            raise BadWeights(
+                f"it changes layer {layer[1]} and its base has {base.architecture.layers}: it was trained on"
+                " another model"
+            )
+        if tensor.name.endswith("lora_A.weight"):
+            _check_shape(tensor, module, rank, base)
+    check_modules(frozenset(found))
+    unknown = sorted(found - base.module_names)
+    if unknown or not found:
+        raise BadWeights(
+            f"it changes {', '.join(unknown) or 'nothing'}, which its base does not have: it was"
+            " trained on another model"
+        )
+    outside = sorted(found - base.adaptable_modules)
+    if outside:
+        raise BadWeights(
+            f"it changes {', '.join(outside)}, which the model server does not serve beside its base: merge"
+            " the adapter into the weights and add a whole model"
+        )
+    return tuple(sorted(found))
+
+
+def _check_shape(tensor: Tensor, module: str, rank: int, base: Weights) -> None:
+    hidden = base.architecture.hidden_size
+    if tensor.shape[0] != rank:
+        raise BadWeights(f"{tensor.name} has rank {tensor.shape[0]} where adapter_config.json says {rank}")
+    if module in _INPUT_IS_HIDDEN and tensor.shape[1] != hidden:
+        raise BadWeights(
+            f"{tensor.name} is for a width of {tensor.shape[1]} and its base has {hidden}: it was trained on"
+            " another model"
+        )
 
 
 class ModelReader(Protocol):
     reads_files: bool
-    """False: it pretends, so nothing needs to be fetched or to lie in an open folder."""
+    """False: models are simulated, so nothing is fetched or must lie in an open folder."""
 
-    async def read(self, folder: Location, base_folder: Location | None) -> Any:
-        """The facts of a ModelStatus, an adapter's where there is a base. Raises BadWeights."""
+    async def read(self, folder: Location, base_folder: Location | None) -> ModelStatus:
+        """Return the inspected fields of the status; of an adapter if there is a base. Raises BadWeights."""
         ...
 
 
@@ -26,13 +140,13 @@ class FolderReader:
 
     reads_files = True
 
-    async def read(self, folder: Location, base_folder: Location | None) -> Any:
+    async def read(self, folder: Location, base_folder: Location | None) -> ModelStatus:
         try:
             if base_folder is None:
                 return await asyncio.to_thread(_model, folder)
             return await asyncio.to_thread(_adapter, folder, base_folder)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise BadWeights(f"{folder} is no folder on this machine") from error
+            raise BadWeights(f"{folder} is not a folder on this machine") from error
         except UnsafePath as error:
             raise BadWeights(str(error)) from error
         except OSError as error:
@@ -41,7 +155,7 @@ class FolderReader:
             ) from error
 
 
-def _model(location: Location) -> Any:
+def _model(location: Location) -> ModelStatus:
     with location.folder() as folder:
         found = read_weights(folder)
         digest = weights_digest(folder)
@@ -59,7 +173,7 @@ def _model(location: Location) -> Any:
     )
 
 
-def _adapter(location: Location, base_location: Location) -> Any:
+def _adapter(location: Location, base_location: Location) -> ModelStatus:
     with location.folder() as folder, base_location.folder() as base_folder:
         base = read_weights(base_folder)
         found = read_adapter(folder, base)

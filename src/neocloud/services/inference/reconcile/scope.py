@@ -1,55 +1,74 @@
-"""What one run over a deployment knows: the spec, its model and adapters, and what was decided so far.
+"""The state of one reconcile run of a deployment: spec, model, adapters, replicas, and decisions so far.
 
-Built in every run, so that no step acts on what an earlier run believed; what must outlive a run
-(failures, when to try again) is in the status.
+It is built in every run, so that no step acts on the findings of an earlier run. The part that must outlive a
+run (failures, when to try again) is in the status.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context
-from neocloud.messages.neocloud.inference.v1 import Replica
+from neocloud.messages.neocloud.inference.v1 import Deployment, DeploymentSpec, Model, Replica
 from neocloud.services.inference.resources import MODEL, ModelState, called_name, namespace, replica_name
 from neocloud.services.inference.rules.memory import Plan
+from neocloud.services.inference.rules.scaling import LONGEST_RESYNC_SECONDS
 
-if TYPE_CHECKING:
-    from neocloud.services.inference.reconcile.placement import Seen
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One replica as its backend observes it."""
+
+    name: str
+    is_running: bool
+    """Its process exists; False while it waits for capacity."""
+    is_healthy: bool
+    """Its model server passes its health check. It may not have answered a request yet."""
+    has_ended: bool
+    """Its process has ended and is not restarted by its backend."""
+    is_outdated: bool = False
+    """It runs by an older spec."""
+    address: str = ""
+    """"10.89.3.4:8000"; "" until it is known."""
+    started_at: datetime | None = None
+    message: str = ""
+    job_id: int = 0
 
 
 @dataclass(frozen=True)
 class ServedAdapter:
     id: str
     name: str
-    """As clients call it here."""
-    model: Any
-    """The Model message."""
+    """The name by which clients call it on this deployment."""
+    model: Model
 
 
 @dataclass
 class Scope:
     context: Context
-    deployment: Any
-    """The Deployment message as stored."""
-    model: Any | None
-    """The Model message; None when its row is gone."""
+    deployment: Deployment
+    """As stored."""
+    model: Model | None
+    """None when its row is gone."""
     adapters: tuple[ServedAdapter, ...] = ()
     """Those that are READY, if the deployment serves any."""
-    records: dict[str, Any] = field(default_factory=dict)
-    """Replica messages by name, as the status will show them."""
-    seen: Mapping[str, "Seen"] = field(default_factory=dict)
+    records: dict[str, Replica] = field(default_factory=dict)
+    """The replicas of the new status, by name."""
+    observed: Mapping[str, ReplicaStatus] = field(default_factory=dict)
     plan: Plan | None = None
-    wanted: int = 0
-    look_again_seconds: float = 10.0
-    engine_key: bytes = b""
+    desired: int = 0
+    """How many replicas there should be."""
+    resync_seconds: float = LONGEST_RESYNC_SECONDS
+    server_key: bytes = b""
+    """The bearer token of the deployment's model servers."""
 
     @property
     def id(self) -> str:
         return self.deployment.metadata.id
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> DeploymentSpec:
         return self.deployment.spec
 
     @property
@@ -57,16 +76,16 @@ class Scope:
         return namespace(self.id)
 
     @property
-    def wanted_names(self) -> tuple[str, ...]:
-        return tuple(replica_name(number) for number in range(self.wanted))
+    def desired_names(self) -> tuple[str, ...]:
+        return tuple(replica_name(number) for number in range(self.desired))
 
     @property
     def served_name(self) -> str:
         assert self.model is not None
         return called_name(self.model.metadata.name, self.spec)
 
-    def record(self, name: str) -> Any:
-        """What is known of a replica; a fresh one when nothing is."""
+    def record(self, name: str) -> Replica:
+        """Return the record of a replica; a new one when there is none."""
         if name not in self.records:
             self.records[name] = Replica(name=name, state=Replica.PENDING)
         return self.records[name]
@@ -76,7 +95,7 @@ async def read_scope(context: Context) -> Scope:
     deployment = wire.resource_message(context.resource)
     row = await context.get(deployment.spec.model_id)
     model = wire.resource_message(row) if row is not None else None
-    scope = Scope(context, deployment, model, wanted=deployment.status.wanted_replicas)
+    scope = Scope(context, deployment, model, desired=deployment.status.wanted_replicas)
     for replica in deployment.status.replicas:
         scope.records[replica.name] = Replica()
         scope.records[replica.name].CopyFrom(replica)
@@ -85,7 +104,7 @@ async def read_scope(context: Context) -> Scope:
     return scope
 
 
-async def _ready_adapters(scope: Scope, model: Any) -> tuple[ServedAdapter, ...]:
+async def _ready_adapters(scope: Scope, model: Model) -> tuple[ServedAdapter, ...]:
     found = []
     for adapter_id in model.status.adapter_ids:
         row = await scope.context.get(adapter_id)

@@ -1,16 +1,29 @@
-"""The batch job that is a replica: its script, its name, what it asks of Slurm. Pure.
+"""A replica as a batch job of a Slurm cluster: its script, name, resources, and the files that it reads.
 
-What tenants wrote only ever is an argument of the script, never part of its text.
+Text from tenants is only ever an argument of the script, never part of it. The files lie in a folder of this
+machine that the cluster's workers mount, as hard links where the file system allows:
+
+    <models mount of the cluster>/<deployment id>/key           bearer token of the model servers
+    <models mount of the cluster>/<deployment id>/model/        the weights
+    <models mount of the cluster>/<deployment id>/adapters/     by id
+
+No link leads out of a folder of weights, and staged files are compared with the digest of the inspection.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path, PurePosixPath
 
-from neocloud.services.inference.engine_key import MODULE
+from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted_files import Folder, remove_tree
+from neocloud.core.untrusted_trees import stage_files
+from neocloud.messages.neocloud.inference.v1 import Model, SlurmResources
+from neocloud.services.inference.model_server_key import MODULE
 from neocloud.services.inference.render import KEY_MODULE_SOURCE
+from neocloud.services.inference.resources import ModelFolders, check_weights
 from neocloud.services.slurm.public import MODELS_FEATURE, BatchJob, NewJob
 
 FIRST_PORT, PORTS_OF_A_DEPLOYMENT = 20_000, 64
@@ -20,6 +33,7 @@ BLOCKS = (32_768 - FIRST_PORT) // PORTS_OF_A_DEPLOYMENT
 REPLICA_PREFIX = "replica-"
 OUTPUT = "/home/shared/%x-%j.log"
 
+# A job that runs is replaced when its script changes: the text below, comments included, stays as it is.
 SCRIPT = r"""#!/bin/bash
 # Runs an engine until it is told to end, and ends it when it falls silent: its replica is then started anew.
 # $1 names the file with the engine's key, $2 is its port; the rest is its command line.
@@ -77,7 +91,7 @@ class ReplicaJob:
 
 
 def port_of(block: str, replica: str) -> int:
-    """No two replicas of a cluster share one, so that any number of them fit on a node."""
+    """Return the port of a replica. No two replicas of a cluster share one, so a node can run any number."""
     number = int(replica.removeprefix(REPLICA_PREFIX))
     return FIRST_PORT + int(block) * PORTS_OF_A_DEPLOYMENT + number
 
@@ -86,13 +100,16 @@ def new_job(
     deployment_id: str,
     replica: str,
     arguments: Sequence[str],
-    resources: Any,
+    resources: SlurmResources,
     environment: Mapping[str, str],
 ) -> NewJob:
-    """`arguments` are those of the script. Its name changes with anything of it."""
+    """Return the job that runs a replica; `arguments` are those of the script.
+
+    Its name ends in a digest of the job, so it changes with any part of it.
+    """
     options = (*_options(resources), f"--constraint={MODELS_FEATURE}", "--requeue", "--open-mode=append")
-    seen = json.dumps([SCRIPT, arguments, options, environment], sort_keys=True)
-    revision = hashlib.sha256(seen.encode()).hexdigest()[:12]
+    content = json.dumps([SCRIPT, arguments, options, environment], sort_keys=True)
+    revision = hashlib.sha256(content.encode()).hexdigest()[:12]
     return NewJob(
         name=f"{deployment_id}.{replica}.{revision}",
         script=SCRIPT,
@@ -103,7 +120,7 @@ def new_job(
 
 
 def replica_job(deployment_id: str, job: BatchJob) -> ReplicaJob | None:
-    """None for a job of something else."""
+    """Return the job as a replica of this deployment; None if it is another job."""
     owner, _, rest = job.name.partition(".")
     replica = rest.partition(".")[0]
     number = replica.removeprefix(REPLICA_PREFIX)
@@ -111,7 +128,7 @@ def replica_job(deployment_id: str, job: BatchJob) -> ReplicaJob | None:
     return ReplicaJob(replica, job) if is_ours else None
 
 
-def _options(resources: Any) -> list[str]:
+def _options(resources: SlurmResources) -> list[str]:
     options = ["--nodes=1", "--ntasks=1"]
     if resources.partition:
         options.append(f"--partition={resources.partition}")
@@ -122,3 +139,49 @@ def _options(resources: Any) -> list[str]:
     if resources.gpus:
         options.append(f"--gres=gpu:{resources.gpus}")
     return options
+
+
+KEY, MODEL, ADAPTERS = "key", "model", "adapters"
+
+
+class JobFiles:
+    """The files of one deployment: their paths on this machine and in its jobs. Methods block."""
+
+    def __init__(self, source: Path, mount_path: str, deployment_id: str) -> None:
+        """`source` is the cluster's models folder on this machine; its workers mount it at `mount_path`."""
+        self._here = source / deployment_id
+        self._there = PurePosixPath(mount_path) / deployment_id
+
+    @property
+    def key(self) -> str:
+        return str(self._there / KEY)
+
+    @property
+    def model(self) -> str:
+        return str(self._there / MODEL)
+
+    def adapter(self, adapter_id: str) -> str:
+        return str(self._there / ADAPTERS / adapter_id)
+
+    def stage(self, folders: ModelFolders, model: Model, key: bytes) -> None:
+        """Put the model's weights and the key there. May be repeated. Raises WeightsGone; OSError."""
+        make_folder(self._here.parent)
+        with Folder.open(self._here.parent) as parent, parent.make(self._here.name) as here:
+            if not here.has_file(KEY) or here.read(KEY) != key:
+                here.write(KEY, key, 0o400)
+        if folders.reads_files and not (self._here / MODEL).exists():
+            with folders.locate_known(model).folder() as weights:
+                stage_files(
+                    weights, self._here / MODEL, lambda staged: check_weights(staged, model.status), link=True
+                )
+
+    def stage_adapter(self, adapter_id: str, source: Path) -> None:
+        """Copy an adapter that was staged and checked on this machine. Raises OSError."""
+        make_folder(self._here)
+        make_folder(self._here / ADAPTERS)
+        with Folder.open(source) as adapter:
+            stage_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            remove_tree(self._here)

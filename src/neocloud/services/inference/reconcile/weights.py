@@ -1,20 +1,22 @@
-"""Looks at a folder of weights: is it whole, what is it, how large. Reads only; executes nothing from it.
+"""Inspect a folder of weights: whether it is complete, its architecture and size. Executes nothing from it.
 
-No link may lead out of the folder: what is served is what was looked at. Who can write there may change it at
-any moment, so all is read below an open folder. Blocking: call it in a thread.
+No link may lead out of the folder: the files served are those inspected. A tenant may change them at any
+moment, so all is read below an open folder. A safetensors header is a length and JSON; only headers are read.
+Functions block: call them in a thread.
 """
 
 import json
+import math
 import os
 import re
 import stat
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from neocloud.core.untrusted_files import MAX_TREE_DEPTH, Folder, UnsafePath
-from neocloud.services.inference.reconcile.safetensors import BadWeights, Tensor, main_dtype, read_header
 from neocloud.services.inference.resources import (
     MODULE_NAME,
     WEIGHTS_INDEX,
@@ -26,6 +28,68 @@ from neocloud.services.inference.rules.architecture import (
     read_architecture,
 )
 
+LARGEST_HEADER_BYTES = 100_000_000
+DTYPES = {
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn",
+}
+
+
+class BadWeights(ValueError):
+    """Weights that cannot be served; the message names the file and the fault."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+    @property
+    def parameters(self) -> int:
+        return math.prod(self.shape)
+
+
+def read_header(file: BinaryIO, name: str) -> tuple[Tensor, ...]:
+    """Return the tensors of a safetensors file. Raises BadWeights; `name` is for its message."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+    if not 0 < length <= min(LARGEST_HEADER_BYTES, size - 8):
+        raise BadWeights(f"{name} is not a safetensors file, or is truncated; copy it again")
+    text = file.read(length)
+    try:
+        header = json.loads(text)
+        tensors = [_tensor(each, entry) for each, entry in header.items() if each != "__metadata__"]
+        end = max(
+            (entry["data_offsets"][1] for each, entry in header.items() if each != "__metadata__"), default=0
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise BadWeights(f"{name} has a header that cannot be read: {error}") from error
+    if 8 + length + end > size:
+        raise BadWeights(f"{name} is truncated: {size:,} bytes of {8 + length + end:,}; copy it again")
+    return tuple(tensors)
+
+
+def main_dtype(tensors: tuple[Tensor, ...]) -> str:
+    """Return the data type of most of the bytes."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.size_bytes
+    most = max(sizes, key=lambda name: sizes[name], default="")
+    return DTYPES.get(most, most.lower())
+
+
+def _tensor(name: str, entry: Any) -> Tensor:
+    first, last = entry["data_offsets"]
+    shape = tuple(int(size) for size in entry["shape"])
+    return Tensor(name, str(entry["dtype"]), shape, int(last) - int(first))
+
+
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json")
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _MATRIX = re.compile(r"\.\d+\..*\.weight$")
@@ -34,7 +98,7 @@ _ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 
 @dataclass(frozen=True)
 class Weights:
-    """A whole model, as its folder says."""
+    """The contents of a whole model's folder."""
 
     architecture: Architecture
     tensors: tuple[Tensor, ...]
@@ -53,14 +117,14 @@ class Weights:
 
     @property
     def adaptable_modules(self) -> frozenset[str]:
-        """Of those, what adapters may change: matrices of the repeated layers. Not the words at either end of
-        the model, nor what routes between experts."""
+        """The modules that adapters may change: matrices of the repeated layers, without embeddings, output
+        layer and routers between experts."""
         matrices = (each.name for each in self.tensors if len(each.shape) == 2 and _MATRIX.search(each.name))
         return frozenset(name.split(".")[-2] for name in matrices) - _ROUTERS
 
 
 def read_weights(folder: Folder) -> Weights:
-    """Raises BadWeights with what is missing or wrong; OSError."""
+    """Inspect a whole model. Raises BadWeights with the file that is missing or wrong; OSError."""
     check_folder(folder)
     if not has_file(folder, "config.json"):
         hint = (
@@ -92,14 +156,16 @@ def read_weights(folder: Folder) -> Weights:
 
 
 def check_modules(names: frozenset[str] | tuple[str, ...]) -> None:
-    """Names of layers become words of an engine's command line: none may look like an option."""
+    """Raise BadWeights if the name of a layer could be taken for an option of the model server."""
     wrong = sorted(name for name in names if not MODULE_NAME.fullmatch(name))
     if wrong:
-        raise BadWeights(f"{wrong[0]!r} is no name of a layer: only letters, digits and _ are taken")
+        raise BadWeights(
+            f"{wrong[0]!r} is not a valid name of a layer: only letters, digits and _ are accepted"
+        )
 
 
 def check_folder(folder: Folder) -> None:
-    """No link in it leads out, and it holds nothing but files and folders."""
+    """Raise BadWeights if a link leads out of the folder, or it holds anything but files and folders."""
     _check_below(folder, folder, PurePosixPath())
 
 
@@ -119,13 +185,13 @@ def _check_below(root: Folder, folder: Folder, place: PurePosixPath) -> None:
 
 
 def _check_link(root: Folder, place: PurePosixPath) -> None:
-    """Relative links inside the folder are followed where it is served, and no others are."""
+    """Raise BadWeights unless the link is relative and inside the folder; only such links are served."""
     try:
         with root.pinned(place, inner_links=True):
             return
     except OSError as error:
         raise BadWeights(
-            f"{place} is a link out of the folder, or no file; copy it with its contents (cp -rL)"
+            f"{place} is a link out of the folder, or not a file; copy it with its contents (cp -rL)"
         ) from error
 
 
@@ -144,7 +210,7 @@ def read_tensors(folder: Folder, name: str) -> tuple[Tensor, ...]:
 
 
 def _weight_files(folder: Folder) -> tuple[str, ...]:
-    """The safetensors files that belong to the model, all of them there."""
+    """Return the safetensors files of the model. Raises BadWeights if one is missing."""
     try:
         names = weight_names(folder)
     except ValueError as error:
@@ -153,22 +219,22 @@ def _weight_files(folder: Folder) -> tuple[str, ...]:
         missing = [name for name in names if not has_file(folder, name)]
         if missing or not names:
             lacking = ", ".join(missing) or "weights"
-            raise BadWeights(f"{folder.path} lacks {lacking}, which {WEIGHTS_INDEX} names")
+            raise BadWeights(f"{folder.path} lacks {lacking}, which {WEIGHTS_INDEX} lists")
     elif not names:
         other = next((name for name in folder.names() if name.endswith((".bin", ".pt", ".gguf"))), "")
-        why = f"; {other} is not taken, save it as safetensors" if other else ""
+        why = f"; {other} is not supported; save it as safetensors" if other else ""
         raise BadWeights(f"{folder.path} has no *.safetensors{why}")
     return names
 
 
 def read_json(folder: Folder, name: str) -> Mapping[str, Any]:
-    """A file of at most MAX_READ_BYTES. Raises BadWeights; OSError."""
+    """Return a JSON file of at most MAX_READ_BYTES. Raises BadWeights; OSError."""
     try:
         content = json.loads(folder.read(name, inner_links=True))
     except (ValueError, RecursionError) as error:
-        raise BadWeights(f"{name} is no JSON: {error}") from error
+        raise BadWeights(f"{name} is not valid JSON: {error}") from error
     if not isinstance(content, Mapping):
-        raise BadWeights(f"{name} is no JSON object")
+        raise BadWeights(f"{name} is not a JSON object")
     return content
 
 

@@ -1,11 +1,15 @@
-"""What is legal for a budget. What it does is the gateway's: it sets aside before it sends, settles after."""
+"""What is legal for a budget, and how much of it is spent. The gateway enforces it."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.messages.neocloud.inference.v1 import BudgetStatus
+from neocloud.core.registry import ServiceRegistry
+from neocloud.messages.neocloud.inference.v1 import Budget, BudgetStatus
+from neocloud.services.inference.resources import MonthlySpending
 
 BudgetState = BudgetStatus.State
 
@@ -18,6 +22,13 @@ class BudgetRules(Rules):
         return {"inference.budget.count": 1}
 
     def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
-        """A limit of nothing is legal: it stops all that costs something."""
+        """A limit of 0 is legal: it stops all requests that cost something."""
         if old is None and not new.metadata.name:
             yield Violation("metadata.name", "a budget needs a name, by which people change and delete it")
+
+
+def budget_view(budget: Budget, now: datetime, provided: ServiceRegistry) -> None:
+    """Set what was spent of the budget in this month, from the gateway's ledger."""
+    spending = provided.find(MonthlySpending)
+    spent = spending(budget.metadata.parent_id, now) if spending else Decimal(0)
+    budget.status.spent = f"{spent:f}"

@@ -14,15 +14,15 @@ from neocloud.services.compute.public import Demand, check_capacity, preset, pre
 from neocloud.services.inference.resources import (
     DEPLOYMENT,
     MODEL,
-    PLACE,
+    REPLICA_RESERVATION,
     ModelState,
     embeds,
     flavours_namespace,
     users_namespace,
 )
 from neocloud.services.inference.rules.architecture import only_embeds
+from neocloud.services.inference.rules.memory import deployment_plan, shape_of
 from neocloud.services.inference.rules.model import tenant_of
-from neocloud.services.inference.rules.shape import deployment_plan, shape_of
 
 SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60
@@ -85,7 +85,7 @@ def replica_demand(spec: Any, replicas: int) -> list[Demand]:
 
 def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
     """A deployment holds its fewest replicas always, and those beyond while they have a place."""
-    places = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in rows[PLACE])
+    places = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in rows[REPLICA_RESERVATION])
     for row in rows[DEPLOYMENT]:
         spec = DeploymentSpec.FromString(row.spec)
         replicas = max(spec.scaling.min_replicas, places[row.id])
@@ -93,7 +93,7 @@ def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
             yield row.id, (preset(spec.platform, spec.preset), replicas)
 
 
-CAPACITY = (CapacityUse((DEPLOYMENT, PLACE), _held),)
+CAPACITY = (CapacityUse((DEPLOYMENT, REPLICA_RESERVATION), _held),)
 
 
 def _model(new: Any, reader: ResourceReader) -> Resource | None:

@@ -1,29 +1,37 @@
-"""Does a model fit, and how many requests at a time? The arithmetic, and the sentence that shows it. Pure.
+"""The memory plan of a replica: whether a model fits, for how many requests, and the sentence that says so.
 
-What has to be there at once: weights, a place for each adapter, what the engine itself takes, and keys and
-values for at least one request of full length. What is left over holds further requests: many short ones, or
-so many of full length as the sentence says. Beyond that requests wait in the engine.
+Pure. Memory holds the weights, the adapters, the model server itself, and keys and values for at least one
+request of full length. The rest holds further requests: many short ones, or as many of full length as the
+sentence says. Further requests wait in the model server.
 """
 
 from dataclasses import dataclass
 
+from neocloud.engines.base import Capabilities
+from neocloud.fleet.gpu_models import gpu_type
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
+from neocloud.services.compute.public import Preset, preset
+from neocloud.services.inference.resources import is_fast
+
 GIB = 1024**3
 
 GPU_SHARE = 0.9
-"""Of a GPU's memory, what the engine may take; the rest is the driver's and other libraries'."""
+"""The part of a GPU's memory that the model server may take; the driver and other libraries use the rest."""
 GPU_OVERHEAD_BYTES = 2 * GIB
 """Activations, captured graphs and libraries in each GPU's memory."""
 CPU_OVERHEAD_BYTES = 2 * GIB
-"""The engine's processes and their libraries in a machine's memory, without weights and cache."""
+"""The model server's processes and their libraries in a machine's memory, without weights and cache."""
 CACHE_STEP_BYTES = GIB
-"""The engine's cache on a CPU is asked for in whole GiB."""
+"""On a CPU, vLLM takes the size of its cache in whole GiB."""
+LARGEST_RANK = 64
+"""The highest rank of an adapter that a deployment serves; others are refused when they are added."""
 LEAST_CONTEXT = 512
-"""A context that is left open is made smaller to fit, but not below this."""
+"""A context length that the spec leaves open is reduced to fit, but not below this."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What of a model matters here; as its status says."""
+    """The parts of a model's status that decide how much memory it takes."""
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -33,16 +41,16 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Shape:
-    """What one replica runs on."""
+    """The hardware of one replica."""
 
     memory_bytes: int
-    """Of the GPUs together, or of the machine's memory where it has none."""
+    """Of all its GPUs, or of the machine where it has none."""
     gpus: int = 0
 
 
 @dataclass(frozen=True)
-class Wish:
-    """0 leaves a number open."""
+class ServingRequest:
+    """The numbers that a deployment asks for; 0 leaves one open."""
 
     context_length: int = 0
     max_concurrency: int = 0
@@ -58,23 +66,25 @@ class Plan:
     context_length: int = 0
     max_concurrency: int = 0
     cache_bytes: int = 0
-    """For keys and values; on a CPU the engine is told, on a GPU it takes what is left."""
+    """For keys and values. Passed to the model server on a CPU; on a GPU it takes what is left."""
 
 
-def plan(model: ModelSize, shape: Shape, wish: Wish) -> Plan:
-    """How a replica of this shape would serve the model; `fits` False when it cannot."""
+def plan(model: ModelSize, shape: Shape, request: ServingRequest) -> Plan:
+    """Return how a replica of this shape serves the model; `fits` is False when it cannot."""
     share = GPU_SHARE if shape.gpus else 1.0
     overhead = GPU_OVERHEAD_BYTES * shape.gpus if shape.gpus else CPU_OVERHEAD_BYTES
-    adapters = wish.max_adapters * wish.adapter_rank * model.adapter_bytes_per_rank
+    adapters = request.max_adapters * request.adapter_rank * model.adapter_bytes_per_rank
     usable = int(shape.memory_bytes * share)
     left = usable - model.weights_bytes - overhead - adapters
-    concurrency = wish.max_concurrency or default_concurrency(shape, is_fast=wish.is_fast)
-    context = wish.context_length or _open_context(model, left, shape)
+    concurrency = request.max_concurrency or default_concurrency(shape, is_fast=request.is_fast)
+    context = request.context_length or _open_context(model, left, shape)
     cache = _cache(model.kv_bytes_per_token * context, shape)
     parts = [f"{_gib(model.weights_bytes)} GiB of weights"]
     if adapters:
-        parts.append(f"{_gib(adapters)} GiB for {wish.max_adapters} adapters of rank {wish.adapter_rank}")
-    parts.append(f"{_gib(overhead)} GiB for the engine")
+        parts.append(
+            f"{_gib(adapters)} GiB for {request.max_adapters} adapters of rank {request.adapter_rank}"
+        )
+    parts.append(f"{_gib(overhead)} GiB for the model server")
     parts.append(
         f"{_gib(cache)} GiB for one request of {context:,} tokens at {model.kv_bytes_per_token:,} bytes each"
     )
@@ -88,25 +98,25 @@ def plan(model: ModelSize, shape: Shape, wish: Wish) -> Plan:
     cache = min(_cache(model.kv_bytes_per_token * context * full, shape), left)
     if not shape.gpus:
         cache = max(CACHE_STEP_BYTES, cache // CACHE_STEP_BYTES * CACHE_STEP_BYTES)
-    sentence = f"{sum_text} of {there}; room for {full} such request{'s' if full > 1 else ''} at a time"
+    sentence = f"{sum_text} of {there}; enough for {full} such request{'s' if full > 1 else ''} at a time"
     return Plan(True, sentence, context, concurrency, cache)
 
 
 def default_concurrency(shape: Shape, *, is_fast: bool) -> int:
-    """The fast flavour answers fewer at a time, each sooner."""
+    """Return how many requests run at a time; the fast flavour runs fewer, and each answers sooner."""
     if shape.gpus:
         return 32 if is_fast else 256
     return 4 if is_fast else 16
 
 
 def served_bytes(parameters: int, size_bytes: int, dtype: str) -> int:
-    """What weights take when served: 32-bit ones are served in 16 bits."""
+    """Return the memory that weights take when served: 32-bit weights are served in 16 bits."""
     return min(size_bytes, 2 * parameters) if dtype == "float32" and parameters else size_bytes
 
 
 def _open_context(model: ModelSize, left: int, shape: Shape) -> int:
-    room = left if shape.gpus else left // CACHE_STEP_BYTES * CACHE_STEP_BYTES
-    tokens = room // max(1, model.kv_bytes_per_token)
+    free = left if shape.gpus else left // CACHE_STEP_BYTES * CACHE_STEP_BYTES
+    tokens = free // max(1, model.kv_bytes_per_token)
     least = min(LEAST_CONTEXT, model.context_length)
     return min(model.context_length, max(least, int(tokens)))
 
@@ -124,3 +134,47 @@ def _where(shape: Shape) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / GIB:.1f}".removesuffix(".0") if size >= GIB // 20 else f"{size / GIB:.3f}"
+
+
+def replica_shape(found: Preset, capabilities: Capabilities | None) -> Shape:
+    """Return a preset's memory: of published GPU types as published, of others as the machine reports."""
+    if not found.gpus:
+        return Shape(found.memory_gib * GIB)
+    fitting = [
+        each.memory_mib * 1024**2
+        for each in (capabilities.accelerators if capabilities else ())
+        if found.gpu_type in ("", gpu_type(each.model))
+    ]
+    each_bytes = found.gpu_memory_gib * GIB or min(fitting, default=0)
+    return Shape(each_bytes * found.gpus, found.gpus)
+
+
+def model_size(status: ModelStatus) -> ModelSize:
+    return ModelSize(
+        weights_bytes=served_bytes(status.parameters, status.size_bytes, status.dtype),
+        kv_bytes_per_token=status.kv_bytes_per_token,
+        context_length=status.context_length,
+        adapter_bytes_per_rank=status.adapter_bytes_per_rank,
+    )
+
+
+def deployment_plan(spec: DeploymentSpec, status: ModelStatus, shape: Shape) -> Plan:
+    """Return how a deployment with this spec serves the model of this status on that shape."""
+    request = ServingRequest(
+        context_length=spec.context_length,
+        max_concurrency=spec.max_concurrency,
+        max_adapters=spec.max_adapters,
+        adapter_rank=LARGEST_RANK,
+        is_fast=is_fast(spec),
+    )
+    return plan(model_size(status), shape, request)
+
+
+def shape_of(spec: DeploymentSpec, capabilities: Capabilities | None) -> Shape | None:
+    """Return the hardware of a replica; None where a Slurm cluster decides and the spec sets no limit."""
+    if spec.platform:
+        return replica_shape(preset(spec.platform, spec.preset), capabilities)
+    resources = spec.slurm_resources
+    if resources.memory_gibibytes and not resources.gpus:
+        return Shape(resources.memory_gibibytes * GIB)
+    return None

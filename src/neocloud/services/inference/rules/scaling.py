@@ -14,12 +14,12 @@ from typing import Any
 DEFAULT_IDLE_SECONDS = 15 * 60
 STARTS_TO_OUTLIVE = 1.5
 """The quiet time before something stops is at least so many cold starts."""
-LONGEST_LOOK_SECONDS = 10.0
+LONGEST_RESYNC_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked of one deployment, as the gateway told."""
+    """What is asked of one deployment, as the gateway reported."""
 
     load: int = 0
     """Requests being answered and waiting, now."""
@@ -32,12 +32,12 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ScalingDecision:
     replicas: int
     why: str
     """For status and log: "2 for 70 requests at a time, 64 each"."""
-    look_again_seconds: float = LONGEST_LOOK_SECONDS
-    """When to ask again although nothing was told."""
+    resync_seconds: float = LONGEST_RESYNC_SECONDS
+    """When to ask again although nothing was reported."""
 
 
 def quiet_time(scaling: Any, start_seconds: float = 0) -> timedelta:
@@ -46,9 +46,9 @@ def quiet_time(scaling: Any, start_seconds: float = 0) -> timedelta:
     return timedelta(seconds=max(idle, start_seconds * STARTS_TO_OUTLIVE))
 
 
-def wanted_replicas(
+def desired_replicas(
     scaling: Any, demand: Demand, now: datetime, replicas: int, *, concurrency: int, start_seconds: float = 0
-) -> Wanted:
+) -> ScalingDecision:
     """`scaling` is the deployment's; `replicas` how many were wanted until now; `concurrency` how many
     requests one works on at a time; `start_seconds` what the last cold start took."""
     least, most = scaling.min_replicas, max(scaling.max_replicas, scaling.min_replicas)
@@ -69,11 +69,11 @@ def wanted_replicas(
     chosen = min(max(needed, least), most)
     if chosen != needed:
         why += f"; the spec allows {least} to {most}"
-    return Wanted(chosen, why, _next_look(demand, now, quiet))
+    return ScalingDecision(chosen, why, _next_resync(demand, now, quiet))
 
 
-def _next_look(demand: Demand, now: datetime, quiet: timedelta) -> float:
+def _next_resync(demand: Demand, now: datetime, quiet: timedelta) -> float:
     """When the quiet time ends, if that is soon."""
     begins = [each for each in (demand.last_request_at, demand.heard_since) if each is not None]
     ends = [(begin + quiet - now).total_seconds() for begin in begins]
-    return min([LONGEST_LOOK_SECONDS, *(max(end, 0.1) for end in ends if end > 0)])
+    return min([LONGEST_RESYNC_SECONDS, *(max(end, 0.1) for end in ends if end > 0)])

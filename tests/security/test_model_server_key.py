@@ -11,9 +11,9 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from neocloud.services.inference.engine_key import MODULE, RequireKey
+from neocloud.services.inference.model_server_key import MODULE, RequireKey
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
-from neocloud.services.inference.render import EngineView, engine_arguments, engine_variables
+from neocloud.services.inference.render import ModelServerView, server_arguments, server_variables
 
 KEY = "key-of-the-engine"
 PATHS = ("/v1/models", "/tokenize", "/metrics", "/sleep", "/openapi.json", "//health", "/health/", "/none")
@@ -58,12 +58,12 @@ def test_an_engine_without_a_key_does_not_start(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_engines_are_told_so() -> None:
-    view = EngineView(served_name="bank", context_length=1, max_concurrency=1, cache_gib=1)
-    words = engine_arguments(view, "/model", host="0.0.0.0", port=1)
+    view = ModelServerView(served_name="bank", context_length=1, max_concurrency=1, cache_gib=1)
+    words = server_arguments(view, "/model", host="0.0.0.0", port=1)
     assert words[words.index("--middleware") + 1] == f"{MODULE}.RequireKey"
     assert words[words.index("--allowed-media-domains") + 1].endswith(".invalid")
     assert "--allowed-local-media-path" not in words and "--api-key" not in words
-    assert engine_variables(view)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    assert server_variables(view)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
 
 
 def test_a_job_of_a_cluster_brings_the_module_with_it(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""What the control plane asks of a running engine: which adapters it has, load one, take one away, a first
-answer.
+"""Admin calls to a running model server (vLLM): which adapters it has, load or unload one, warm it up.
 
-These are admin calls that no tenant may make; they go to the replica's own address with its deployment's key.
+No tenant may make these calls; they go to the replica's own address with the key of its deployment.
 """
 
 import ssl
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import httpx
@@ -15,23 +15,23 @@ LONG_SECONDS = 120.0
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 WARM_UP_PROMPT = "Hello " * 64
-"""As long as a usual one, so that what large and small steps need is prepared alike."""
+"""As long as a usual prompt, so that both large and small steps are prepared."""
 
 
-class EngineRefused(Exception):
-    """The engine answered, and said no; the message is its own."""
+class ModelServerRefused(Exception):
+    """The model server answered with an error; the message is its own."""
 
 
-class EngineSilent(Exception):
-    """It does not answer (yet, or any more)."""
+class ModelServerUnreachable(Exception):
+    """The model server does not answer (yet, or any more)."""
 
 
-class EngineClient(Protocol):
+class ModelServerClient(Protocol):
     reads_files: bool
-    """False: there is no engine, so nothing needs to lie where one reads it."""
+    """False: model servers are simulated, so no files are staged for them."""
 
     async def names(self, address: str, key: str) -> frozenset[str]:
-        """What it answers to: the model's own name and those of the adapters it has loaded."""
+        """Return the names that it answers to: the model's own and those of the adapters it has loaded."""
         ...
 
     async def load(self, address: str, key: str, name: str, path: str) -> None: ...
@@ -39,12 +39,12 @@ class EngineClient(Protocol):
     async def unload(self, address: str, key: str, name: str) -> None: ...
 
     async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
-        """A first answer, so that nobody else waits for what the engine prepares with it: one token, or a
-        vector of an engine for embeddings."""
+        """Request one token, or one vector for embeddings, so that no client waits for the preparations of a
+        first answer."""
         ...
 
 
-class HttpEngineClient:
+class HttpModelServerClient:
     reads_files = True
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -55,7 +55,7 @@ class HttpEngineClient:
         try:
             return frozenset(str(entry["id"]) for entry in answer.json()["data"])
         except (ValueError, KeyError, TypeError) as error:
-            raise EngineSilent(f"{address} answered with no list of models") from error
+            raise ModelServerUnreachable(f"{address} did not answer with a list of models") from error
 
     async def load(self, address: str, key: str, name: str, path: str) -> None:
         body = {"lora_name": name, "lora_path": path, "load_inplace": True}
@@ -63,14 +63,14 @@ class HttpEngineClient:
 
     async def unload(self, address: str, key: str, name: str) -> None:
         body = {"lora_name": name}
-        await self._call("POST", address, key, "/v1/unload_lora_adapter", body, SHORT_SECONDS, fine={404})
+        await self._call("POST", address, key, "/v1/unload_lora_adapter", body, SHORT_SECONDS, ignored={404})
 
     async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
         path, body = "/v1/completions", {"model": name, "prompt": WARM_UP_PROMPT, "max_tokens": 1}
         if embeds:
             path, body = "/v1/embeddings", {"model": name, "input": WARM_UP_PROMPT}
         # 400: the context is shorter than the prompt.
-        await self._call("POST", address, key, path, body, LONG_SECONDS, fine={400, 404, 501})
+        await self._call("POST", address, key, path, body, LONG_SECONDS, ignored={400, 404, 501})
 
     async def _call(
         self,
@@ -80,7 +80,7 @@ class HttpEngineClient:
         path: str,
         body: Any,
         seconds: float,
-        fine: set[int] | frozenset[int] = frozenset(),
+        ignored: set[int] | frozenset[int] = frozenset(),
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"}
         try:
@@ -89,10 +89,33 @@ class HttpEngineClient:
             ) as client:
                 answer = await client.request(verb, f"http://{address}{path}", json=body, headers=headers)
         except httpx.HTTPError as error:
-            raise EngineSilent(f"{address} does not answer: {error or type(error).__name__}") from error
-        if answer.is_error and answer.status_code not in fine:
-            raise EngineRefused(_reason(answer))
+            raise ModelServerUnreachable(
+                f"{address} does not answer: {error or type(error).__name__}"
+            ) from error
+        if answer.is_error and answer.status_code not in ignored:
+            raise ModelServerRefused(_reason(answer))
         return answer
+
+
+async def sync_adapters(
+    client: ModelServerClient, address: str, key: str, model_name: str, paths: Mapping[str, str]
+) -> tuple[list[str], str]:
+    """Load and unload adapters until one model server has those of `paths` (name to path).
+
+    Return the names that are loaded then, and the errors ("" where there were none).
+    """
+    current = await client.names(address, key) - {model_name}
+    for name in sorted(current - paths.keys()):
+        await client.unload(address, key, name)
+    loaded, errors = sorted(current & paths.keys()), []
+    for name in sorted(paths.keys() - current):
+        try:
+            await client.load(address, key, name, paths[name])
+            await client.warm_up(address, key, name)
+            loaded.append(name)
+        except ModelServerRefused as error:
+            errors.append(f"{name} was not loaded: {error}")
+    return sorted(loaded), "; ".join(errors)
 
 
 def _reason(answer: httpx.Response) -> str:

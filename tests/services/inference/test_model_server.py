@@ -5,7 +5,11 @@ import json
 import httpx
 import pytest
 
-from neocloud.services.inference.reconcile.engine_client import EngineRefused, EngineSilent, HttpEngineClient
+from neocloud.services.inference.reconcile.model_server import (
+    HttpModelServerClient,
+    ModelServerRefused,
+    ModelServerUnreachable,
+)
 
 ADDRESS, KEY = "10.89.1.2:8000", "secret-of-the-engine"
 
@@ -53,11 +57,11 @@ def vllm() -> Vllm:
 
 
 @pytest.fixture
-def client(vllm: Vllm) -> HttpEngineClient:
-    return HttpEngineClient(httpx.MockTransport(vllm))
+def client(vllm: Vllm) -> HttpModelServerClient:
+    return HttpModelServerClient(httpx.MockTransport(vllm))
 
 
-async def test_adapters_are_loaded_listed_and_taken_away(client: HttpEngineClient) -> None:
+async def test_adapters_are_loaded_listed_and_taken_away(client: HttpModelServerClient) -> None:
     await client.load(ADDRESS, KEY, "support", "/adapters/inferencemodel-e00one")
     assert await client.names(ADDRESS, KEY) == {"tiny", "support"}
     await client.unload(ADDRESS, KEY, "support")
@@ -65,20 +69,20 @@ async def test_adapters_are_loaded_listed_and_taken_away(client: HttpEngineClien
     assert await client.names(ADDRESS, KEY) == {"tiny"}
 
 
-async def test_a_refusal_is_the_engine_s_own_words(client: HttpEngineClient) -> None:
-    with pytest.raises(EngineRefused, match="No adapter found for 'support'"):
+async def test_a_refusal_is_the_engine_s_own_words(client: HttpModelServerClient) -> None:
+    with pytest.raises(ModelServerRefused, match="No adapter found for 'support'"):
         await client.load(ADDRESS, KEY, "support", "/elsewhere")
-    with pytest.raises(EngineRefused, match="EngineCore encountered an issue"):
+    with pytest.raises(ModelServerRefused, match="EngineCore encountered an issue"):
         await client.warm_up(ADDRESS, KEY, "broken")
 
 
-async def test_the_first_answer_is_one_token(client: HttpEngineClient, vllm: Vllm) -> None:
+async def test_the_first_answer_is_one_token(client: HttpModelServerClient, vllm: Vllm) -> None:
     await client.warm_up(ADDRESS, KEY, "tiny")
     assert vllm.asked[-1]["max_tokens"] == 1 and vllm.asked[-1]["model"] == "tiny"
 
 
 async def test_the_first_answer_of_an_engine_for_embeddings_is_a_vector(
-    client: HttpEngineClient, vllm: Vllm
+    client: HttpModelServerClient, vllm: Vllm
 ) -> None:
     await client.warm_up(ADDRESS, KEY, "vectors", embeds=True)
     assert vllm.asked[-1]["model"] == "vectors" and "max_tokens" not in vllm.asked[-1]
@@ -88,6 +92,6 @@ async def test_who_does_not_answer_is_silent_not_refusing() -> None:
     def break_off(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused", request=request)
 
-    client = HttpEngineClient(httpx.MockTransport(break_off))
-    with pytest.raises(EngineSilent, match="does not answer: connection refused"):
+    client = HttpModelServerClient(httpx.MockTransport(break_off))
+    with pytest.raises(ModelServerUnreachable, match="does not answer: connection refused"):
         await client.names(ADDRESS, KEY)

@@ -1,7 +1,7 @@
-"""Replicas as batch jobs of a Slurm cluster, on the same nodes as training. A Placement.
+"""A ReplicaBackend: replicas as batch jobs of a Slurm cluster, on the same nodes as training.
 
-Slurm is the only record of jobs: a replica's job is found again by its name. One that Slurm sends back to the
-queue, because its node was lost, is the same replica at another address; one that has ended is told once.
+Slurm is the only record of jobs: the job of a replica is found by its name. A job that Slurm requeues because
+its node was lost is the same replica at another address. A job that has ended is reported once.
 """
 
 import asyncio
@@ -15,18 +15,17 @@ from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Fail
 from neocloud.core.store.protocol import Store
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.services.inference.reconcile.placement import Seen
-from neocloud.services.inference.reconcile.pods import engine_view
-from neocloud.services.inference.reconcile.scope import Scope
-from neocloud.services.inference.reconcile.slurm_files import JobFiles
+from neocloud.services.inference.reconcile.pod_backend import server_view
+from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
+    JobFiles,
     ReplicaJob,
     new_job,
     port_of,
     replica_job,
 )
-from neocloud.services.inference.render import engine_arguments, engine_variables
+from neocloud.services.inference.render import server_arguments, server_variables
 from neocloud.services.inference.resources import DeploymentReason, ModelFolders, WeightsGone
 from neocloud.services.slurm.public import (
     MODELS_MOUNT_PATH,
@@ -38,13 +37,13 @@ from neocloud.services.slurm.public import (
 )
 
 PROBE_SECONDS = 5.0
-_WANTED_ENDINGS = frozenset({"CANCELLED"})
-"""Somebody wanted it: no engine that failed."""
+_INTENDED_ENDINGS = frozenset({"CANCELLED"})
+"""A user or the backend ended the job: its model server has not failed."""
 
 Probe = Callable[[str], Awaitable[bool]]
 
 
-class SlurmPlacement:
+class SlurmBackend:
     def __init__(
         self,
         jobs: BatchJobs,
@@ -54,32 +53,32 @@ class SlurmPlacement:
         probe: Probe | None = None,
         media_domains: tuple[str, ...] = (),
     ) -> None:
-        """`probe` says whether the engine at an address is well."""
+        """`probe` returns whether the model server at an address is healthy."""
         self._media_domains = media_domains
         self._jobs = jobs
         self._store = store
         self._folders = folders
         self._home = home
-        self._probe = probe or is_well
+        self._probe = probe or is_healthy
 
-    async def look(self, scope: Scope) -> Sequence[Seen]:
+    async def observe(self, scope: Scope) -> Sequence[ReplicaStatus]:
         if not await self._has_cluster(scope):
             return ()
         newest, block = await self._newest(scope), await _port_block(scope)
-        shown = [each for each in newest.values() if _is_shown(scope, each)]
-        return await asyncio.gather(*(self._seen(scope, each, block) for each in shown))
+        jobs = [each for each in newest.values() if _is_reported(scope, each)]
+        return await asyncio.gather(*(self._status(scope, each, block) for each in jobs))
 
     async def start(self, scope: Scope, names: Sequence[str]) -> None:
         await self._require_usable(scope)
         assert scope.model is not None
         try:
-            await asyncio.to_thread(self._files(scope).lay, self._folders, scope.model, scope.engine_key)
+            await asyncio.to_thread(self._files(scope).stage, self._folders, scope.model, scope.server_key)
         except WeightsGone as error:
             raise Failed(
                 DeploymentReason.MODEL_NOT_READY, f"{scope.model.metadata.name}: {error}."
             ) from error
         except OSError as error:
-            why = f"the weights cannot be laid before the cluster: {error}"
+            why = f"the weights cannot be copied for the cluster: {error}"
             raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error
         block, newest = await _port_block(scope), await self._newest(scope)
         outdated = [
@@ -90,7 +89,7 @@ class SlurmPlacement:
         await self._end(scope, outdated)
         for name in names:
             if name not in newest or newest[name].job.has_ended:
-                async with _explained(scope):
+                async with _translated_errors(scope):
                     await self._jobs.submit(scope.spec.slurm_cluster_id, self._new_job(scope, name, block))
 
     async def stop(self, scope: Scope, names: Sequence[str]) -> None:
@@ -116,10 +115,10 @@ class SlurmPlacement:
 
     def adapter_path(self, scope: Scope, adapter_id: str) -> str:
         files = self._files(scope)
-        files.lay_adapter(adapter_id, self._folders.of_deployment(scope.id) / adapter_id)
+        files.stage_adapter(adapter_id, self._folders.of_deployment(scope.id) / adapter_id)
         return files.adapter(adapter_id)
 
-    async def _seen(self, scope: Scope, each: ReplicaJob, block: str) -> Seen:
+    async def _status(self, scope: Scope, each: ReplicaJob, block: str) -> ReplicaStatus:
         job = each.job
         is_running = job.state == "RUNNING"
         address = f"{job.address}:{port_of(block, each.replica)}" if is_running and job.address else ""
@@ -128,7 +127,7 @@ class SlurmPlacement:
         else:
             why = f"on {job.node}" if is_running else f"({job.reason or 'no reason given'})"
             message = f"job {job.id} is {job.state} {why}"
-        return Seen(
+        return ReplicaStatus(
             name=each.replica,
             is_running=is_running,
             is_healthy=bool(address) and await self._probe(address),
@@ -141,42 +140,42 @@ class SlurmPlacement:
         )
 
     def _is_outdated(self, scope: Scope, each: ReplicaJob, block: str) -> bool:
-        if each.job.has_ended or scope.plan is None or each.replica not in scope.wanted_names:
+        if each.job.has_ended or scope.plan is None or each.replica not in scope.desired_names:
             return False
         return each.job.name != self._new_job(scope, each.replica, block).name
 
     def _new_job(self, scope: Scope, replica: str, block: str) -> NewJob:
         resources, files = scope.spec.slurm_resources, self._files(scope)
-        view = engine_view(scope, gpus=resources.gpus, media_domains=self._media_domains)
+        view = server_view(scope, gpus=resources.gpus, media_domains=self._media_domains)
         port = port_of(block, replica)
-        words = engine_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
-        variables = {**engine_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
+        words = server_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
+        variables = {**server_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
         return new_job(scope.id, replica, (files.key, str(port), *words), resources, variables)
 
     def _files(self, scope: Scope) -> JobFiles:
         return JobFiles(models_folder(self._home, scope.spec.slurm_cluster_id), MODELS_MOUNT_PATH, scope.id)
 
     async def _newest(self, scope: Scope) -> dict[str, ReplicaJob]:
-        async with _explained(scope):
+        async with _translated_errors(scope):
             return await self._newest_of(scope.id, scope.spec.slurm_cluster_id)
 
     async def _newest_of(self, deployment_id: str, cluster_id: str) -> dict[str, ReplicaJob]:
-        """By replica."""
+        """Return the newest job of each replica."""
         jobs = [replica_job(deployment_id, job) for job in await self._jobs.jobs(cluster_id)]
         return {each.replica: each for each in jobs if each is not None}
 
     async def _end(self, scope: Scope, jobs: Sequence[ReplicaJob]) -> None:
-        """Returns when they have ended: until then their ports are not free."""
+        """Cancel jobs. Raises RetryLater until they have ended, since their ports are not free before."""
         living = [each.job.id for each in jobs if not each.job.has_ended]
         if not living:
             return
-        async with _explained(scope):
+        async with _translated_errors(scope):
             for job_id in living:
                 await self._jobs.cancel(scope.spec.slurm_cluster_id, job_id)
         raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=POLL_SECONDS)
 
     async def _has_cluster(self, scope: Scope) -> bool:
-        """Jobs go with their cluster."""
+        """Return whether the cluster exists; its jobs end with it."""
         row = await scope.context.get(scope.spec.slurm_cluster_id)
         return row is not None and row.deleted_at is None
 
@@ -185,49 +184,53 @@ class SlurmPlacement:
         if row is None or row.deleted_at is not None:
             raise Failed(
                 DeploymentReason.CLUSTER_UNUSABLE,
-                f"Its cluster {scope.spec.slurm_cluster_id} is gone; delete the deployment, make another.",
+                f"Its cluster {scope.spec.slurm_cluster_id} is gone; delete the deployment, create another.",
             )
         if ClusterSpec.FromString(row.spec).subnet_id:
             raise Failed(
                 DeploymentReason.CLUSTER_UNUSABLE,
-                f"Cluster {row.name} is on a subnet, whose nodes let nobody in but by ssh."
+                f"Cluster {row.name} is on a subnet, whose nodes accept only SSH connections."
                 " Deploy on a cluster with a network of its own, or as pods.",
             )
 
 
-def _is_shown(scope: Scope, each: ReplicaJob) -> bool:
-    """A job that has ended is news once: when the status still says that the replica is this job."""
+def _is_reported(scope: Scope, each: ReplicaJob) -> bool:
+    """Return whether to report the job: one that has ended only while the replica's record names it."""
     if not each.job.has_ended:
         return True
     record = scope.records.get(each.replica)
     is_known = record is not None and record.job_id == each.job.id and not record.HasField("next_try_at")
-    return is_known and each.job.state not in _WANTED_ENDINGS
+    return is_known and each.job.state not in _INTENDED_ENDINGS
 
 
 async def _port_block(scope: Scope) -> str:
     namespace = f"inference.ports/{scope.spec.slurm_cluster_id}"
     block = await scope.context.reserve(namespace, map(str, range(BLOCKS)))
     if block is None:
-        raise Failed(DeploymentReason.CLUSTER_UNUSABLE, f"The cluster serves {BLOCKS} deployments already.")
+        raise Failed(
+            DeploymentReason.CLUSTER_UNUSABLE,
+            f"The cluster serves {BLOCKS} deployments, the most it can.",
+        )
     return block
 
 
 @asynccontextmanager
-async def _explained(scope: Scope) -> AsyncIterator[None]:
+async def _translated_errors(scope: Scope) -> AsyncIterator[None]:
     try:
         yield
     except ClusterUnreachable as error:
         raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
     except JobRefused as error:
         hint = (
-            " No worker shows models: those made before this release do not. Scale the cluster down and up."
+            " No worker mounts the models folder: those of an older release do not."
+            " Scale the cluster down and up."
             if "feature" in str(error).lower()
             else ""
         )
         raise Failed(DeploymentReason.JOB_REFUSED, f"Slurm refused the job: {error}.{hint}") from error
 
 
-async def is_well(address: str) -> bool:
+async def is_healthy(address: str) -> bool:
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=PROBE_SECONDS) as client:
             return (await client.get(f"http://{address}/health")).is_success

@@ -1,41 +1,38 @@
-"""Replicas as pods of this machine. A Placement."""
+"""A ReplicaBackend: replicas as pods of this machine."""
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 
 from neocloud.core.reconcile.reconciler import Failed
-from neocloud.engines.base import Engine, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import Engine, EngineError, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.public import preset
-from neocloud.services.inference.reconcile.log_tail import last_lines
-from neocloud.services.inference.reconcile.placement import Seen
-from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
 from neocloud.services.inference.render import (
-    EngineView,
+    ModelServerView,
     ReplicaView,
     adapter_path,
     foundation,
     replica_pod,
 )
 from neocloud.services.inference.resources import (
-    ENGINE_PORT,
+    SERVER_PORT,
     DeploymentReason,
     ModelFolders,
     WeightsGone,
     embeds,
     namespace,
 )
-from neocloud.services.inference.rules.memory import GIB
-from neocloud.services.inference.rules.shape import LARGEST_RANK
+from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK
 
 REVISION_LABEL = "neocloud.dev/revision"
 _ANY_IMAGE = "any"
-"""Stands for the image where only the rest of a pod counts."""
+"""Stands for the image where only the rest of a pod matters."""
 _ENDED = (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
 
-class PodPlacement:
+class PodBackend:
     def __init__(
         self,
         engine: Engine,
@@ -48,12 +45,12 @@ class PodPlacement:
         self._folders = folders
         self._image = image
 
-    async def look(self, scope: Scope) -> Sequence[Seen]:
-        seen = await self._engine.observe(scope.namespace)
-        return [self._seen(pod, scope) for pod in seen.pods]
+    async def observe(self, scope: Scope) -> Sequence[ReplicaStatus]:
+        observation = await self._engine.observe(scope.namespace)
+        return [self._status(pod, scope) for pod in observation.pods]
 
     async def start(self, scope: Scope, names: Sequence[str]) -> None:
-        objects = foundation(scope.namespace, scope.deployment.metadata.name, scope.engine_key)
+        objects = foundation(scope.namespace, scope.deployment.metadata.name, scope.server_key)
         try:
             pods = [self._pod(scope, name) for name in names]
         except WeightsGone as error:
@@ -64,7 +61,7 @@ class PodPlacement:
         except OSError as error:
             raise Failed(
                 DeploymentReason.IMAGE_MISSING,
-                f"The shared root with the engine is not built ({error}). Run: neo image build jail",
+                f"The shared root with the model server is not built ({error}). Run: neo image build jail",
             ) from error
         await self._engine.apply([*objects, *pods])
 
@@ -80,16 +77,16 @@ class PodPlacement:
     def adapter_path(self, scope: Scope, adapter_id: str) -> str:
         return adapter_path(adapter_id)
 
-    def _seen(self, pod: ObservedPod, scope: Scope) -> Seen:
+    def _status(self, pod: ObservedPod, scope: Scope) -> ReplicaStatus:
         name = pod.reference.name
-        is_wanted = name in scope.wanted_names and scope.plan is not None
-        return Seen(
+        is_desired = name in scope.desired_names and scope.plan is not None
+        return ReplicaStatus(
             name=name,
             is_running=pod.phase is PodPhase.RUNNING,
             is_healthy=pod.phase is PodPhase.RUNNING and pod.ready,
             has_ended=pod.phase in _ENDED,
-            is_outdated=is_wanted and pod.labels.get(REVISION_LABEL) != self._revision(scope, name),
-            address=f"{pod.ip}:{ENGINE_PORT}" if pod.ip else "",
+            is_outdated=is_desired and pod.labels.get(REVISION_LABEL) != self._revision(scope, name),
+            address=f"{pod.ip}:{SERVER_PORT}" if pod.ip else "",
             started_at=pod.started_at,
             message=pod.message,
         )
@@ -99,10 +96,13 @@ class PodPlacement:
         return replica_pod(view, {REVISION_LABEL: self._revision(scope, name)})
 
     def _revision(self, scope: Scope, name: str) -> str:
-        """Changes with what the spec says, not with a newer shared root: that is for replicas to come."""
+        """Return a digest of the pod that the spec asks for.
+
+        It leaves out the image: a newer shared root is for replicas that start later.
+        """
         try:
             pod = replica_pod(self._view(scope, name, _ANY_IMAGE)).to_dict()
-        except WeightsGone:  # another revision than any: its start says why it cannot be
+        except WeightsGone:  # no running pod has this revision; the start reports the cause
             return ""
         for container in pod["spec"]["containers"]:
             container["image"] = ""
@@ -121,13 +121,13 @@ class PodPlacement:
             adapters=self._folders.of_deployment(scope.id) if scope.spec.max_adapters else None,
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
-            engine=engine_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
+            engine=server_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
         )
 
 
-def engine_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> EngineView:
+def server_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> ModelServerView:
     assert scope.plan is not None and scope.model is not None
-    return EngineView(
+    return ModelServerView(
         served_name=scope.served_name,
         context_length=scope.plan.context_length,
         max_concurrency=scope.plan.max_concurrency,
@@ -141,3 +141,11 @@ def engine_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> E
         embeds=embeds(scope.spec),
         media_domains=media_domains,
     )
+
+
+async def last_lines(engine: Engine, pod: Reference, lines: int) -> str:
+    """Return the last lines that a pod wrote, without empty ones at the end; "" without a pod or log."""
+    try:
+        return "\n".join((await engine.log_page(pod, tail=lines)).lines).strip()
+    except EngineError:
+        return ""

@@ -15,8 +15,8 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
-from neocloud.services.inference.reconcile.slurm_replicas import SlurmPlacement
 from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.inference.rules.memory import Plan
 from neocloud.services.slurm.public import (
@@ -71,7 +71,7 @@ class ScriptedJobs:
 
 
 class PlainContext:
-    """As much of a Context as a placement asks."""
+    """As much of a Context as a backend asks."""
 
     def __init__(self, subnet_id: str = "", *, has_cluster: bool = True) -> None:
         spec = ClusterSpec(subnet_id=subnet_id).SerializeToString()
@@ -97,12 +97,12 @@ def well() -> set[str]:
 
 
 @pytest.fixture
-def placement(jobs: ScriptedJobs, well: set[str], tmp_path: Path) -> SlurmPlacement:
+def backend(jobs: ScriptedJobs, well: set[str], tmp_path: Path) -> SlurmBackend:
     async def probe(address: str) -> bool:
         return address in well
 
     store: Any = SimpleNamespace(read=None)
-    return SlurmPlacement(jobs, store, ModelFolders(tmp_path / "models", (tmp_path,)), tmp_path, probe)
+    return SlurmBackend(jobs, store, ModelFolders(tmp_path / "models", (tmp_path,)), tmp_path, probe)
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def scope(tmp_path: Path) -> Scope:
     model.spec.source.folder = str(write_model(tmp_path / "weights"))
     plan = Plan(True, "enough", 2048, 16)
     context: Any = PlainContext()
-    return Scope(context, deployment, model, plan=plan, wanted=2, engine_key=KEY)
+    return Scope(context, deployment, model, plan=plan, desired=2, server_key=KEY)
 
 
 async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_arguments(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
 ) -> None:
-    await placement.start(scope, ["replica-0", "replica-1"])
+    await backend.start(scope, ["replica-0", "replica-1"])
     first, second = jobs.submitted
     assert first.script == SCRIPT
     assert {"--partition=main", "--cpus-per-task=2", "--mem=4G", "--constraint=models", "--requeue"} <= {
@@ -144,129 +144,127 @@ async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_argument
 
 
 async def test_a_job_is_a_replica_from_the_queue_to_its_end(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope, well: set[str]
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, well: set[str]
 ) -> None:
-    await placement.start(scope, ["replica-0"])
-    (waiting,) = await placement.look(scope)
+    await backend.start(scope, ["replica-0"])
+    (waiting,) = await backend.observe(scope)
     assert (waiting.is_running, waiting.job_id, waiting.message) == (False, 1, "job 1 is PENDING (Resources)")
     jobs.runs(1)
-    (loading,) = await placement.look(scope)
+    (loading,) = await backend.observe(scope)
     address = "10.89.3.4:20192"
     assert (loading.is_running, loading.is_healthy, loading.address) == (True, False, address)
     well.add(address)
-    (ready,) = await placement.look(scope)
+    (ready,) = await backend.observe(scope)
     assert ready.is_healthy and ready.started_at == STARTED and not ready.is_outdated
-    await placement.start(scope, ["replica-0"])
+    await backend.start(scope, ["replica-0"])
     assert len(jobs.submitted) == 1  # it is there
 
 
 async def test_a_requeued_job_is_the_same_replica_elsewhere(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
 ) -> None:
-    await placement.start(scope, ["replica-0"])
+    await backend.start(scope, ["replica-0"])
     jobs.runs(1)
     jobs.becomes(1, "PENDING", node="", address="", reason="BeginTime")
-    (queued,) = await placement.look(scope)
+    (queued,) = await backend.observe(scope)
     assert (queued.is_running, queued.has_ended, queued.address) == (False, False, "")
     jobs.runs(1, "10.89.3.5")
-    (again,) = await placement.look(scope)
+    (again,) = await backend.observe(scope)
     assert again.address == "10.89.3.5:20192" and len(jobs.submitted) == 1
 
 
 async def test_the_end_of_a_job_is_told_once_and_then_it_is_gone(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
 ) -> None:
-    await placement.start(scope, ["replica-0"])
+    await backend.start(scope, ["replica-0"])
     scope.record("replica-0").job_id = 1
     jobs.becomes(1, "OUT_OF_MEMORY", exit_code=137)
-    (ended,) = await placement.look(scope)
+    (ended,) = await backend.observe(scope)
     assert ended.has_ended and ended.message == "job 1 ended OUT_OF_MEMORY, exit code 137"
     scope.record("replica-0").next_try_at.FromDatetime(STARTED)  # as the reconciler notes it
-    assert not await placement.look(scope)
+    assert not await backend.observe(scope)
     scope.record("replica-0").ClearField("next_try_at")
-    await placement.start(scope, ["replica-0"])
-    (another,) = await placement.look(scope)
+    await backend.start(scope, ["replica-0"])
+    (another,) = await backend.observe(scope)
     assert (another.job_id, another.has_ended) == (2, False)
 
 
 async def test_a_job_that_somebody_cancelled_is_no_failure(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
 ) -> None:
-    await placement.start(scope, ["replica-0"])
+    await backend.start(scope, ["replica-0"])
     scope.record("replica-0").job_id = 1
     jobs.becomes(1, "CANCELLED")
-    assert not await placement.look(scope)
+    assert not await backend.observe(scope)
 
 
 async def test_another_wish_ends_the_job_first_since_both_want_its_port(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
 ) -> None:
-    await placement.start(scope, ["replica-0"])
+    await backend.start(scope, ["replica-0"])
     jobs.runs(1)
     scope.deployment.spec.slurm_resources.cpus = 4
-    (seen,) = await placement.look(scope)
+    (seen,) = await backend.observe(scope)
     assert seen.is_outdated
     with pytest.raises(RetryLater):
-        await placement.start(scope, ["replica-0"])
+        await backend.start(scope, ["replica-0"])
     assert (jobs.cancelled, len(jobs.submitted)) == ([1], 1)
     jobs.becomes(1, "CANCELLED")
-    await placement.start(scope, ["replica-0"])
+    await backend.start(scope, ["replica-0"])
     assert len(jobs.submitted) == 2
 
 
 async def test_stopping_waits_until_the_jobs_have_ended_and_leaves_others(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
 ) -> None:
     jobs.all.append(BatchJob(1, "training", "RUNNING", False))
     jobs.all.append(BatchJob(2, f"{DEPLOYMENT}-other.replica-0.x", "RUNNING", False))
-    await placement.start(scope, ["replica-0", "replica-1"])
+    await backend.start(scope, ["replica-0", "replica-1"])
     with pytest.raises(RetryLater):
-        await placement.stop(scope, ["replica-1"])
+        await backend.stop(scope, ["replica-1"])
     assert jobs.cancelled == [4]
     with pytest.raises(RetryLater):
-        await placement.clear(scope)
+        await backend.clear(scope)
     assert jobs.cancelled == [4, 3, 4]
     jobs.becomes(3, "CANCELLED")
     jobs.becomes(4, "CANCELLED")
-    await placement.clear(scope)
+    await backend.clear(scope)
     assert not (models_folder(tmp_path, CLUSTER) / DEPLOYMENT).exists()
 
 
 async def test_adapters_are_laid_where_jobs_see_them(
-    placement: SlurmPlacement, scope: Scope, tmp_path: Path
+    backend: SlurmBackend, scope: Scope, tmp_path: Path
 ) -> None:
     write_adapter(ModelFolders(tmp_path / "models").of_deployment(DEPLOYMENT) / "inferencemodel-e00a")
-    path = placement.adapter_path(scope, "inferencemodel-e00a")
+    path = backend.adapter_path(scope, "inferencemodel-e00a")
     assert path == f"{MODELS_MOUNT_PATH}/{DEPLOYMENT}/adapters/inferencemodel-e00a"
     here = models_folder(tmp_path, CLUSTER) / DEPLOYMENT / "adapters" / "inferencemodel-e00a"
     assert (here / "adapter_model.safetensors").is_file()
 
 
 async def test_what_slurm_or_the_cluster_do_not_allow_is_said(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
 ) -> None:
     jobs.refusal = ClusterUnreachable("cluster lab is STOPPED, not READY")
     with pytest.raises(RetryLater, match="STOPPED"):
-        await placement.look(scope)
+        await backend.observe(scope)
     jobs.refusal = JobRefused("Invalid feature specification")
     with pytest.raises(Failed, match="Scale the cluster down and up"):
-        await placement.look(scope)
+        await backend.observe(scope)
     jobs.refusal = None
     scope.context = PlainContext(subnet_id="vpcsubnet-e00one")  # type: ignore[assignment]
     with pytest.raises(Failed, match="subnet"):
-        await placement.start(scope, ["replica-0"])
+        await backend.start(scope, ["replica-0"])
 
 
-async def test_jobs_go_with_their_cluster(
-    placement: SlurmPlacement, jobs: ScriptedJobs, scope: Scope
-) -> None:
+async def test_jobs_go_with_their_cluster(backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope) -> None:
     jobs.refusal = ClusterUnreachable("there is no such cluster")
     scope.context = PlainContext(has_cluster=False)  # type: ignore[assignment]
-    assert not await placement.look(scope)
-    await placement.stop(scope, ["replica-0"])
-    await placement.clear(scope)
+    assert not await backend.observe(scope)
+    await backend.stop(scope, ["replica-0"])
+    await backend.clear(scope)
     with pytest.raises(Failed, match="gone"):
-        await placement.start(scope, ["replica-0"])
+        await backend.start(scope, ["replica-0"])
 
 
 # The job's script, run by the real shell
