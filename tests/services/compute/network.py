@@ -15,7 +15,7 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.service import Service
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.engines.base import KubernetesObject
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 
 NETWORK_ID, SUBNET_ID, GROUP_ID = "vpcnetwork-e00test", "vpcsubnet-e00test", "vpcsecuritygroup-e00test"
 PRIVATE, PUBLIC = "10.128.0", "203.0.113"

@@ -26,7 +26,7 @@ from neocloud.server import ApiServer
 from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
 from neocloud.services.vpc import SERVICE as VPC
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from tests.services.iam import keys
 
 API = "nebius.vpc.v1"

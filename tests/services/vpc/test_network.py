@@ -15,7 +15,8 @@ from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.store import Resource
 from neocloud.engines.base import EngineError
 from neocloud.services.vpc import SERVICE as VPC
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
+from neocloud.services.vpc.public import assign, private_address
 from tests.services.vpc.conftest import Cloud
 
 
@@ -221,10 +222,10 @@ class Holder:
             vpc.ALLOCATION,
             name=f"{row.name}-address",
             parent_id=row.parent_id,
-            spec=vpc.private_address(self.subnet_id),
+            spec=private_address(self.subnet_id),
             labels={},
         )
-        assert await vpc.assign(scope, allocation.id)
+        assert await assign(scope, allocation.id)
         self.addresses[row.id] = vpc.address_of(allocation)
 
 

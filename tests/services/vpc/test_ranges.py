@@ -4,7 +4,7 @@ import pytest
 from neocloud.messages.nebius.vpc.v1 import PoolStatus
 
 from neocloud.core.contract import ApiError, Code
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.rules.reservations import OWN_RANGE
 from tests.services.vpc.world import PROJECT, PlainWorld, Refused, cidrs_of
 

@@ -11,7 +11,7 @@ from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.store import Resource
 from neocloud.services.vpc import KINDS
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from tests.services.vpc.world import NOW, PROJECT, RULES, PlainWorld, Refused
 
 

@@ -11,7 +11,7 @@ from neocloud.core.defaults import backfill_defaults
 from neocloud.core.store import open_store
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.vpc import SERVICE
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.defaults import create_project_defaults
 from neocloud.services.vpc.rules.reservations import OWN_RANGE
 from tests.services.vpc.conftest import Cloud

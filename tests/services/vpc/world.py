@@ -11,8 +11,8 @@ from neocloud.core.contract import ApiError
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store import Resource
-from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc import rules
+from neocloud.services.vpc import types as vpc
 
 PROJECT = "project-e00bank"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

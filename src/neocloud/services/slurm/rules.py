@@ -24,7 +24,7 @@ from neocloud.services.compute.public import (
 from neocloud.services.compute.types import FilesystemState, attachment_namespace
 from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.types import CLUSTER, DEFAULT_SHARED_ROOT_GIB
-from neocloud.services.vpc.resources import SUBNET
+from neocloud.services.vpc.types import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
 MAX_KEYS = 100

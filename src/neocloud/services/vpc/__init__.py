@@ -2,12 +2,12 @@
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Service
-from neocloud.services.vpc import resources as vpc
 from neocloud.services.vpc import rules
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.api import ALIASES, METHODS
 from neocloud.services.vpc.defaults import create_project_defaults
 from neocloud.services.vpc.reconcile import NetworkReconciler
-from neocloud.services.vpc.resources import State
+from neocloud.services.vpc.types import State
 from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
 
 _PROJECT = ("nebius.iam.v1.Container",)

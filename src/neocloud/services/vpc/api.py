@@ -10,7 +10,7 @@ from neocloud.core.service import Call, Method, MethodAlias, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.vpc.v1 import CreateDefaultNetworkRequest, SubnetStatus
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.defaults import make_network
 from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
 

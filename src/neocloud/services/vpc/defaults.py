@@ -20,7 +20,7 @@ from neocloud.messages.nebius.vpc.v1 import (
     PoolStatus,
     Subnet,
 )
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.rules import NetworkRules, SubnetRules
 from neocloud.services.vpc.rules.defaults import row_of
 from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME

@@ -31,7 +31,7 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetStatus,
 )
 from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.render import (
     EGRESS,
     GroupView,

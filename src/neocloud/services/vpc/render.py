@@ -7,7 +7,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Manifest, Namespace
 from neocloud.engines.manifest.network_spec import EGRESS as EGRESS
 from neocloud.engines.manifest.network_spec import Route, SecurityGroup, SecurityRule, Subnet, VirtualNetwork
-from neocloud.services.vpc.resources import network_namespace
+from neocloud.services.vpc.types import network_namespace
 
 NETWORK_LABEL = "neocloud.dev/network"
 

@@ -7,11 +7,11 @@ from neocloud.core import wire
 from neocloud.core.readers import TransactionReader
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.vpc.v1 import AllocationStatus
-from neocloud.services.vpc.resources import SUBNET, assignment_namespace
 from neocloud.services.vpc.rules.pools import networks_with
 from neocloud.services.vpc.rules.reservations import pool_blocks
 from neocloud.services.vpc.rules.routes import subnets_with
 from neocloud.services.vpc.rules.subnets import show_surroundings
+from neocloud.services.vpc.types import SUBNET, assignment_namespace
 
 _INSTANCE = "nebius.compute.v1.Instance"
 

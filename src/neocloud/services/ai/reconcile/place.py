@@ -24,15 +24,13 @@ from neocloud.services.ai.rules.container import is_udp
 from neocloud.services.ai.rules.place import is_read_only
 from neocloud.services.compute.public import claim_reference, may_attach
 from neocloud.services.compute.types import FilesystemState
-from neocloud.services.vpc.resources import (
+from neocloud.services.vpc.public import assign, private_address, public_address
+from neocloud.services.vpc.types import (
     ALLOCATION,
     SECURITY_GROUP,
     SECURITY_RULE,
     address_of,
-    assign,
     network_namespace,
-    private_address,
-    public_address,
 )
 
 ANYWHERE = "0.0.0.0/0"

@@ -10,7 +10,7 @@ from neocloud.messages.nebius.vpc.v1 import SubnetSpec
 from neocloud.services.ai.resources import ReadWrite
 from neocloud.services.compute.public import filesystem_attachment, find_filesystem
 from neocloud.services.compute.types import attachment_namespace
-from neocloud.services.vpc.resources import NETWORK, SUBNET
+from neocloud.services.vpc.types import NETWORK, SUBNET
 
 DEFAULT_NETWORK = "default-network"
 

@@ -11,18 +11,20 @@ from neocloud.messages.nebius.vpc.v1 import SubnetSpec, SubnetStatus
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.types import InstanceReason
-from neocloud.services.vpc.resources import (
-    ALLOCATION,
-    SECURITY_GROUP,
-    address_of,
+from neocloud.services.vpc.public import (
     assign,
-    block_of,
     default_security_group,
-    domain_of,
-    network_namespace,
     private_address,
     public_address,
     unassign,
+)
+from neocloud.services.vpc.types import (
+    ALLOCATION,
+    SECURITY_GROUP,
+    address_of,
+    block_of,
+    domain_of,
+    network_namespace,
 )
 
 

@@ -25,7 +25,7 @@ from neocloud.services.compute.types import (
     readers,
     writer,
 )
-from neocloud.services.vpc.resources import ALLOCATION, SECURITY_GROUP, SUBNET, assignment_namespace
+from neocloud.services.vpc.types import ALLOCATION, SECURITY_GROUP, SUBNET, assignment_namespace
 
 MAX_SECONDARY_DISKS = 16
 MAX_FILESYSTEMS = 8

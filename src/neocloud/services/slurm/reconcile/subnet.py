@@ -23,14 +23,13 @@ from neocloud.messages.nebius.vpc.v1 import (
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, SSH_PORT, InterfaceView
 from neocloud.services.slurm.types import Reason
-from neocloud.services.vpc.resources import (
+from neocloud.services.vpc.public import assign, private_address
+from neocloud.services.vpc.types import (
     ALLOCATION,
     SECURITY_GROUP,
     SECURITY_RULE,
     address_of,
-    assign,
     network_namespace,
-    private_address,
     subnet_blocks,
 )
 

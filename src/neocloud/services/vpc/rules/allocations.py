@@ -19,7 +19,6 @@ from neocloud.messages.nebius.vpc.v1 import (
     RouteSpec,
     SubnetSpec,
 )
-from neocloud.services.vpc.resources import NETWORK, POOL, ROUTE, ROUTE_TABLE, SUBNET, assignment_namespace
 from neocloud.services.vpc.rules.allocator import (
     Range,
     acquire,
@@ -29,6 +28,7 @@ from neocloud.services.vpc.rules.allocator import (
 )
 from neocloud.services.vpc.rules.cidr import is_too_many, wanted
 from neocloud.services.vpc.rules.lookup import find, missing
+from neocloud.services.vpc.types import NETWORK, POOL, ROUTE, ROUTE_TABLE, SUBNET, assignment_namespace
 
 
 class AllocationRules(Rules):

@@ -6,11 +6,11 @@ from ipaddress import IPv4Address, IPv4Network
 
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.vpc.v1 import SubnetSpec, SubnetStatus
-from neocloud.services.vpc.resources import SUBNET, SubnetBlock
 from neocloud.services.vpc.rules.cidr import shuffled
 from neocloud.services.vpc.rules.lookup import Source, network_of, public_sources, sources_of
 from neocloud.services.vpc.rules.reservations import PUBLIC_ADDRESSES, pool_blocks, subnet_addresses
 from neocloud.services.vpc.rules.subnets import subnet_ranges
+from neocloud.services.vpc.types import SUBNET, SubnetBlock
 
 _BLIND_TRIES = 32
 """How many addresses to try before the reservations are read. Where a tenth is free, one of them nearly

@@ -26,7 +26,7 @@ from neocloud.messages.nebius.vpc.v1 import (
     SecurityRule,
 )
 from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
-from neocloud.services.vpc import resources as vpc
+from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.rules.security import INTERNET, complete_rule, default_rule
 
 

@@ -9,7 +9,7 @@ from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.vpc.v1 import AddressBlockState, NetworkSpec, PoolSpec, PoolStatus, SubnetSpec
-from neocloud.services.vpc.resources import NETWORK, POOL, SUBNET
+from neocloud.services.vpc.types import NETWORK, POOL, SUBNET
 
 _WORDS = {NETWORK: "network", SUBNET: "subnet", POOL: "pool"}
 

@@ -17,7 +17,11 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetSpec,
     SubnetStatus,
 )
-from neocloud.services.vpc.resources import (
+from neocloud.services.vpc.rules.cidr import first_free_block
+from neocloud.services.vpc.rules.defaults import network_parts
+from neocloud.services.vpc.rules.lookup import find, missing, sources_of
+from neocloud.services.vpc.rules.reservations import FIRST_POOL_BLOCKS, OWN_RANGE, SUBNET_BLOCKS
+from neocloud.services.vpc.types import (
     POOL,
     POOL_ID_PREFIX,
     ROUTE_TABLE,
@@ -25,10 +29,6 @@ from neocloud.services.vpc.resources import (
     SECURITY_GROUP,
     SUBNET,
 )
-from neocloud.services.vpc.rules.cidr import first_free_block
-from neocloud.services.vpc.rules.defaults import network_parts
-from neocloud.services.vpc.rules.lookup import find, missing, sources_of
-from neocloud.services.vpc.rules.reservations import FIRST_POOL_BLOCKS, OWN_RANGE, SUBNET_BLOCKS
 
 PUBLIC_POOL_NAME = "default-public-pool"
 """Each project has one: a window to the public range of this cloud."""

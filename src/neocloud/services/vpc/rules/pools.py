@@ -15,10 +15,10 @@ from neocloud.messages.nebius.vpc.v1 import (
     PoolSpec,
     PoolStatus,
 )
-from neocloud.services.vpc.resources import NETWORK, POOL, SCOPE_ID_PREFIX
 from neocloud.services.vpc.rules.cidr import Wanted, first_free_block, overlapping, wanted
 from neocloud.services.vpc.rules.lookup import Source, find, missing, sources_of
 from neocloud.services.vpc.rules.reservations import pool_blocks
+from neocloud.services.vpc.types import NETWORK, POOL, SCOPE_ID_PREFIX
 
 PRIVATE_RANGES = tuple(
     IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")

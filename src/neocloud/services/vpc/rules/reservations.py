@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.vpc.v1 import PoolSpec
-from neocloud.services.vpc.resources import POOL
+from neocloud.services.vpc.types import POOL
 
 SUBNET_BLOCKS = "vpc/subnet-blocks"
 """Of all networks: a machine has one routing table, so no two subnets on it may overlap."""

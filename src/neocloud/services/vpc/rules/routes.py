@@ -17,8 +17,8 @@ from neocloud.messages.nebius.vpc.v1 import (
     RouteTableStatus,
     SubnetSpec,
 )
-from neocloud.services.vpc.resources import ALLOCATION, NETWORK, ROUTE, SUBNET, address_of
 from neocloud.services.vpc.rules.lookup import find, missing, network_violations
+from neocloud.services.vpc.types import ALLOCATION, NETWORK, ROUTE, SUBNET, address_of
 
 
 class RouteTableRules(Rules):

@@ -18,8 +18,8 @@ from neocloud.messages.nebius.vpc.v1 import (
     SecurityRuleSpec,
     SecurityRuleStatus,
 )
-from neocloud.services.vpc.resources import SECURITY_GROUP, SECURITY_RULE
 from neocloud.services.vpc.rules.lookup import find, missing, network_violations
+from neocloud.services.vpc.types import SECURITY_GROUP, SECURITY_RULE
 
 INTERNET = "0.0.0.0/0"
 DEFAULT_PRIORITY = 500

@@ -9,7 +9,6 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.vpc.v1 import AddressBlockState, NetworkStatus, RouteTableSpec, SubnetStatus
-from neocloud.services.vpc.resources import NETWORK, ROUTE_TABLE, SMALLEST_SUBNET_PREFIX
 from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, overlapping, wanted
 from neocloud.services.vpc.rules.lookup import (
     Source,
@@ -26,6 +25,7 @@ from neocloud.services.vpc.rules.reservations import (
     subnet_addresses,
     taken_for_subnets,
 )
+from neocloud.services.vpc.types import NETWORK, ROUTE_TABLE, SMALLEST_SUBNET_PREFIX
 
 _POOLS = "spec.ipv4_private_pools"
 _SHARE_PREFIX = 20
