@@ -20,8 +20,7 @@ import uvloop
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_reader import ledger_reader
-from neocloud.gateway.metering.ledger_tables import ledger_file
+from neocloud.gateway.metering.ledger_tables import ledger_file, ledger_reader
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 

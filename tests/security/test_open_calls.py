@@ -30,13 +30,13 @@ OF_MODULES = {
 }
 ALLOWED = {
     "gateway/control_plane.py": "the key in the gateway's own folder",
-    "gateway/openai_files/batch_run.py": "a batch's folder, the gateway's own; names in it are fixed",
+    "gateway/openai_files/batches.py": "a batch's folder, the gateway's own; names in it are fixed",
     "gateway/openai_files/batch_runner.py": "folders of batches; names are ids that it made",
     "gateway/openai_files/files.py": "the gateway's own folder; names are ids that it made",
     "gateway/openai_files/validation.py": "a file of the store, or the input in a batch's folder",
-    "gateway/pages/assets.py": "files of the package",
+    "gateway/pages/routes.py": "files of the package",
     "gateway/routing/proxy.py": "opens accounts, not files",
-    "gateway/auth/caller.py": "a file in the gateway's own folder",
+    "gateway/authentication.py": "a file in the gateway's own folder",
     "gateway/routing/routes.py": "a file in the gateway's own folder",
     "services/ai/images.py": "records of images that the operator built",
     "services/compute/public_images.py": "records of images that the operator built",

@@ -24,7 +24,7 @@ from neocloud.core.usage import UsageSource
 from neocloud.engines.base import Engine
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
-from neocloud.gateway.metering.ledger_reader import ledger_reader
+from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
 

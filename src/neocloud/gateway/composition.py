@@ -17,23 +17,21 @@ from neocloud.core.gateway_key import gateway_key_file
 from neocloud.gateway.api import models_api
 from neocloud.gateway.api.app import GatewayApp, Receive, Scope, Send
 from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.auth.authentication import Authenticator
+from neocloud.gateway.authentication import Authenticator
 from neocloud.gateway.control_plane import CallerApi, ControlPlane, GrpcCallerApi
 from neocloud.gateway.metering.ledger import Ledger
 from neocloud.gateway.metering.recorder import UsageRecorder
-from neocloud.gateway.openai_files.batch_client import BatchClient, CallerAuthenticator, ProxyBatchClient
+from neocloud.gateway.openai_files.batch_run import BatchClient, ProxyBatchClient
 from neocloud.gateway.openai_files.batch_runner import BatchRunner
 from neocloud.gateway.openai_files.batches import BatchRows
 from neocloud.gateway.openai_files.batches_api import BatchesApi
 from neocloud.gateway.openai_files.files import FileStore, StorageLimits
 from neocloud.gateway.openai_files.files_api import FilesApi
 from neocloud.gateway.openai_files.fine_tuning import TuningApi
-from neocloud.gateway.openai_files.handlers import refusal
+from neocloud.gateway.openai_files.handlers import CallerAuthenticator, refusal
 from neocloud.gateway.pages.routes import Pages
-from neocloud.gateway.routing.load_balancer import LoadBalancer
 from neocloud.gateway.routing.proxy import Proxy
-from neocloud.gateway.routing.route_watcher import RouteWatcher
-from neocloud.gateway.routing.routes import RouteTable
+from neocloud.gateway.routing.routes import LoadBalancer, RouteTable, RouteWatcher
 from neocloud.gateway.routing.traffic import Metrics, Traffic
 from neocloud.gateway.routing.upstream import ConnectionPool
 from neocloud.gateway.settings import FileSettings, GatewaySettings

@@ -11,7 +11,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.gateway.metering.ledger import Ledger, open_ledger
-from neocloud.gateway.metering.ledger_reader import LedgerReader
+from neocloud.gateway.metering.ledger_tables import LedgerReader
 from neocloud.gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage, UsageRecorder
 from neocloud.testing.clock import FakeClock
 

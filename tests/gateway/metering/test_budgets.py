@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.metering.balances import BudgetBalances, Calendar
-from neocloud.gateway.metering.prices import FREE, from_dollars, per_million, per_token, price_of, to_dollars
+from neocloud.gateway.metering.balances import (
+    FREE,
+    BudgetBalances,
+    Calendar,
+    from_dollars,
+    per_million,
+    per_token,
+    price_of,
+    to_dollars,
+)
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import TokenUsage
 from neocloud.testing.clock import FakeClock

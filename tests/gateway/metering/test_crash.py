@@ -17,7 +17,7 @@ import pytest
 from neocloud.core.clock import SystemClock
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_reader import LedgerReader
+from neocloud.gateway.metering.ledger_tables import LedgerReader
 from neocloud.gateway.metering.recorder import UsageRecorder
 from tests.gateway.metering.conftest import PROJECT, request_start, routes
 from tests.gateway.metering.test_ledger import table

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.metering import ledger_tables as schema
 from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_reader import LedgerReader
-from neocloud.gateway.metering.ledger_tables import LedgerError, RequestEnd
+from neocloud.gateway.metering.ledger_tables import LedgerError, LedgerReader, RequestEnd
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import TokenUsage
 from neocloud.testing.clock import FakeClock

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from neocloud.gateway.api.errors import not_authenticated
-from neocloud.gateway.auth.caller import Caller
+from neocloud.gateway.authentication import Caller
 from neocloud.gateway.composition import OpenAiFiles
 from neocloud.gateway.settings import FileSettings
 from neocloud.testing.clock import FakeClock

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.openai_files import batch_run
-from neocloud.gateway.openai_files.batch_client import BatchResponse
+from neocloud.gateway.openai_files import batches
+from neocloud.gateway.openai_files.batch_run import BatchResponse
 from neocloud.gateway.settings import FileSettings
 from neocloud.testing.clock import FakeClock
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient, ok
@@ -331,14 +331,14 @@ async def test_a_full_disk_makes_a_batch_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     full = [True]
-    pwrite = batch_run.os.pwrite
+    pwrite = batches.os.pwrite
 
     def write(handle: int, data: bytes, offset: int) -> int:
         if full[0]:
             raise OSError(28, "No space left on device")
         return pwrite(handle, data, offset)
 
-    monkeypatch.setattr(batch_run.os, "pwrite", write)
+    monkeypatch.setattr(batches.os, "pwrite", write)
     made = await make(alice, jsonl(*map(line, range(5))))
     await until(lambda: clock._sleepers and (tmp_path / "gateway/batches" / made["id"] / "results").exists())
     assert (await alice.get(f"batches/{made['id']}")).json()["status"] == "in_progress"

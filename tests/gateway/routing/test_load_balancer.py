@@ -1,7 +1,13 @@
 """Issue 4, gateway: least loaded with prefix affinity, adapters where they are, failing replicas left out."""
 
-from neocloud.gateway.routing.load_balancer import MAX_PREFIXES, MIN_PAUSE_SECONDS, LoadBalancer
-from neocloud.gateway.routing.routes import Deployment, Replica, Target
+from neocloud.gateway.routing.routes import (
+    MAX_PREFIXES,
+    MIN_PAUSE_SECONDS,
+    Deployment,
+    LoadBalancer,
+    Replica,
+    Target,
+)
 from neocloud.testing.clock import FakeClock
 
 

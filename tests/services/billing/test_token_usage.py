@@ -17,8 +17,7 @@ from neocloud.core.service import Call, Dependencies
 from neocloud.core.store import Resource, open_store
 from neocloud.core.usage import CountedUsage, Meters, UsageSource
 from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_reader import ledger_reader
-from neocloud.gateway.metering.ledger_tables import ledger_file
+from neocloud.gateway.metering.ledger_tables import ledger_file, ledger_reader
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 from neocloud.services.billing.api import get_report, list_usage

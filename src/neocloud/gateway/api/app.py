@@ -21,9 +21,7 @@ from starlette.routing import BaseRoute
 
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 from neocloud.gateway.api.request import INPUT_FIELD, RequestContext, parse_request
-from neocloud.gateway.auth.authentication import Authenticator
-from neocloud.gateway.auth.caller import INVOKE
-from neocloud.gateway.auth.host_check import AllowedHosts
+from neocloud.gateway.authentication import INVOKE, AllowedHosts, Authenticator
 from neocloud.gateway.metering.limits import RequestLimits, RequestSlot
 from neocloud.gateway.routing.proxy import Proxy
 from neocloud.gateway.routing.relay import CLIENT_LEFT, Headers, RequestStopped

@@ -9,9 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from neocloud.gateway.api.errors import STOPPED_STATES, forbidden, model_not_found
-from neocloud.gateway.auth.authentication import Authenticator
-from neocloud.gateway.auth.caller import INVOKE, Caller
-from neocloud.gateway.auth.host_check import require_loopback
+from neocloud.gateway.authentication import INVOKE, Authenticator, Caller, require_loopback
 from neocloud.gateway.routing.routes import RouteTable, Target
 from neocloud.gateway.routing.traffic import Metrics
 

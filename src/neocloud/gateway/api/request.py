@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from neocloud.gateway.api import json_input
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 from neocloud.gateway.api.fields import (
     CHAT,
@@ -19,10 +18,12 @@ from neocloud.gateway.api.fields import (
     EMBEDDINGS,
     MAX_MEDIA,
     RESPONSES,
+    InvalidJson,
     check_fields,
     check_media,
+    parse_json,
 )
-from neocloud.gateway.auth.caller import Caller
+from neocloud.gateway.authentication import Caller
 
 INPUT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
 OUTPUT_FIELDS = {
@@ -144,8 +145,8 @@ class RequestContext:
 def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> ModelRequest:
     """Raises OpenAiError 400 that names the field or the character."""
     try:
-        body = json_input.loads(raw)
-    except json_input.InvalidJson as error:
+        body = parse_json(raw)
+    except InvalidJson as error:
         raise bad_request(f"The body {error}.", code="invalid_json") from None
     if not isinstance(body, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_json")
@@ -153,7 +154,7 @@ def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) 
 
 
 def read_request(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset()) -> ModelRequest:
-    """Check a body that `json_input.loads` returned. Raises OpenAiError 400."""
+    """Check a body that `parse_json` returned. Raises OpenAiError 400."""
     check_fields(path, body)
     model = body.get("model")
     if not isinstance(model, str) or not model:

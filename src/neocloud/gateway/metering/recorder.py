@@ -11,11 +11,17 @@ from typing import Any, NamedTuple
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.gateway.api.errors import OpenAiError, unavailable
-from neocloud.gateway.metering.balances import BudgetBalance, BudgetBalances
+from neocloud.gateway.metering.balances import (
+    FREE,
+    BudgetBalance,
+    BudgetBalances,
+    Price,
+    from_dollars,
+    price_of,
+)
 from neocloud.gateway.metering.ledger import Ledger, LedgerUnavailable
 from neocloud.gateway.metering.ledger_tables import NO_PRICE, RequestEnd, Reservation
 from neocloud.gateway.metering.limits import Bucket, RateLimits
-from neocloud.gateway.metering.prices import FREE, Price, from_dollars, price_of
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 
 _BY_HOUR: int = contract.enum("neocloud.inference.v1.DeploymentSpec.Charge").Value("BY_HOUR")

@@ -6,23 +6,123 @@ incomplete one at the end is removed.
 """
 
 import asyncio
-import errno
-import json
-import os
 import secrets
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import orjson
 
 from neocloud.core.clock import Clock
-from neocloud.gateway.api import json_input
 from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.auth.caller import INVOKE
-from neocloud.gateway.openai_files.batch_client import BatchClient, BatchResponse, CallerAuthenticator
-from neocloud.gateway.openai_files.batches import Batch, batch_caller
+from neocloud.gateway.api.request import RequestContext, read_request
+from neocloud.gateway.authentication import INVOKE, Authenticator, Caller
+from neocloud.gateway.openai_files.batches import Batch, InputLines, Line, Record, ResultsFile, batch_caller
+from neocloud.gateway.openai_files.handlers import CallerAuthenticator
+from neocloud.gateway.routing.proxy import Proxy
+from neocloud.gateway.routing.relay import Headers, RequestStopped
+from neocloud.gateway.routing.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class BatchResponse:
+    """The response to one request: of a model server, or an error of the gateway in the same format."""
+
+    status: int
+    body: Mapping[str, Any]
+    retry_after: float | None = None
+    """Seconds; None where the response has no Retry-After."""
+
+
+class BatchClient(Protocol):
+    """Sends the requests of a batch."""
+
+    async def send(
+        self,
+        caller: Caller,
+        project_id: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        wait_seconds: float,
+    ) -> BatchResponse:
+        """Send a request like a live one: with checks, load balancing and retries, recorded as
+        `is_batch`.
+
+        Waits at most `wait_seconds` for a replica to start; the response is then the 503. Raises
+        nothing but CancelledError; cancelling stops the model server.
+        """
+        ...
+
+    def live_requests(self) -> int:
+        """Return the number of requests in progress that are not of batches. Batches use what they
+        leave free."""
+        ...
+
+
+class ProxyBatchClient:
+    def __init__(
+        self, proxy: Proxy, authenticator: Authenticator, traffic: Traffic, media_domains: Set[str]
+    ) -> None:
+        self._proxy = proxy
+        self._authenticator = authenticator
+        self._media_domains = media_domains
+        self._traffic = traffic
+
+    async def send(
+        self,
+        caller: Caller,
+        project_id: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        wait_seconds: float,
+    ) -> BatchResponse:
+        """See `BatchClient`."""
+        writer = _BufferedResponse()
+        try:
+            context = RequestContext(
+                request_id=request_id,
+                caller=caller,
+                project_id=project_id,
+                request=read_request(path, dict(body), self._media_domains),
+                wait_seconds=wait_seconds,
+                is_batch=True,
+                refresh_caller=lambda: self._authenticator.refresh(caller),
+            )
+            await self._proxy.answer(self._proxy.new_relay(context, writer))
+        except OpenAiError as error:
+            retry_after = error.headers.get("Retry-After")
+            return BatchResponse(error.status, error.body(), float(retry_after) if retry_after else None)
+        except RequestStopped as stopped:
+            error = OpenAiError(502, f"The request was stopped: {stopped}.", type="server_error")
+            return BatchResponse(error.status, error.body())
+        return BatchResponse(writer.status, orjson.loads(writer.data))
+
+    def live_requests(self) -> int:
+        return self._traffic.live_requests()
+
+
+class _BufferedResponse:
+    status = 0
+    data = b""
+
+    async def whole(self, status: int, headers: Headers, data: bytes) -> None:
+        self.status, self.data = status, data
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+    async def end(self) -> None:
+        return
+
 
 LOOK_AGAIN_SECONDS = 0.1
 """Interval of checks whether live requests have become fewer."""
@@ -52,130 +152,6 @@ class BatchSlots:
         finally:
             self._taken -= 1
             self._freed.set()
-
-
-BLOCK_BYTES = 1 << 20
-BOM = b"\xef\xbb\xbf"
-
-
-@dataclass(frozen=True)
-class Record:
-    """The result of a line. `number` is that of the line in the input; failed records go to the error
-    file."""
-
-    number: int
-    is_ok: bool
-    output: dict[str, Any]
-
-    def to_bytes(self) -> bytes:
-        mark = "+" if self.is_ok else "-"
-        return f"{self.number}\t{mark}\t{json.dumps(self.output, ensure_ascii=False)}\n".encode(
-            "utf-8", "surrogatepass"
-        )
-
-
-class ResultsFile:
-    def __init__(self, folder: Path, min_free_bytes: int = 0) -> None:
-        """`append` raises OSError (ENOSPC) before less than `min_free_bytes` of the disk are free."""
-        self._path = folder / "results"
-        self._min_free_bytes = min_free_bytes
-        self._answered = bytearray()
-        self.completed = self.failed = 0
-        whole = 0
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                for raw in file:
-                    if not raw.endswith(b"\n"):
-                        break
-                    whole += len(raw)
-                    number, mark, _ = raw.split(b"\t", 2)
-                    self._count(int(number), mark == b"+")
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._file, whole)
-        self._end = whole
-
-    def append(self, records: Iterable[Record]) -> None:
-        """Append all records, or none when the disk is full."""
-        records = list(records)
-        data = b"".join(record.to_bytes() for record in records)
-        written = 0
-        if data and shutil.disk_usage(self._path.parent).free - len(data) < self._min_free_bytes:
-            raise OSError(errno.ENOSPC, "the disk has reached the space that is to stay free")
-        try:
-            while written < len(data):
-                written += os.pwrite(self._file, data[written:], self._end + written)
-        except OSError:
-            os.ftruncate(self._file, self._end)
-            raise
-        self._end += written
-        for record in records:
-            self._count(record.number, record.is_ok)
-
-    def has(self, number: int) -> bool:
-        """Return whether the line of this number has a result."""
-        return number < len(self._answered) and self._answered[number] == 1
-
-    @property
-    def bytes(self) -> int:
-        return self._end
-
-    def close(self) -> None:
-        os.fsync(self._file)
-        os.close(self._file)
-
-    def _count(self, number: int, is_ok: bool) -> None:
-        if number >= len(self._answered):
-            self._answered.extend(bytes(number + 1024 - len(self._answered)))
-        self._answered[number] = 1
-        self.completed += is_ok
-        self.failed += not is_ok
-
-
-def split_results(folder: Path) -> tuple[Path, Path]:
-    """Write the output and the error file from the results."""
-    output, errors = folder / "output.jsonl", folder / "errors.jsonl"
-    with (folder / "results").open("rb") as results, output.open("wb") as good, errors.open("wb") as bad:
-        for raw in results:
-            _, mark, line = raw.split(b"\t", 2)
-            (good if mark == b"+" else bad).write(line)
-    return output, errors
-
-
-@dataclass(frozen=True)
-class Line:
-    number: int
-    custom_id: str
-    body: dict[str, Any]
-
-
-class InputLines:
-    """The lines of an input file without a result, read in blocks."""
-
-    def __init__(self, path: Path, results: ResultsFile) -> None:
-        self._path = path
-        self._results = results
-        self._offset = 0
-        self._number = 0
-
-    def read_block(self) -> list[Line]:
-        """Return the next lines; empty at the end."""
-        lines: list[Line] = []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            while not lines:
-                block = file.readlines(BLOCK_BYTES)
-                if not block:
-                    break
-                lines = list(self._of(block))
-            self._offset = file.tell()
-        return lines
-
-    def _of(self, block: list[bytes]) -> Iterator[Line]:
-        for raw in block:
-            self._number += 1
-            if raw.strip() and not self._results.has(self._number):
-                value = json_input.loads(raw.removeprefix(BOM) if self._number == 1 else raw)
-                yield Line(self._number, value["custom_id"], value["body"])
 
 
 START_WAIT_SECONDS = 60.0

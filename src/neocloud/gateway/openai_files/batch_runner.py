@@ -13,18 +13,16 @@ import sqlite3
 from pathlib import Path
 
 from neocloud.core.clock import Clock
-from neocloud.gateway.openai_files.batch_client import BatchClient, CallerAuthenticator
 from neocloud.gateway.openai_files.batch_run import (
     AccessEnded,
+    BatchClient,
     BatchRun,
     BatchSlots,
-    InputLines,
-    ResultsFile,
-    split_results,
     unanswered,
 )
-from neocloud.gateway.openai_files.batches import Batch, BatchRows
+from neocloud.gateway.openai_files.batches import Batch, BatchRows, InputLines, ResultsFile, split_results
 from neocloud.gateway.openai_files.files import FileStore, StoredFile, new_file_id
+from neocloud.gateway.openai_files.handlers import CallerAuthenticator
 from neocloud.gateway.openai_files.validation import ValidationCrashed, validate_file
 from neocloud.gateway.settings import FileSettings
 

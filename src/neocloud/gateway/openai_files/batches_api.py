@@ -8,8 +8,7 @@ from starlette.routing import Route
 
 from neocloud.core.clock import Clock
 from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden
-from neocloud.gateway.auth.caller import INVOKE
-from neocloud.gateway.openai_files.batch_client import CallerAuthenticator
+from neocloud.gateway.authentication import INVOKE
 from neocloud.gateway.openai_files.batch_runner import BatchRunner
 from neocloud.gateway.openai_files.batches import (
     ENDPOINTS,
@@ -23,6 +22,7 @@ from neocloud.gateway.openai_files.files import FileStore, StorageQuota
 from neocloud.gateway.openai_files.files_api import disk_error
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
+    CallerAuthenticator,
     list_response,
     metadata,
     read_page,

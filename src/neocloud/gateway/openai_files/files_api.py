@@ -15,7 +15,6 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from neocloud.gateway.api.errors import OpenAiError, bad_request
-from neocloud.gateway.openai_files.batch_client import CallerAuthenticator
 from neocloud.gateway.openai_files.files import (
     PURPOSES,
     UPLOAD_PURPOSES,
@@ -25,7 +24,13 @@ from neocloud.gateway.openai_files.files import (
     StoredFile,
     disk_full_error,
 )
-from neocloud.gateway.openai_files.handlers import ApiRequest, list_response, read_page, route
+from neocloud.gateway.openai_files.handlers import (
+    ApiRequest,
+    CallerAuthenticator,
+    list_response,
+    read_page,
+    route,
+)
 from neocloud.gateway.settings import FileSettings
 
 WRITTEN_BYTES = 1 << 20

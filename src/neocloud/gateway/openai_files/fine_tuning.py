@@ -15,10 +15,10 @@ from starlette.routing import Route
 
 from neocloud.gateway.api.errors import OpenAiError, bad_request, model_not_found
 from neocloud.gateway.control_plane import CallerApi
-from neocloud.gateway.openai_files.batch_client import CallerAuthenticator
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
+    CallerAuthenticator,
     list_response,
     metadata,
     page_of,

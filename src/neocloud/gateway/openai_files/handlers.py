@@ -4,18 +4,29 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from neocloud.gateway.api import json_input
 from neocloud.gateway.api.errors import OpenAiError, bad_request, not_authenticated
-from neocloud.gateway.auth.caller import Caller
-from neocloud.gateway.openai_files.batch_client import CallerAuthenticator
+from neocloud.gateway.api.fields import InvalidJson, parse_json
+from neocloud.gateway.authentication import Caller
 
 T = TypeVar("T")
+
+
+class CallerAuthenticator(Protocol):
+    async def authenticate(self, authorization: str) -> Caller:
+        """Return the caller of an Authorization header. Raises OpenAiError 401, or 503 when it cannot
+        be checked."""
+        ...
+
+    async def refresh(self, caller: Caller) -> Caller:
+        """Return the caller with its present permissions. Raises OpenAiError 401 where it has none
+        any more, or 503."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -102,8 +113,8 @@ class ApiRequest:
                     413, f"The request body is larger than the limit of {MAX_BODY_BYTES} bytes."
                 )
         try:
-            value = json_input.loads(raw) if raw else {}
-        except json_input.InvalidJson as error:
+            value = parse_json(raw) if raw else {}
+        except InvalidJson as error:
             raise bad_request(f"The body {error}.", code="invalid_json") from error
         if not isinstance(value, dict):
             raise bad_request("The body must be a JSON object.")

@@ -16,8 +16,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
 
-from neocloud.gateway.api import json_input
 from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.api.fields import InvalidJson, parse_json
 
 MAX_ERRORS = 100
 
@@ -80,12 +80,12 @@ def _parse_object(raw: bytes, number: int, result: ValidationResult) -> dict[str
         line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         if not line.strip():
             return None
-        value = json_input.loads(line.encode())
+        value = parse_json(line.encode())
     except UnicodeDecodeError as error:
         found = f"Line {number} is not UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1})."
         result.add(number, "invalid_utf8", found)
         return None
-    except json_input.InvalidJson as error:
+    except InvalidJson as error:
         result.add(number, "invalid_json_line", f"Line {number} {error.of_line}.")
         return None
     if isinstance(value, dict):

@@ -1,5 +1,10 @@
-"""Routes of the page: sign-in by one-time code or API key, sign-out, and requests to models."""
+"""Routes of the page: its files, sign-in by one-time code or API key, sign-out, and requests to models.
 
+The files are read once. Other paths do not exist, and nothing is loaded from elsewhere.
+"""
+
+import hashlib
+from importlib.resources import files
 from typing import Any
 
 from starlette.requests import Request
@@ -8,11 +13,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from neocloud.core.clock import Clock
-from neocloud.gateway.api import json_input
 from neocloud.gateway.api.errors import OpenAiError, bad_request, not_authenticated
-from neocloud.gateway.auth.authentication import Authenticator
-from neocloud.gateway.auth.caller import INVOKE, Caller
-from neocloud.gateway.pages import assets
+from neocloud.gateway.api.fields import InvalidJson, parse_json
+from neocloud.gateway.authentication import INVOKE, Authenticator, Caller
 from neocloud.gateway.pages.sessions import (
     CODE_SECONDS,
     PATH,
@@ -92,8 +95,8 @@ async def _fields(request: Request) -> dict[str, str]:
         if len(body) > MAX_BODY_BYTES:
             raise OpenAiError(413, f"The request body is larger than the limit of {MAX_BODY_BYTES} bytes.")
     try:
-        fields = json_input.loads(body)
-    except json_input.InvalidJson:
+        fields = parse_json(body)
+    except InvalidJson:
         fields = None
     if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
         raise bad_request("The body must be a JSON object with the string code or key.", code="invalid_json")
@@ -139,7 +142,58 @@ class Pages:
 
     def routes(self) -> list[Route]:
         return [
-            *assets.routes(),
+            *asset_routes(),
             *sign_in_routes(self._authenticator, self.sessions),
             *forwarding_routes(self._gateway, self.sessions),
         ]
+
+
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-cache",
+}
+
+
+def asset_routes() -> list[Route]:
+    found = []
+    for file in files("neocloud.gateway.pages").joinpath("static").iterdir():
+        kind = KINDS.get(f".{file.name.rpartition('.')[2]}")
+        if kind:
+            path = PATH if file.name == "index.html" else f"{PATH}/static/{file.name}"
+            found.append(_route(path, file.read_bytes(), kind))
+    return found
+
+
+def _route(path: str, content: bytes, kind: str) -> Route:
+    headers = {**HEADERS, "Content-Type": kind, "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
+
+    async def serve(request: Request) -> Response:
+        require_local(request)
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers)
+
+    return Route(path, serve, methods=["GET"])

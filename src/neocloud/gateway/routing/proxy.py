@@ -21,10 +21,9 @@ from neocloud.gateway.api.errors import (
     unavailable,
 )
 from neocloud.gateway.api.request import RequestContext
-from neocloud.gateway.auth.caller import INVOKE
+from neocloud.gateway.authentication import INVOKE
 from neocloud.gateway.metering.recorder import RequestRecord, UsageRecorder
 from neocloud.gateway.metering.usage import EventTooLong, RequestStart
-from neocloud.gateway.routing.load_balancer import LoadBalancer
 from neocloud.gateway.routing.relay import (
     CLIENT_LEFT,
     REPLICA_SILENT,
@@ -33,7 +32,7 @@ from neocloud.gateway.routing.relay import (
     ResponseRelay,
     ResponseWriter,
 )
-from neocloud.gateway.routing.routes import Replica, RouteTable, Target
+from neocloud.gateway.routing.routes import LoadBalancer, Replica, RouteTable, Target
 from neocloud.gateway.routing.traffic import Metrics, Traffic
 from neocloud.gateway.routing.upstream import ConnectionPool, ReplicaFailed
 from neocloud.gateway.settings import GatewaySettings

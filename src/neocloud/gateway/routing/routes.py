@@ -1,15 +1,22 @@
 # pyright: strict
-"""The route table: deployments, their models and replicas, as the control plane last listed them."""
+"""Where a request may go: the route table, its updates from the control plane, and the choice of a replica.
+
+The least loaded replica is chosen, or one slightly busier that has the prompt's start in its cache. A replica
+that failed is paused, longer each time.
+"""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
+from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -169,3 +176,157 @@ def load_routes(path: Path) -> Any | None:
 def save_routes(path: Path, response: Any) -> None:
     """Write the routes, readable by the owner only: they hold keys of model servers."""
     write_file(path, contract.to_json(response))
+
+
+WAIT_SECONDS = 30
+AGAIN_SECONDS = 1.0
+
+
+class RouteWatcher:
+    def __init__(
+        self, control_plane: ControlPlane, table: RouteTable, file: Path, on_change: Callable[[Any], None]
+    ) -> None:
+        self._control_plane = control_plane
+        self._table = table
+        self._file = file
+        self._on_change = on_change
+        self.is_connected = False
+
+    def load_from_disk(self) -> None:
+        """Use the routes that an earlier gateway saved until the control plane responds."""
+        response = load_routes(self._file)
+        if response is not None:
+            response.version = ""  # request the complete list
+            self._take(response)
+
+    async def watch_forever(self) -> None:
+        while True:
+            try:
+                response = await self._control_plane.list_routes(self._known_version(), WAIT_SECONDS)
+            except ControlPlaneUnavailable as error:
+                if self.is_connected:
+                    logger.warning(
+                        "The control plane is not reachable; known models are still served: %s", error
+                    )
+                self.is_connected = False
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            if not self.is_connected:
+                logger.info("Connected to the control plane")
+            self.is_connected = True
+            if response.version != self._known_version() or not self._table.is_known:
+                self._take(response)
+                await asyncio.to_thread(save_routes, self._file, response)
+
+    def _known_version(self) -> str:
+        return self._table.version if self._table.is_known else ""
+
+    def _take(self, response: Any) -> None:
+        self._table.follow(response)
+        self._on_change(response)
+
+
+MAX_PREFIXES = 50_000
+SLACK_REQUESTS = 4
+SLACK_SHARE = 1.25
+"""A replica with the prefix is preferred up to this share of the lowest load, plus a few requests."""
+MIN_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Load:
+    in_flight: int = 0
+    failures: int = 0
+    """Consecutive failures."""
+    paused_until: float = 0.0
+
+
+class LoadBalancer:
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._loads: dict[str, _Load] = {}
+        self._prefix_replicas: OrderedDict[int, str] = OrderedDict()
+        """Hash of deployment, model and prefix -> address of the replica that served it last."""
+        self._turn = 0
+
+    def choose(self, target: Target, prefix: str, tried: Collection[str]) -> Replica | None:
+        """Return a replica, or None when every ready replica was tried."""
+        replicas = [replica for replica in target.deployment.replicas if replica.address not in tried]
+        if not replicas:
+            return None
+        if len(replicas) == 1:
+            return replicas[0]
+        replicas = self._with_adapter(target, self._available(replicas))
+        key = hash((target.deployment.id, target.served_name, prefix))
+        chosen = self._prefix_replica(key, replicas) or self._least_loaded(replicas)
+        self._remember(key, chosen.address)
+        return chosen
+
+    def started(self, address: str) -> None:
+        self._load(address).in_flight += 1
+
+    def finished(self, address: str) -> None:
+        load = self._load(address)
+        load.in_flight = max(load.in_flight - 1, 0)
+
+    def succeeded(self, address: str) -> None:
+        load = self._load(address)
+        load.failures = 0
+        load.paused_until = 0.0
+
+    def failed(self, address: str) -> None:
+        load = self._load(address)
+        rest = min(MIN_PAUSE_SECONDS * 2**load.failures, MAX_PAUSE_SECONDS)
+        load.failures = min(load.failures + 1, 16)
+        load.paused_until = self._monotonic() + rest
+
+    def keep_only(self, addresses: set[str]) -> None:
+        for address in self._loads.keys() - addresses:
+            if not self._loads[address].in_flight:
+                del self._loads[address]
+
+    def in_flight(self, address: str) -> int:
+        return self._load(address).in_flight
+
+    def _load(self, address: str) -> _Load:
+        load = self._loads.get(address)
+        if load is None:
+            load = self._loads[address] = _Load()
+        return load
+
+    def _available(self, replicas: list[Replica]) -> list[Replica]:
+        """Return replicas that are not paused; if all are, the one whose pause ends first."""
+        now = self._monotonic()
+        working = [replica for replica in replicas if self._load(replica.address).paused_until <= now]
+        return working or [min(replicas, key=lambda replica: self._load(replica.address).paused_until)]
+
+    @staticmethod
+    def _with_adapter(target: Target, replicas: list[Replica]) -> list[Replica]:
+        """Return replicas that have loaded the adapter, or all: any may load it."""
+        if not target.is_adapter:
+            return replicas
+        return [replica for replica in replicas if target.served_name in replica.adapters] or replicas
+
+    def _prefix_replica(self, key: int, replicas: list[Replica]) -> Replica | None:
+        address = self._prefix_replicas.get(key)
+        home = next((replica for replica in replicas if replica.address == address), None)
+        if home is None:
+            return None
+        least = min(self._load(replica.address).in_flight for replica in replicas)
+        is_near = self._load(home.address).in_flight <= least * SLACK_SHARE + SLACK_REQUESTS
+        return home if is_near else None
+
+    def _least_loaded(self, replicas: list[Replica]) -> Replica:
+        """Return the least loaded replica, in turn among equals."""
+        self._turn += 1
+        start = self._turn % len(replicas)
+        return min(
+            replicas[start:] + replicas[:start], key=lambda replica: self._load(replica.address).in_flight
+        )
+
+    def _remember(self, key: int, address: str) -> None:
+        self._prefix_replicas[key] = address
+        self._prefix_replicas.move_to_end(key)
+        if len(self._prefix_replicas) > MAX_PREFIXES:
+            self._prefix_replicas.popitem(last=False)

@@ -9,7 +9,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.auth.authentication import Authenticator
+from neocloud.gateway.authentication import Authenticator
 from neocloud.gateway.control_plane import ControlPlaneUnavailable, InvalidToken
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.testing.clock import FakeClock

@@ -1,8 +1,9 @@
 # pyright: strict
 """Authenticate bearer tokens, with a cache so that not every request calls the control plane.
 
-The cache holds hashes of tokens, never tokens. While the control plane is not reachable, entries stay valid
-for some minutes.
+The cache and its file hold hashes of tokens, never tokens. While the control plane is not reachable, entries
+stay valid for some minutes. The Host header is checked here as well, so that no web page reaches the gateway
+under a host name of its own.
 """
 
 import asyncio
@@ -10,18 +11,63 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
+from starlette.types import Scope
+
 from neocloud.core.clock import Clock
-from neocloud.gateway.api.errors import not_authenticated, unavailable
-from neocloud.gateway.auth.caller import Caller, load_callers, save_callers
+from neocloud.core.osfiles import write_file
+from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden, not_authenticated, unavailable
 from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
 from neocloud.gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
+
+INVOKE = "inference.deployments.invoke"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A subject, and its permissions by project."""
+
+    subject_id: str
+    subject_name: str
+    tenant_id: str
+    home_project_id: str
+    """Project of requests that name no other one; "" for people."""
+    grants: Mapping[str, frozenset[str]]
+    proof: str = ""
+    """Proof of its token, by which the control plane admits it again, for example while a batch runs."""
+
+    def may(self, permission: str, project_id: str) -> bool:
+        return permission in self.grants.get(project_id, ())
+
+    def project(self, asked: str, permission: str) -> str:
+        """Return the project of a request; `asked` is its OpenAI-Project header, or "".
+
+        Raises OpenAiError: 403 where the caller lacks the permission, 400 where the project is
+        ambiguous.
+        """
+        possible = [project for project in self.grants if self.may(permission, project)]
+        chosen = asked or self.home_project_id or (possible[0] if len(possible) == 1 else "")
+        if not chosen and possible:
+            raise bad_request(
+                f"You have access to several projects ({', '.join(sorted(possible))}). Choose one with the"
+                " OpenAI-Project header, or with `project=` of the OpenAI client.",
+                param="OpenAI-Project",
+            )
+        if not chosen or chosen not in possible:
+            raise forbidden(
+                f"You do not have the permission {permission} in"
+                f" {f'the project {chosen}' if chosen else 'any project'}."
+            )
+        return chosen
+
 
 MAX_CACHED_CALLERS = 20_000
 INVALID_KEY_SECONDS = 2.0
@@ -201,3 +247,111 @@ def _control_plane_unavailable() -> Exception:
 
 def _invalid_key() -> Exception:
     return not_authenticated("Incorrect API key: it is unknown, expired or revoked. Create a new one.")
+
+
+def save_callers(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now: datetime) -> None:
+    """Write callers by the hash of their token, with the age of each entry in seconds.
+
+    Times in the file are of the wall clock, since a monotonic clock ends with its process; a clock that was
+    set back makes an entry too old rather than too young.
+    """
+    content = {
+        digest.hex(): {**_to_json(caller), "known_at": now.timestamp() - age}
+        for digest, (caller, age) in callers.items()
+    }
+    write_file(path, json.dumps(content))
+
+
+def load_callers(path: Path, now: datetime, most_seconds: float) -> Iterator[tuple[bytes, Caller, float]]:
+    """Yield (hash, caller, age) of entries that are not too old."""
+    try:
+        content = json.loads(path.read_text())
+        for digest, entry in content.items():
+            age = now.timestamp() - entry["known_at"]
+            if 0 <= age < most_seconds:
+                yield bytes.fromhex(digest), _from_json(entry), age
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s cannot be read and is ignored: %s", path, error)
+
+
+def _to_json(caller: Caller) -> dict[str, Any]:
+    grants = {project: sorted(permissions) for project, permissions in caller.grants.items()}
+    return {
+        "subject_id": caller.subject_id,
+        "subject_name": caller.subject_name,
+        "tenant_id": caller.tenant_id,
+        "home_project_id": caller.home_project_id,
+        "grants": grants,
+        "proof": caller.proof,
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> Caller:
+    return Caller(
+        subject_id=entry["subject_id"],
+        subject_name=entry["subject_name"],
+        tenant_id=entry["tenant_id"],
+        home_project_id=entry["home_project_id"],
+        grants={project: frozenset(permissions) for project, permissions in entry["grants"].items()},
+        proof=entry.get("proof", ""),
+    )
+
+
+MAX_KNOWN = 1000
+
+
+class AllowedHosts:
+    """Allows localhost, loopback addresses, the address that a request arrived at, and configured names.
+
+    A web page whose name resolves to 127.0.0.1 (DNS rebinding) has the same origin as the gateway for a
+    browser, and its requests come from this machine. Their Host header names the host of the page.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {name.lower().strip("[]") for name in names}
+        self._known: set[bytes] = set()
+        """Headers that passed; bounded."""
+
+    def check(self, scope: Scope) -> None:
+        """Raises OpenAiError 421. A request without the header does not come from a browser."""
+        for key, value in scope["headers"]:
+            if key == b"host" and value not in self._known:
+                self._check(value, scope)
+
+    def _check(self, header: bytes, scope: Scope) -> None:
+        name = _name(header)
+        bound = (scope.get("server") or ("",))[0]
+        if not (_is_loopback(name) or name in self._names or name == bound):
+            raise OpenAiError(
+                421,
+                f"Unknown host name {name[:80]!r}. Your administrator can allow it with"
+                " `neo up --gateway-host NAME`.",
+                code="unknown_host",
+            )
+        if len(self._known) < MAX_KNOWN:
+            self._known.add(header)
+
+
+def require_loopback(scope: Scope) -> None:
+    """Raise OpenAiError 403 where a request names any host but the loopback of this machine."""
+    if not all(_is_loopback(_name(value)) for key, value in scope["headers"] if key == b"host"):
+        raise forbidden("This is available on this machine only. Read it from 127.0.0.1.")
+
+
+def _name(header: bytes) -> str:
+    """Return the host name without port, in lower case."""
+    host = header.decode("latin-1").strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False

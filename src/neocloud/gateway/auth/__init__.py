@@ -1,2 +1,0 @@
-# pyright: strict
-"""Authentication of callers, and the check of host names."""
