@@ -115,7 +115,7 @@ async def test_an_update_by_who_may_not_read_secrets_keeps_them(
 async def test_an_update_by_who_may_read_secrets_can_erase_them(tmp_path: Path) -> None:
     async with machine_cloud(tmp_path) as cloud:
         spec = instance_spec(cloud_init_user_data=USER_DATA, stopped=True)
-        machine = await cloud.until_state(await cloud.create("Instance", "one", spec), "STOPPED")
+        machine = await cloud.until(await cloud.create("Instance", "one", spec), "STOPPED")
         machine.spec.ClearField("cloud_init_user_data")
         await cloud.update("Instance", machine, mask="spec.cloud_init_user_data")
         assert (await cloud.get("Instance", machine.metadata.id)).spec.cloud_init_user_data == ""

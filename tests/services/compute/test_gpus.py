@@ -37,7 +37,7 @@ async def test_a_stopped_machine_gives_its_gpu_back(cloud: Cloud) -> None:
     first = await cloud.machine("one", resources=SHAPE, boot_disk=boot_disk("one-boot"))
     await cloud.machine("two", resources=SHAPE, boot_disk=boot_disk("two-boot"))
     await cloud.call("InstanceService/Stop", id=first.metadata.id)
-    await cloud.until_state(first.metadata.id, "STOPPED")
+    await cloud.until(first.metadata.id, "STOPPED")
     third = await cloud.machine("three", resources=SHAPE, boot_disk=boot_disk("three-boot"))
     assert cloud.machines.desired(third.metadata.id)["gpus"] == ["0000:01:00.0"]
 
@@ -49,7 +49,7 @@ async def test_a_machine_for_which_no_gpu_is_left_is_refused(cloud: Cloud) -> No
 
     refusal = await cloud.refusal(
         "InstanceService/Create",
-        metadata={"parent_id": cloud.project, "name": "x"},
+        metadata={"parent_id": cloud.project_id, "name": "x"},
         spec=instance_spec(**spec),
     )
     assert "3 GPUs" in refusal.message and "2 are there" in refusal.message

@@ -45,7 +45,7 @@ async def test_a_machine_is_starting_from_the_moment_it_is_created(cloud: Cloud)
     identifier = await cloud.create("Instance", "one", instance_spec())
     states = await cloud.history(identifier)
     assert states[0] == "STARTING"
-    await cloud.until_state(identifier, "RUNNING")
+    await cloud.until(identifier, "RUNNING")
 
 
 async def test_a_stopped_machine_keeps_its_addresses_and_disks(cloud: Cloud) -> None:
@@ -56,7 +56,7 @@ async def test_a_stopped_machine_keeps_its_addresses_and_disks(cloud: Cloud) -> 
         "STOPPING",
         "STOPPED",
     )
-    stopped = await cloud.until_state(identifier, "STOPPED")
+    stopped = await cloud.until(identifier, "STOPPED")
     assert operation.resource_id == identifier
     assert cloud.pod(identifier) is None
     assert stopped.spec.stopped
@@ -65,7 +65,7 @@ async def test_a_stopped_machine_keeps_its_addresses_and_disks(cloud: Cloud) -> 
         "STARTING",
         "RUNNING",
     )
-    after = await cloud.until_state(identifier, "RUNNING")
+    after = await cloud.until(identifier, "RUNNING")
     assert after.status.network_interfaces == before.status.network_interfaces
     assert after.status.disk_attachments == before.status.disk_attachments
     assert await cloud.history(identifier) == [
@@ -82,8 +82,8 @@ async def test_deleting_leaves_nothing(cloud: Cloud) -> None:
     instance = await cloud.machine("one")
     disk_id = instance.status.disk_attachments[0].id
     await cloud.call("InstanceService/Delete", id=instance.metadata.id)
-    await cloud.until_gone(instance.metadata.id)
-    await cloud.until_gone(disk_id)
+    await cloud.gone(instance.metadata.id)
+    await cloud.gone(disk_id)
     assert [name for name in cloud.engine.world.namespaces if name] == [network.NETWORK_ID]
     assert not cloud.engine.world.pods and not cloud.engine.world.volumes
     assert not await cloud.running.store.read(lambda tx: tx.list("nebius.vpc.v1.Allocation")[0])
@@ -98,7 +98,7 @@ async def test_the_user_data_gets_its_missing_first_line(cloud: Cloud) -> None:
 
 
 async def test_a_service_accounts_token_reaches_the_guest(cloud: Cloud) -> None:
-    metadata = {"parent_id": cloud.project, "name": "robot"}
+    metadata = {"parent_id": cloud.project_id, "name": "robot"}
     made = await cloud.call("nebius.iam.v1.ServiceAccountService/Create", metadata=metadata)
     instance = await cloud.machine("one", service_account_id=made.resource_id)
     secret = cloud.engine.world.objects[Reference("Secret", instance.metadata.id, "identity")].to_dict()

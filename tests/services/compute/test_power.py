@@ -1,6 +1,5 @@
 """What happens to machines by themselves and by others: CMP-01, CMP-11, CMP-15."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from neocloud.services.compute import SERVICE
 from neocloud.services.compute.maintenance import finish_maintenance, plan_maintenance
 from neocloud.services.compute.preemption import preempt
 from neocloud.services.compute.types import InstanceStateEnum
+from neocloud.testing.waiting import until
 from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud
 
 NOW = SystemClock().now()
@@ -34,25 +34,23 @@ def pod(instance_id: str) -> Reference:
 
 async def until_restarted(cloud: Cloud, instance_id: str) -> Any:
     """Wait until the machine runs again after its program ended, and return it as the API shows it."""
-    async with asyncio.timeout(20):
-        while True:
-            machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=instance_id)
-            if machine.restarts and machine.power == "running":
-                return machine
-            await asyncio.sleep(0.01)
+    return await until(
+        lambda: cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=instance_id),
+        holds=lambda machine: machine.restarts and machine.power == "running",
+    )
 
 
 async def test_a_guest_that_powers_itself_off_stays_off_until_it_is_started(cloud: Cloud) -> None:
     identifier = (await cloud.machine()).metadata.id
     cloud.engine.kill(pod(identifier), exit_code=0)
-    stopped = await cloud.until_state(identifier, "STOPPED")
+    stopped = await cloud.until(identifier, "STOPPED")
     assert not stopped.spec.stopped, "nobody asked for it"
     assert cloud.pod(identifier) is None
     cloud.running.worker.enqueue(identifier)
     machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
     assert (machine.power, machine.reason) == ("off", "guest powered itself off")
     await cloud.call("InstanceService/Start", id=identifier)
-    assert (await cloud.until_state(identifier, "RUNNING")).metadata.resource_version == 1
+    assert (await cloud.until(identifier, "RUNNING")).metadata.resource_version == 1
 
 
 async def test_a_machine_that_fails_is_started_again(cloud: Cloud) -> None:
@@ -60,13 +58,13 @@ async def test_a_machine_that_fails_is_started_again(cloud: Cloud) -> None:
     cloud.engine.kill(pod(identifier), exit_code=137)
     machine = await until_restarted(cloud, identifier)
     assert (machine.power, machine.restarts) == ("running", 1)
-    await cloud.until_state(identifier, "RUNNING")
+    await cloud.until(identifier, "RUNNING")
 
 
 async def test_a_machine_that_shall_not_recover_stays_off_when_it_fails(cloud: Cloud) -> None:
     identifier = (await cloud.machine(recovery_policy="FAIL")).metadata.id
     cloud.engine.kill(pod(identifier), exit_code=137)
-    await cloud.until_state(identifier, "STOPPED")
+    await cloud.until(identifier, "STOPPED")
 
 
 async def test_a_machine_that_shall_always_run_runs_again_when_the_guest_powers_off(cloud: Cloud) -> None:
@@ -74,7 +72,7 @@ async def test_a_machine_that_shall_always_run_runs_again_when_the_guest_powers_
     cloud.engine.kill(pod(identifier), exit_code=0)
     machine = await until_restarted(cloud, identifier)
     assert (machine.power, machine.restarts) == ("running", 1)
-    await cloud.until_state(identifier, "RUNNING")
+    await cloud.until(identifier, "RUNNING")
     assert "STOPPED" not in await cloud.history(identifier)
 
 
@@ -83,17 +81,17 @@ async def test_a_lost_pod_is_made_anew(cloud: Cloud) -> None:
     identifier = (await cloud.machine()).metadata.id
     cloud.engine.lose(pod(identifier))
     cloud.running.worker.enqueue(identifier)
-    await cloud.until("Instance", identifier, lambda _: cloud.pod(identifier) is not None)
-    await cloud.until_state(identifier, "RUNNING")
+    await cloud.when(identifier, lambda _: cloud.pod(identifier) is not None)
+    await cloud.until(identifier, "RUNNING")
 
 
 async def test_a_preempted_machine_is_stopped_and_may_be_started_again(cloud: Cloud) -> None:
     identifier = (await cloud.machine(**PREEMPTIBLE)).metadata.id
     await preempt(cloud.running.store, identifier, NOW)
     cloud.running.worker.enqueue(identifier)
-    await cloud.until_state(identifier, "STOPPED")
+    await cloud.until(identifier, "STOPPED")
     await cloud.call("InstanceService/Start", id=identifier)
-    await cloud.until_state(identifier, "RUNNING")
+    await cloud.until(identifier, "RUNNING")
 
 
 async def test_only_a_preemptible_machine_is_taken_away(cloud: Cloud) -> None:
@@ -119,7 +117,7 @@ async def test_starting_what_runs_and_stopping_what_is_stopped_changes_nothing(c
     identifier = (await cloud.machine()).metadata.id
     assert (await cloud.call("InstanceService/Start", id=identifier)).HasField("status")
     await cloud.call("InstanceService/Stop", id=identifier)
-    await cloud.until_state(identifier, "STOPPED")
+    await cloud.until(identifier, "STOPPED")
     assert (await cloud.call("InstanceService/Stop", id=identifier)).HasField("status")
 
 
@@ -132,14 +130,14 @@ async def test_machines_come_back_with_the_cloud_but_not_those_that_were_off(tmp
         await cloud.call("InstanceService/Stop", id=off)
         cloud.engine.kill(pod(own), exit_code=0)
         for identifier in (off, own):
-            await cloud.until_state(identifier, "STOPPED")
+            await cloud.until(identifier, "STOPPED")
         cloud.engine.kill(pod(on), exit_code=143)  # as the engine does when the cloud goes down
     settings = Settings(home=tmp_path)
     store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
     assert await record_stop(store, SERVICE.kinds) == 1
     await store.close()
     async with machine_cloud(tmp_path, world) as cloud:
-        await cloud.until_state(on, "RUNNING")
+        await cloud.until(on, "RUNNING")
         assert cloud.pod(off) is None and cloud.pod(own) is None
         for identifier in (off, own):
             assert InstanceStateEnum.Name((await cloud.get("Instance", identifier)).status.state) == "STOPPED"
@@ -152,10 +150,10 @@ async def test_maintenance_is_shown_until_it_is_done(cloud: Cloud) -> None:
     event = await cloud.call("MaintenanceService/GetByInstance", instance_id=identifier)
     assert (event.id, event.status.maintenance_reason) == (event_id, "a fan is loud")
     assert (await cloud.get("Instance", identifier)).status.maintenance_event_id == event_id
-    listed = await cloud.call("MaintenanceService/ListActive", parent_id=cloud.project)
+    listed = await cloud.call("MaintenanceService/ListActive", parent_id=cloud.project_id)
     assert [item.id for item in listed.items] == [event_id]
     await finish_maintenance(store, event_id, NOW)
-    assert not (await cloud.call("MaintenanceService/ListActive", parent_id=cloud.project)).items
+    assert not (await cloud.call("MaintenanceService/ListActive", parent_id=cloud.project_id)).items
 
 
 async def test_starting_lasts_long_enough_to_be_seen(tmp_path) -> None:
@@ -166,10 +164,10 @@ async def test_starting_lasts_long_enough_to_be_seen(tmp_path) -> None:
         identifier = (await cloud.machine()).metadata.id
         assert clock.monotonic() - begin >= 0.6
         await cloud.call("InstanceService/Stop", id=identifier)
-        await cloud.until_state(identifier, "STOPPED")
+        await cloud.until(identifier, "STOPPED")
         begin = clock.monotonic()
         await cloud.call("InstanceService/Start", id=identifier)
-        await cloud.until_state(identifier, "RUNNING")
+        await cloud.until(identifier, "RUNNING")
         assert clock.monotonic() - begin >= 0.6
 
 

@@ -31,7 +31,7 @@ async def cloud(tmp_path) -> AsyncIterator[Cloud]:
 
 async def disk(cloud: Cloud, name: str = "data", **spec: Any) -> str:
     identifier = await cloud.create("Disk", name, {"type": "NETWORK_SSD", "size_gibibytes": 4} | spec)
-    await cloud.until("Disk", identifier, lambda found: found.status.state == READY)
+    await cloud.when(identifier, lambda found: found.status.state == READY)
     return identifier
 
 
@@ -59,16 +59,16 @@ async def test_a_disk_is_a_copy_of_the_newest_image_of_its_family(cloud: Cloud) 
 async def test_a_snapshot_becomes_a_disk_and_an_image(cloud: Cloud) -> None:
     first = await disk(cloud)
     snapshot = await cloud.create("DiskSnapshot", "snap", {"source_disk_id": first})
-    await cloud.until("DiskSnapshot", snapshot, lambda found: found.status.state == 2)
+    await cloud.when(snapshot, lambda found: found.status.state == 2)
     assert source(cloud, snapshot)["name"] == first
     listed = await cloud.call("DiskSnapshotService/ListByDisk", disk_id=first)
     assert [item.metadata.id for item in listed.items] == [snapshot]
     second = await disk(cloud, "restored", source_snapshot_id=snapshot)
     assert source(cloud, second)["name"] == snapshot
     image = await cloud.create("Image", "golden", {"image_family": "golden", "source_disk_id": first})
-    await cloud.until("Image", image, lambda found: found.status.state == 2)
+    await cloud.when(image, lambda found: found.status.state == 2)
     third = await disk(
-        cloud, "third", source_image_family={"image_family": "golden", "parent_id": cloud.project}
+        cloud, "third", source_image_family={"image_family": "golden", "parent_id": cloud.project_id}
     )
     assert source(cloud, third)["name"] == image
 
@@ -77,7 +77,7 @@ async def test_the_machine_is_at_rest_while_its_disk_is_copied(cloud: Cloud) -> 
     instance = await cloud.machine()
     disk_id = instance.status.disk_attachments[0].id
     snapshot = await cloud.create("DiskSnapshot", "snap", {"source_disk_id": disk_id})
-    await cloud.until("DiskSnapshot", snapshot, lambda found: found.status.state == 2)
+    await cloud.when(snapshot, lambda found: found.status.state == 2)
     verbs = [call[1] for call in cloud.machines.calls]
     assert verbs == ["freeze", "thaw"]
 
@@ -89,7 +89,7 @@ async def test_a_disk_of_a_running_machine_grows_at_once(cloud: Cloud) -> None:
     assert found.status.read_write_attachment == instance.metadata.id
     found.spec.size_gibibytes = 6
     await cloud.update("Disk", found)
-    await cloud.until("Disk", data, lambda seen: cloud.machines.sizes[data] == 6 * GIB)
+    await cloud.when(data, lambda seen: cloud.machines.sizes[data] == 6 * GIB)
     assert (instance.metadata.id, "resize-disk", data, str(6 * GIB)) in cloud.machines.calls
 
 
@@ -102,7 +102,7 @@ async def test_a_disk_never_shrinks_and_has_its_steps(cloud: Cloud) -> None:
     for kind in ("NETWORK_SSD_NON_REPLICATED", "NETWORK_SSD_IO_M3"):
         spec = {"type": kind, "size_gibibytes": 100}
         refusal = await cloud.refusal(
-            "DiskService/Create", metadata={"parent_id": cloud.project, "name": "x"}, spec=spec
+            "DiskService/Create", metadata={"parent_id": cloud.project_id, "name": "x"}, spec=spec
         )
         assert fields(refusal) == ["spec.size_gibibytes"]
         assert "e.g. 186 GiB" in refusal.message
@@ -111,7 +111,7 @@ async def test_a_disk_never_shrinks_and_has_its_steps(cloud: Cloud) -> None:
 
 async def test_a_disk_must_hold_what_it_is_a_copy_of(cloud: Cloud) -> None:
     spec = {"type": "NETWORK_SSD", "size_gibibytes": 1, "source_image_id": IMAGE_ID}
-    metadata = {"parent_id": cloud.project, "name": "small"}
+    metadata = {"parent_id": cloud.project_id, "name": "small"}
     refusal = await cloud.refusal("DiskService/Create", metadata=metadata, spec=spec)
     assert str(IMAGE_BYTES) in refusal.message
     missing = spec | {"size_gibibytes": 9, "source_image_id": "computeimage-e00nothing"}
@@ -128,12 +128,12 @@ async def test_a_disk_is_written_by_one_machine_at_a_time(cloud: Cloud) -> None:
     data = await disk(cloud)
     first = await cloud.machine("one", secondary_disks=[existing(data)])
     spec = instance_spec(boot_disk=boot_disk("two-boot"), secondary_disks=[existing(data)])
-    metadata = {"parent_id": cloud.project, "name": "two"}
+    metadata = {"parent_id": cloud.project_id, "name": "two"}
     refusal = await cloud.refusal("InstanceService/Create", metadata=metadata, spec=spec)
     assert refusal.code == Code.FAILED_PRECONDITION and first.metadata.id in refusal.message
     assert (await cloud.refusal("DiskService/Delete", id=data)).code == Code.FAILED_PRECONDITION
     await cloud.call("InstanceService/Delete", id=first.metadata.id)
-    await cloud.until_gone(first.metadata.id)
+    await cloud.gone(first.metadata.id)
     second = await cloud.machine("two", boot_disk=boot_disk("two-boot"), secondary_disks=[existing(data)])
     assert cloud.machines.desired(second.metadata.id)["disks"][1]["id"] == data
     claims = cloud.pod(second.metadata.id).manifest.to_dict()["metadata"]["annotations"][
@@ -149,7 +149,7 @@ async def test_many_may_read_a_disk_that_nobody_writes(cloud: Cloud) -> None:
             name, boot_disk=boot_disk(f"{name}-boot"), secondary_disks=[existing(data, "READ_ONLY")]
         )
     spec = instance_spec(boot_disk=boot_disk("three-boot"), secondary_disks=[existing(data)])
-    metadata = {"parent_id": cloud.project, "name": "three"}
+    metadata = {"parent_id": cloud.project_id, "name": "three"}
     assert (await cloud.refusal("InstanceService/Create", metadata=metadata, spec=spec)).code == (
         Code.FAILED_PRECONDITION
     )
@@ -164,25 +164,25 @@ async def test_disks_are_attached_and_detached_while_the_machine_is_stopped(clou
     refusal = await cloud.refusal("InstanceService/Update", **request)
     assert refusal.code == Code.FAILED_PRECONDITION and "Stop it" in refusal.message
     await cloud.call("InstanceService/Stop", id=identifier)
-    stopped = await cloud.until_state(identifier, "STOPPED")
+    stopped = await cloud.until(identifier, "STOPPED")
     stopped.spec.secondary_disks.add(attach_mode="READ_WRITE").existing_disk.id = data
     await cloud.update("Instance", stopped)
     await cloud.call("InstanceService/Start", id=identifier)
-    await cloud.until_state(identifier, "RUNNING")
+    await cloud.until(identifier, "RUNNING")
     assert [disk["id"] for disk in cloud.machines.desired(identifier)["disks"]][1:] == [data]
     await cloud.call("InstanceService/Stop", id=identifier)
-    stopped = await cloud.until_state(identifier, "STOPPED")
+    stopped = await cloud.until(identifier, "STOPPED")
     del stopped.spec.secondary_disks[:]
     await cloud.update("Instance", stopped, mask="spec.secondary_disks")
     await cloud.call("DiskService/Delete", id=data)
-    await cloud.until_gone(data)
+    await cloud.gone(data)
 
 
 async def test_a_boot_disk_stays(cloud: Cloud) -> None:
     instance = await cloud.machine()
     other = await disk(cloud, "other", source_image_id=IMAGE_ID)
     await cloud.call("InstanceService/Stop", id=instance.metadata.id)
-    await cloud.until_state(instance.metadata.id, "STOPPED")
+    await cloud.until(instance.metadata.id, "STOPPED")
     request = {"metadata": {"id": instance.metadata.id}, "spec": {"boot_disk": existing(other)}}
     assert "spec.boot_disk" in fields(await cloud.refusal("InstanceService/Update", **request))
     boot = instance.status.disk_attachments[0].id
@@ -197,5 +197,5 @@ async def test_a_filesystem_is_shared_by_machines(cloud: Cloud) -> None:
     wish = cloud.machines.desired(instance.metadata.id)
     assert wish["filesystems"] == [{"tag": "data", "path": "/filesystems/0", "read_only": False}]
     assert (await cloud.refusal("FilesystemService/Delete", id=shared)).code == Code.FAILED_PRECONDITION
-    found = await cloud.until("Filesystem", shared, lambda seen: len(seen.status.read_write_attachments) == 2)
+    found = await cloud.when(shared, lambda seen: len(seen.status.read_write_attachments) == 2)
     assert instance.metadata.id in found.status.read_write_attachments

@@ -1,45 +1,26 @@
 """A control plane in this process around a fake engine of pods, and real calls to a server that plays
 vLLM."""
 
-import asyncio
 import json
 import struct
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from neocloud.control_plane.composition import ControlPlane, control_plane
-from neocloud.control_plane.settings import Settings
-from neocloud.core import contract, wire
-from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.emulator.fake_inference import FakeModelServerClient
 from neocloud.engines.base import Reference
-from neocloud.engines.fake import FakeEngine
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
-from neocloud.testing.api_calls import call, sign_in
-
-DEADLINE_SECONDS = 20.0
-INFERENCE = "neocloud.inference.v1"
+from tests import control_plane
 
 
-@dataclass(frozen=True)
-class FakeCloud:
-    running: ControlPlane
-    engine: FakeEngine
+@dataclass
+class FakeCloud(control_plane.Cloud):
+    api = "neocloud.inference.v1"
+
     engines: FakeModelServerClient
-    channel: grpc.aio.Channel
-    token: str
-    home: Path
-
-    @property
-    def project_id(self) -> str:
-        return self.running.first.project_id
 
     @property
     def models(self) -> Path:
@@ -47,42 +28,6 @@ class FakeCloud:
         folder = self.home.resolve() / "opened"
         folder.mkdir(exist_ok=True)
         return folder
-
-    async def ask(self, path: str, request: Any) -> Any:
-        """As the first service account; `path` within inference.v1, `request` as a dict."""
-        rpc = contract.method(f"{INFERENCE}.{path}")
-        message = contract.from_dict(rpc.input, request)
-        return await call(self.channel, rpc.path, message, (("authorization", f"Bearer {self.token}"),))
-
-    async def create(self, noun: str, name: str, spec: dict[str, Any]) -> str:
-        """The id of a new resource."""
-        metadata = {"parent_id": self.project_id, "name": name}
-        operation = await self.ask(f"{noun}Service/Create", {"metadata": metadata, "spec": spec})
-        return operation.resource_id
-
-    async def row(self, resource_id: str) -> Any:
-        return await self.running.store.read(lambda tx: tx.get(resource_id))
-
-    async def until(self, resource_id: str, state: str) -> Any:
-        """The resource as a message, once it is in this state."""
-        return await self.when(resource_id, lambda _: True, state)
-
-    async def when(self, resource_id: str, holds: Callable[[Any], bool], state: str = "") -> Any:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            row = await self.row(resource_id)
-            if row is not None and state in ("", row.state):
-                message = wire.resource_message(row)
-                if holds(message):
-                    return message
-            assert time.monotonic() < deadline, wire.resource_message(row) if row else "it is gone"
-            await asyncio.sleep(0.02)
-
-    async def gone(self, resource_id: str) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while await self.row(resource_id):
-            assert time.monotonic() < deadline, f"{resource_id} is still there"
-            await asyncio.sleep(0.02)
 
     def pods(self, deployment_id: str) -> list[str]:
         return sorted(pod.reference.name for pod in self.engine.world.pods_of(deployment_id))
@@ -93,18 +38,14 @@ class FakeCloud:
 
 @asynccontextmanager
 async def fake_cloud(home: Path) -> AsyncIterator[FakeCloud]:
-    image = home / "images" / "jail" / "image.json"
-    image.parent.mkdir(parents=True, exist_ok=True)
-    image.write_text('{"name": "jail"}')
-    engine, engines = FakeEngine(), FakeModelServerClient()
-    settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
-    overrides = ServiceRegistry().add(ModelServerClient, engines)
-    async with (
-        control_plane(settings, engine, clock=SystemClock(), overrides=overrides) as running,
-        grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
-    ):
-        token = await sign_in(channel, running.first.credentials)
-        yield FakeCloud(running, engine, engines, channel, token, home)
+    engines = FakeModelServerClient()
+    async with control_plane.cloud_in_process(
+        home,
+        overrides=ServiceRegistry().add(ModelServerClient, engines),
+        images={"jail": {"name": "jail"}},
+        model_folders=(home / "opened",),
+    ) as cloud:
+        yield FakeCloud(**vars(cloud), engines=engines)
 
 
 CONFIG = {

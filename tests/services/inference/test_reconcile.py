@@ -85,7 +85,7 @@ async def test_nothing_runs_while_nobody_asks(cloud: FakeCloud) -> None:
     deployment_id = await deploy(cloud, await add_model(cloud), scaling={"max_replicas": 1})
     await cloud.until(deployment_id, "ASLEEP")
     assert cloud.pods(deployment_id) == []
-    await cloud.ask("DeploymentService/Wake", {"id": deployment_id})
+    await cloud.call("DeploymentService/Wake", {"id": deployment_id})
     await cloud.until(deployment_id, "READY")
     assert cloud.pods(deployment_id) == ["replica-0"]
 
@@ -101,7 +101,7 @@ async def test_adapters_come_and_go_without_a_new_pod(cloud: FakeCloud) -> None:
     assert cloud.engines.loaded[replica.address] == {"support"}
     assert (cloud.home / "models" / deployment_id / adapter_id / "adapter_model.safetensors").is_file()
 
-    await cloud.ask("ModelService/Delete", {"id": adapter_id})
+    await cloud.call("ModelService/Delete", {"id": adapter_id})
     await cloud.when(deployment_id, lambda each: each.status.replicas and not adapters(each))
     assert cloud.engines.loaded[replica.address] == set()
     assert cloud.pod(deployment_id) is pod
@@ -161,15 +161,15 @@ async def test_a_deleted_deployment_leaves_nothing(cloud: FakeCloud) -> None:
     deployment_id = await deploy(cloud, base_id, max_adapters=1)
     await cloud.until(deployment_id, "READY")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await cloud.ask("ModelService/Delete", {"id": base_id})
+        await cloud.call("ModelService/Delete", {"id": base_id})
     assert "served by bank" in str(refused.value.details())
-    await cloud.ask("DeploymentService/Delete", {"id": deployment_id})
+    await cloud.call("DeploymentService/Delete", {"id": deployment_id})
     await cloud.gone(deployment_id)
     assert not cloud.pods(deployment_id) and deployment_id not in cloud.engine.world.namespaces
     assert not (cloud.home / "models" / deployment_id).exists()
     places = await cloud.running.store.read(lambda tx: tx.list("neocloud.inference.v1.Place")[0])
     assert places == []
-    await cloud.ask("ModelService/Delete", {"id": base_id})
+    await cloud.call("ModelService/Delete", {"id": base_id})
     await cloud.gone(base_id)
     assert (cloud.models / "bank" / "config.json").is_file()  # the operator's, not a copy
 
@@ -178,6 +178,6 @@ async def test_a_copy_goes_with_its_model(cloud: FakeCloud) -> None:
     folder = write_model(cloud.home / "models" / cloud.project_id / "mine")
     model_id = await cloud.create("Model", "mine", {"source": {"folder": str(folder)}})
     await cloud.until(model_id, "READY")
-    await cloud.ask("ModelService/Delete", {"id": model_id})
+    await cloud.call("ModelService/Delete", {"id": model_id})
     await cloud.gone(model_id)
     assert not folder.exists()

@@ -78,7 +78,7 @@ async def test_a_model_is_made_of_a_model(cloud: FakeCloud, model_id: str) -> No
         cloud, "Deployment", "adapter", {"model_id": adapter_id, **POD_SHAPE}
     )
     with pytest.raises(grpc.aio.AioRpcError, match="adapter build on it"):
-        await cloud.ask("ModelService/Delete", {"id": model_id})
+        await cloud.call("ModelService/Delete", {"id": model_id})
 
 
 async def test_what_does_not_fit_is_refused_with_the_sum(cloud: FakeCloud, model_id: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from neocloud.core import contract
 from neocloud.engines.base import Reference
 from neocloud.services.slurm.public import MODELS_MOUNT_PATH
-from tests.services.slurm.cloud import FakeCloud, ask, eventually, fake_cloud, gone, ready
+from neocloud.testing.waiting import until
+from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 
@@ -50,8 +51,8 @@ async def create(cloud: FakeCloud, *mounted: tuple[str, str], name: str = "bank"
         },
     }
     request = contract.from_dict(contract.message("neocloud.slurm.v1.CreateClusterRequest"), fields)
-    operation = await ask(cloud, "ClusterService/Create", request)
-    return await ready(cloud, operation.resource_id)
+    operation = await cloud.call("ClusterService/Create", request)
+    return await cloud.until(operation.resource_id, "READY")
 
 
 async def change(cloud: FakeCloud, cluster: Any) -> None:
@@ -59,7 +60,7 @@ async def change(cloud: FakeCloud, cluster: Any) -> None:
         metadata=cluster.metadata, spec=cluster.spec
     )
     request.metadata.resource_version = 0
-    await ask(cloud, "ClusterService/Update", request, ("x-resetmask", "spec.filesystems"))
+    await cloud.call("ClusterService/Update", request, headers={"x-resetmask": "spec.filesystems"})
 
 
 def pod(cloud: FakeCloud, cluster: Any, name: str) -> Any:
@@ -107,7 +108,7 @@ async def test_a_filesystem_in_use_stays_until_the_cluster_lets_it_go(cloud):
     del cluster.spec.filesystems[:]
     await change(cloud, cluster)
     await compute(cloud, "Delete", id=filesystem)
-    await gone(cloud, filesystem)
+    await cloud.gone(filesystem)
     assert "neocloud.dev/claims" not in json.dumps(pod(cloud, cluster, "worker-0"))
 
 
@@ -115,11 +116,11 @@ async def test_a_deleted_cluster_lets_its_filesystems_go(cloud):
     filesystem = await new_filesystem(cloud)
     cluster = await create(cloud, (filesystem, "/mnt/data"))
     delete = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
-    await ask(cloud, "ClusterService/Delete", delete)
-    await gone(cloud, cluster.metadata.id)
+    await cloud.call("ClusterService/Delete", delete)
+    await cloud.gone(cluster.metadata.id)
     assert await cloud.running.store.read(lambda tx: tx.get(filesystem))
     await compute(cloud, "Delete", id=filesystem)
-    await gone(cloud, filesystem)
+    await cloud.gone(filesystem)
 
 
 async def test_one_can_be_added_later(cloud):
@@ -127,7 +128,7 @@ async def test_one_can_be_added_later(cloud):
     filesystem = await new_filesystem(cloud)
     cluster.spec.filesystems.add(filesystem_id=filesystem, mount_path="/mnt/data")
     await change(cloud, cluster)
-    await eventually(lambda: "/mnt/data" in json.dumps(pod(cloud, cluster, "worker-0")))
+    await until(lambda: "/mnt/data" in json.dumps(pod(cloud, cluster, "worker-0")))
     assert mounted_at(pod(cloud, cluster, "worker-0")) == {filesystem: "/mnt/data"}
 
 

@@ -9,7 +9,8 @@ from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest import Mount, Pod
 from neocloud.services.slurm.public import MODELS_MOUNT_PATH, models_folder
 from neocloud.services.slurm.render import MODELS_LABEL
-from tests.services.slurm.cloud import FakeCloud, ask, create_cluster, eventually, fake_cloud, gone, ready
+from neocloud.testing.waiting import until
+from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
 UpdateClusterRequest = contract.message("neocloud.slurm.v1.UpdateClusterRequest")
 
@@ -36,7 +37,7 @@ def as_an_earlier_release_made_it(pod: Any) -> None:
 
 async def test_workers_see_the_clusters_folder_read_only_and_say_so_to_slurm(tmp_path: Path) -> None:
     async with fake_cloud(tmp_path) as cloud:
-        cluster = await create_cluster(cloud, count=1)
+        cluster = await cloud.create_cluster(count=1)
         pod, folder = worker(cloud.world, cluster.metadata.id), models_folder(tmp_path, cluster.metadata.id)
         assert folder.is_dir()
         (volume,) = (each for each in pod.manifest.volumes if each.name == "shown")
@@ -47,15 +48,15 @@ async def test_workers_see_the_clusters_folder_read_only_and_say_so_to_slurm(tmp
         assert variables(pod)["NODE_FILESYSTEMS"] == MODELS_MOUNT_PATH
         assert variables(pod)["NODE_CONF"].endswith("Feature=worker,models")
         delete = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
-        await ask(cloud, "ClusterService/Delete", delete)
-        await gone(cloud, cluster.metadata.id)
+        await cloud.call("ClusterService/Delete", delete)
+        await cloud.gone(cluster.metadata.id)
         assert not folder.exists()
 
 
 async def test_a_worker_of_an_earlier_release_goes_on_without_it(tmp_path: Path) -> None:
     world = FakeWorld()
     async with fake_cloud(tmp_path, world) as cloud:
-        cluster = await create_cluster(cloud, count=1)
+        cluster = await cloud.create_cluster(count=1)
     as_an_earlier_release_made_it(worker(world, cluster.metadata.id))
     before = worker(world, cluster.metadata.id)
     async with fake_cloud(tmp_path, world) as cloud:
@@ -69,6 +70,6 @@ async def grow(cloud: FakeCloud, cluster: Any) -> None:
     request = UpdateClusterRequest(metadata=cluster.metadata, spec=cluster.spec)
     request.metadata.resource_version = 0
     request.spec.node_sets[0].count = 2
-    await ask(cloud, "ClusterService/Update", request)
-    await eventually(lambda: Reference("Pod", cluster.metadata.id, "worker-1") in cloud.world.pods)
-    await ready(cloud, cluster.metadata.id)
+    await cloud.call("ClusterService/Update", request)
+    await until(lambda: Reference("Pod", cluster.metadata.id, "worker-1") in cloud.world.pods)
+    await cloud.until(cluster.metadata.id, "READY")

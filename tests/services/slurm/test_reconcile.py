@@ -13,16 +13,8 @@ from neocloud.core.stopping import record_stop
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
-from tests.services.slurm.cloud import (
-    DEADLINE_SECONDS,
-    FakeCloud,
-    ask,
-    create_cluster,
-    eventually,
-    fake_cloud,
-    gone,
-    ready,
-)
+from neocloud.testing.waiting import until
+from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
 UpdateClusterRequest = contract.message("neocloud.slurm.v1.UpdateClusterRequest")
 
@@ -37,7 +29,7 @@ async def scale(cloud: FakeCloud, cluster, count: int):
     request = UpdateClusterRequest(metadata=cluster.metadata, spec=cluster.spec)
     request.metadata.resource_version = 0
     request.spec.node_sets[0].count = count
-    return await ask(cloud, "ClusterService/Update", request)
+    return await cloud.call("ClusterService/Update", request)
 
 
 def pods(cloud: FakeCloud, cluster) -> set[str]:
@@ -45,7 +37,7 @@ def pods(cloud: FakeCloud, cluster) -> set[str]:
 
 
 async def test_a_cluster_becomes_ready_with_all_its_pods(cloud):
-    cluster = await create_cluster(cloud, count=2)
+    cluster = await cloud.create_cluster(count=2)
     assert pods(cloud, cluster) == {"accounting-0", "controller-0", "login-0", "worker-0", "worker-1"}
     assert [node.name for node in cluster.status.nodes] == ["worker-0", "worker-1"]
     assert cluster.status.login.port
@@ -53,71 +45,69 @@ async def test_a_cluster_becomes_ready_with_all_its_pods(cloud):
 
 
 async def test_a_larger_node_set_gets_more_workers(cloud):
-    cluster = await create_cluster(cloud, count=1)
+    cluster = await cloud.create_cluster(count=1)
     await scale(cloud, cluster, 3)
-    await eventually(lambda: {"worker-1", "worker-2"} <= pods(cloud, cluster))
+    await until(lambda: {"worker-1", "worker-2"} <= pods(cloud, cluster))
 
 
 async def test_a_smaller_node_set_leaves_no_node_behind(cloud):
-    cluster = await create_cluster(cloud, count=3)
+    cluster = await cloud.create_cluster(count=3)
     await scale(cloud, cluster, 1)
-    await eventually(lambda: set(cloud.slurm.records[cluster.metadata.id]) == {"worker-0"})
+    await until(lambda: set(cloud.slurm.records[cluster.metadata.id]) == {"worker-0"})
     assert ("DRAIN", "worker-2") in cloud.slurm.calls
     assert "worker-1" not in pods(cloud, cluster)
 
 
 async def test_a_dead_worker_is_told_to_slurm_and_comes_back(cloud):
-    cluster = await create_cluster(cloud, count=2)
+    cluster = await cloud.create_cluster(count=2)
     cloud.engine.kill(Reference("Pod", cluster.metadata.id, "worker-1"))
-    await eventually(lambda: ("DOWN", "worker-1") in cloud.slurm.calls)
-    await eventually(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-1"].states)
+    await until(lambda: ("DOWN", "worker-1") in cloud.slurm.calls)
+    await until(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-1"].states)
     assert ("DOWN", "worker-0") not in cloud.slurm.calls
 
 
 async def test_a_worker_lost_together_with_the_controller_is_told_to_slurm_later(cloud):
-    cluster = await create_cluster(cloud, count=1)
+    cluster = await cloud.create_cluster(count=1)
     cloud.slurm.is_reachable = False
     cloud.engine.kill(Reference("Pod", cluster.metadata.id, "worker-0"))
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while (await found(cloud, cluster)).status.nodes[0].restarts == 0:
-            await asyncio.sleep(0.02)
+    await cloud.when(cluster.metadata.id, lambda seen: seen.status.nodes[0].restarts)
     assert ("DOWN", "worker-0") not in cloud.slurm.calls
     cloud.slurm.is_reachable = True
-    await eventually(lambda: ("DOWN", "worker-0") in cloud.slurm.calls)
-    await eventually(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
+    await until(lambda: ("DOWN", "worker-0") in cloud.slurm.calls)
+    await until(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
 
 
 async def found(cloud: FakeCloud, cluster):
     request = contract.message("neocloud.slurm.v1.GetClusterRequest")(id=cluster.metadata.id)
-    return await ask(cloud, "ClusterService/Get", request)
+    return await cloud.call("ClusterService/Get", request)
 
 
 async def test_a_lost_controller_is_made_anew(cloud):
-    cluster = await create_cluster(cloud, count=1)
+    cluster = await cloud.create_cluster(count=1)
     cloud.engine.lose(Reference("Pod", cluster.metadata.id, "controller-0"))
     cloud.running.worker.enqueue(cluster.metadata.id)
-    await eventually(lambda: "controller-0" in pods(cloud, cluster))
+    await until(lambda: "controller-0" in pods(cloud, cluster))
 
 
 async def test_what_an_administrator_drained_stays_drained(cloud):
-    cluster = await create_cluster(cloud, count=2)
+    cluster = await cloud.create_cluster(count=2)
     address = cloud.world.addresses[Reference("Pod", cluster.metadata.id, "controller-0")]
     await cloud.slurm.connect(address, b"").set_node_state("worker-0", "DRAIN", "bad fan")
     for worker in ("worker-0", "worker-1"):
         cloud.engine.kill(Reference("Pod", cluster.metadata.id, worker))
     records = cloud.slurm.records[cluster.metadata.id]
-    await eventually(lambda: {("DOWN", "worker-0"), ("DOWN", "worker-1")} <= set(cloud.slurm.calls))
-    await eventually(lambda: "IDLE" in records["worker-1"].states)
+    await until(lambda: {("DOWN", "worker-0"), ("DOWN", "worker-1")} <= set(cloud.slurm.calls))
+    await until(lambda: "IDLE" in records["worker-1"].states)
     assert "DRAIN" in records["worker-0"].states
     assert records["worker-0"].reason == "bad fan"
     assert ("RESUME", "worker-0") not in cloud.slurm.calls
 
 
 async def test_deleting_leaves_nothing(cloud):
-    cluster = await create_cluster(cloud, count=2)
+    cluster = await cloud.create_cluster(count=2)
     request = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
-    await ask(cloud, "ClusterService/Delete", request)
-    await gone(cloud, cluster.metadata.id)
+    await cloud.call("ClusterService/Delete", request)
+    await cloud.gone(cluster.metadata.id)
     assert cluster.metadata.id not in cloud.world.namespaces
     assert not pods(cloud, cluster)
     assert not cloud.world.volumes
@@ -125,8 +115,8 @@ async def test_deleting_leaves_nothing(cloud):
 
 async def test_an_unreachable_slurm_is_waited_for(cloud):
     cloud.slurm.is_reachable = False
-    task = asyncio.create_task(create_cluster(cloud, count=1))
-    await eventually(lambda: bool(cloud.world.pods))
+    task = asyncio.create_task(cloud.create_cluster(count=1))
+    await until(lambda: bool(cloud.world.pods))
     assert not task.done()
     cloud.slurm.is_reachable = True
     cluster = await task
@@ -136,7 +126,7 @@ async def test_an_unreachable_slurm_is_waited_for(cloud):
 async def test_a_cluster_of_a_stopped_cloud_is_stopped_until_it_is_back(tmp_path):
     world = FakeWorld()
     async with fake_cloud(tmp_path, world) as cloud:
-        cluster = await create_cluster(cloud, count=1)
+        cluster = await cloud.create_cluster(count=1)
     settings = Settings(home=tmp_path)
     store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
     assert await record_stop(store, [kind for service in SERVICES for kind in service.kinds]) == 1
@@ -144,6 +134,6 @@ async def test_a_cluster_of_a_stopped_cloud_is_stopped_until_it_is_back(tmp_path
     assert row and row.state == "STOPPED"
     await store.close()
     async with fake_cloud(tmp_path, world) as cloud:
-        assert (await ready(cloud, cluster.metadata.id)).metadata.id == cluster.metadata.id
+        assert (await cloud.until(cluster.metadata.id, "READY")).metadata.id == cluster.metadata.id
         history = await cloud.running.store.read(lambda tx: tx.history(resource_id=cluster.metadata.id))
     assert [entry.state for entry in history][-2:] == ["STOPPED", "READY"]

@@ -1,6 +1,5 @@
 """A cluster whose nodes are on a subnet of the project (VPC-01, VPC-02, SLURM-11)."""
 
-import asyncio
 import json
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
@@ -9,7 +8,8 @@ import grpc
 import pytest
 
 from neocloud.core import contract
-from tests.services.slurm.cloud import DEADLINE_SECONDS, FakeCloud, ask, eventually, fake_cloud, gone, ready
+from neocloud.testing.waiting import until
+from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
 ALLOCATION = "nebius.vpc.v1.Allocation"
 
@@ -32,8 +32,8 @@ async def create(cloud: FakeCloud, subnet_id: str, *, count: int = 2) -> Any:
     request.metadata.name = "bank"
     request.spec.subnet_id = subnet_id
     request.spec.node_sets.add(name="worker", platform="cpu-local", preset="1vcpu-4gb", count=count)
-    operation = await ask(cloud, "ClusterService/Create", request)
-    return await ready(cloud, operation.resource_id)
+    operation = await cloud.call("ClusterService/Create", request)
+    return await cloud.until(operation.resource_id, "READY")
 
 
 async def allocations(cloud: FakeCloud, cluster: Any) -> dict[str, str]:
@@ -79,20 +79,18 @@ async def test_a_node_keeps_its_address_and_a_retired_one_gives_it_back(cloud):
     )
     update.metadata.resource_version = 0
     update.spec.node_sets[0].count = 1
-    await ask(cloud, "ClusterService/Update", update)
-    await eventually(lambda: set(cloud.slurm.records[cluster.metadata.id]) == {"worker-0"})
-    await ready(cloud, cluster.metadata.id)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while "bank-worker-1" in await allocations(cloud, cluster):
-            await asyncio.sleep(0.02)
+    await cloud.call("ClusterService/Update", update)
+    await until(lambda: set(cloud.slurm.records[cluster.metadata.id]) == {"worker-0"})
+    await cloud.until(cluster.metadata.id, "READY")
+    await until(lambda: allocations(cloud, cluster), holds=lambda owned: "bank-worker-1" not in owned)
     assert interfaces(cloud, cluster)["worker-0"] == before
 
 
 async def test_a_deleted_cluster_leaves_no_address_and_no_security_group(cloud):
     cluster = await create(cloud, (await default_subnet(cloud)).id, count=1)
     request = contract.message("neocloud.slurm.v1.DeleteClusterRequest")(id=cluster.metadata.id)
-    await ask(cloud, "ClusterService/Delete", request)
-    await gone(cloud, cluster.metadata.id)
+    await cloud.call("ClusterService/Delete", request)
+    await cloud.gone(cluster.metadata.id)
     assert not await cloud.running.store.read(lambda tx: tx.owned(cluster.metadata.id))
 
 

@@ -1,21 +1,16 @@
 """A control plane in this process on a fake engine; what the recipes would leave in a folder, tests write."""
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
-from neocloud.control_plane.composition import ControlPlane, control_plane
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
-from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
@@ -24,9 +19,9 @@ from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.resources import weights_digest
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
-from neocloud.testing.api_calls import call, sign_in
+from neocloud.testing.waiting import until
+from tests import control_plane
 
-DEADLINE_SECONDS = 20.0
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
 StateEnum = contract.enum("neocloud.tuning.v1.FineTuningJobStatus.State")
 CHAT = {"messages": [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Good day."}]}
@@ -57,18 +52,10 @@ def _digest(location: Any) -> str:
         return weights_digest(folder)
 
 
-@dataclass(frozen=True)
-class FakeCloud:
-    running: ControlPlane
-    world: FakeWorld
-    engine: FakeEngine
-    home: Path
-    channel: grpc.aio.Channel
-    token: str
-
+class FakeCloud(control_plane.Cloud):
     @property
-    def project_id(self) -> str:
-        return self.running.first.project_id
+    def world(self) -> FakeWorld:
+        return self.engine.world
 
     def upload(self, text: str) -> str:
         """As the gateway keeps it."""
@@ -76,24 +63,12 @@ class FakeCloud:
         path.write_text(text, encoding="utf-8")
         return FileStore(self.home).add(self.project_id, path, "fine-tune", "chats.jsonl")
 
-    async def call(self, path: str, request: Any) -> Any:
-        return await call(self.channel, path, request, (("authorization", f"Bearer {self.token}"),))
-
     async def job_call(self, verb: str, request: str, **fields: Any) -> Any:
         message = contract.message(f"neocloud.tuning.v1.{request}")(**fields)
         return await self.call(f"{JOBS}/{verb}", message)
 
     async def job(self, job_id: str) -> Any:
         return await self.job_call("Get", "GetFineTuningJobRequest", id=job_id)
-
-    async def until(self, job_id: str, state: str) -> Any:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            job = await self.job(job_id)
-            if job.status.state == StateEnum.Value(state):
-                return job
-            assert time.monotonic() < deadline, f"not {state}: {job.status}"
-            await asyncio.sleep(0.02)
 
     def recipes(self, job_id: str) -> "Recipes":
         return Recipes(work_folder(self.home, job_id))
@@ -143,20 +118,15 @@ class Recipes:
 async def fake_cloud(
     home: Path, world: FakeWorld | None = None, others: ServiceRegistry | None = None
 ) -> AsyncIterator[FakeCloud]:
-    world = world or FakeWorld()
-    engine = FakeEngine(world)
-    for name in ("jail", "slurm"):
-        image = home / "images" / name / "image.json"
-        image.parent.mkdir(parents=True, exist_ok=True)
-        image.write_text(json.dumps({"name": name}))
-    settings = Settings(home=home, grpc_port=0, http_port=0, model_folders=(home / "opened",))
     overrides = (others or ServiceRegistry()).copy().add(ModelReader, FixedReader())
-    async with (
-        control_plane(settings, engine, clock=SystemClock(), overrides=overrides) as running,
-        grpc.aio.insecure_channel(running.server.addresses.grpc) as channel,
-    ):
-        token = await sign_in(channel, dict(running.first.credentials))
-        yield FakeCloud(running, world, engine, home, channel, token)
+    async with control_plane.cloud_in_process(
+        home,
+        FakeEngine(world or FakeWorld()),
+        overrides=overrides,
+        images={name: {"name": name} for name in ("jail", "slurm")},
+        model_folders=(home / "opened",),
+    ) as cloud:
+        yield FakeCloud(**vars(cloud))
 
 
 async def add_model(cloud: FakeCloud, name: str = "tiny", base_id: str = "") -> str:
@@ -168,18 +138,8 @@ async def add_model(cloud: FakeCloud, name: str = "tiny", base_id: str = "") -> 
     request.spec.source.folder = str(folder)
     request.spec.base_model_id = base_id
     operation = await cloud.call("neocloud.inference.v1.ModelService/Create", request)
-    await eventually_row(cloud, operation.resource_id, lambda row: row.state == "READY")
+    await cloud.until(operation.resource_id, "READY")
     return operation.resource_id
-
-
-async def eventually_row(cloud: FakeCloud, resource_id: str, is_so: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        row = await cloud.running.store.read(lambda tx: tx.get(resource_id))
-        if is_so(row):
-            return row
-        assert time.monotonic() < deadline, f"{resource_id}: {row}"
-        await asyncio.sleep(0.02)
 
 
 async def create_job(cloud: FakeCloud, model_id: str, **spec: Any) -> str:
@@ -197,14 +157,7 @@ async def create_job(cloud: FakeCloud, model_id: str, **spec: Any) -> str:
 async def started_job(cloud: FakeCloud, **spec: Any) -> str:
     """A job whose recipes have begun to train."""
     job_id = await create_job(cloud, await add_model(cloud), **spec)
-    await eventually(lambda: cloud.pod(job_id) is not None)
+    await until(lambda: cloud.pod(job_id) is not None)
     cloud.recipes(job_id).begin()
     await cloud.until(job_id, "RUNNING")
     return job_id
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        await asyncio.sleep(0.02)

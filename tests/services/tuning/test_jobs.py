@@ -1,6 +1,5 @@
 """AIS-12, AIS-13: jobs on a fake engine; what the recipes leave is written by the tests."""
 
-import asyncio
 from pathlib import Path
 
 import grpc
@@ -8,12 +7,11 @@ import pytest
 
 from neocloud.engines.base import Reference
 from neocloud.services.tuning.render import ATTEMPT_LABEL, POD
+from neocloud.testing.waiting import until
 from tests.services.tuning.cloud import (
     FakeCloud,
     add_model,
     create_job,
-    eventually,
-    eventually_row,
     fake_cloud,
     started_job,
 )
@@ -37,16 +35,16 @@ async def test_a_file_becomes_a_model_that_outlives_its_job(tmp_path: Path) -> N
         assert job.status.trained_tokens == 2000 and job.status.evaluation.fine_tuned_perplexity == 2.5
         assert len(job.status.result_files) == 2 and not job.status.HasField("error")
         model_id = job.status.fine_tuned_model_id
-        model = await eventually_row(cloud, model_id, lambda row: row.state == "READY")
+        model = await cloud.row_when(model_id, lambda row: row is not None and row.state == "READY")
         assert model.owner_id == ""
-        await eventually(lambda: cloud.pod(job_id) is None)
+        await until(lambda: cloud.pod(job_id) is None)
         events = await cloud.job_call("ListEvents", "ListFineTuningEventsRequest", id=job_id)
         said = [event.message for event in events.items]
         assert said[0].startswith("The job was created") and said[-1].startswith("New fine-tuned model")
         checkpoints = await cloud.job_call("ListCheckpoints", "ListFineTuningCheckpointsRequest", id=job_id)
         assert [each.step_number for each in checkpoints.items] == [20]
         await cloud.job_call("Delete", "DeleteFineTuningJobRequest", id=job_id)
-        await eventually_row(cloud, job_id, lambda row: row is None)
+        await cloud.gone(job_id)
         assert not recipes.folder.exists()
         assert await cloud.running.store.read(lambda tx: tx.get(model_id)) is not None
 
@@ -54,7 +52,7 @@ async def test_a_file_becomes_a_model_that_outlives_its_job(tmp_path: Path) -> N
 async def test_a_bad_line_fails_the_job_with_its_place(tmp_path: Path) -> None:
     async with fake_cloud(tmp_path) as cloud:
         job_id = await create_job(cloud, await add_model(cloud))
-        await eventually(lambda: cloud.pod(job_id) is not None)
+        await until(lambda: cloud.pod(job_id) is not None)
         cloud.recipes(job_id).end(
             "failed",
             code="invalid_training_file",
@@ -66,7 +64,7 @@ async def test_a_bad_line_fails_the_job_with_its_place(tmp_path: Path) -> None:
         error = job.status.error
         assert (error.code, error.param) == ("invalid_training_file", "training_file")
         assert "line 7" in error.message
-        await eventually(lambda: cloud.pod(job_id) is None)
+        await until(lambda: cloud.pod(job_id) is None)
 
 
 async def test_pause_waits_for_the_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
@@ -78,7 +76,7 @@ async def test_pause_waits_for_the_checkpoint_and_resume_goes_on(tmp_path: Path)
         await cloud.until(job_id, "PAUSED")
         assert cloud.pod(job_id) is None
         await cloud.job_call("Resume", "ResumeFineTuningJobRequest", id=job_id)
-        await eventually(lambda: attempt_of(cloud, job_id) == "2")
+        await until(lambda: attempt_of(cloud, job_id) == "2")
         await cloud.until(job_id, "RUNNING")
         assert recipes.wanted["attempt"] == 2
 
@@ -88,7 +86,7 @@ async def test_a_killed_pod_goes_on_by_itself_but_not_for_ever(tmp_path: Path) -
         job_id = await started_job(cloud)
         cloud.recipes(job_id).reach(5)
         for attempt in range(1, 5):
-            await eventually(lambda attempt=attempt: attempt_of(cloud, job_id) == str(attempt))
+            await until(lambda attempt=attempt: attempt_of(cloud, job_id) == str(attempt))
             cloud.engine.kill(Reference("Pod", job_id, POD))
         job = await cloud.until(job_id, "FAILED")
         assert job.status.error.code == "worker_lost" and "4 times" in job.status.error.message
@@ -101,7 +99,7 @@ async def test_an_attempt_that_was_stopped_with_the_cloud_goes_on(tmp_path: Path
     async with fake_cloud(tmp_path) as cloud:
         job_id = await started_job(cloud)
         cloud.recipes(job_id).end("stopped")
-        await eventually(lambda: attempt_of(cloud, job_id) == "2")
+        await until(lambda: attempt_of(cloud, job_id) == "2")
         await cloud.until(job_id, "RUNNING")
 
 
@@ -121,7 +119,7 @@ async def test_cancel_ends_it_for_good(tmp_path: Path) -> None:
         await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
         job = await cloud.until(job_id, "CANCELLED")
         assert job.status.HasField("finished_at")
-        await eventually(lambda: cloud.pod(job_id) is None)
+        await until(lambda: cloud.pod(job_id) is None)
         with pytest.raises(grpc.aio.AioRpcError, match="start another"):
             await cloud.job_call("Resume", "ResumeFineTuningJobRequest", id=job_id)
 
@@ -141,10 +139,10 @@ async def test_progress_is_told_while_it_runs(tmp_path: Path) -> None:
         recipes = cloud.recipes(job_id)
         recipes.reach(5, at=1_700_000_000.0)
         recipes.reach(10, loss=1.25, at=1_700_000_010.0)
-        row = await eventually_row(cloud, job_id, lambda row: row is not None)
-        assert row.state == "RUNNING"
-        while (job := await cloud.job(job_id)).status.step < 10:
-            await asyncio.sleep(0.02)  # under the limit on calls per second
+        await cloud.until(job_id, "RUNNING")
+        job = await until(
+            lambda: cloud.job(job_id), holds=lambda job: job.status.step >= 10, poll_seconds=0.02
+        )
         assert job.status.total_steps == 20 and job.status.HasField("estimated_finish")
         first = await cloud.job_call("ListEvents", "ListFineTuningEventsRequest", id=job_id, page_size=1)
         rest = await cloud.job_call(

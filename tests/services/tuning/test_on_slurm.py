@@ -29,14 +29,13 @@ from neocloud.services.slurm.public import (
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.slurm_job import SCRIPT, WORK_ROOT
 from neocloud.services.tuning.resources import work_folder
+from neocloud.testing.waiting import until
 from tests.services.tuning.cloud import (
     FakeCloud,
     Recipes,
     StateEnum,
     add_model,
     create_job,
-    eventually,
-    eventually_row,
     fake_cloud,
 )
 
@@ -112,7 +111,7 @@ async def submitted_job(cloud: FakeCloud, jobs: ScriptedJobs, **spec: Any) -> st
     cluster_id = await add_cluster(cloud)
     place = {"slurm_cluster_id": cluster_id, "platform": "", "preset": ""}
     job_id = await create_job(cloud, await add_model(cloud), **place, **spec)
-    await eventually(lambda: bool(jobs.submitted))
+    await until(lambda: bool(jobs.submitted))
     return job_id
 
 
@@ -139,13 +138,13 @@ async def test_it_is_submitted_watched_and_its_model_comes_back(tmp_path: Path, 
         jobs.becomes(1, "COMPLETED")
         done = await cloud.until(job_id, "SUCCEEDED")
         model_id = done.status.fine_tuned_model_id
-        await eventually_row(cloud, model_id, lambda row: row.state == "READY")
+        await cloud.until(model_id, "READY")
         weights = cloud.home / "models" / cloud.project_id / job_id / "adapter_model.safetensors"
         assert weights.read_bytes() == b"weights" and len(jobs.submitted) == 1
         shown = models_folder(cloud.home, done.spec.slurm_cluster_id) / job_id
-        await eventually(lambda: not shown.exists())
+        await until(lambda: not shown.exists())
         await cloud.job_call("Delete", "DeleteFineTuningJobRequest", id=job_id)
-        await eventually_row(cloud, job_id, lambda row: row is None)
+        await cloud.gone(job_id)
         assert not recipes.folder.exists() and not work_folder(cloud.home, job_id).exists()
 
 
@@ -158,13 +157,13 @@ async def test_pause_waits_for_the_checkpoint_and_resume_submits_another(
         recipes.reach(5)
         await cloud.until(job_id, "RUNNING")
         await cloud.job_call("Pause", "PauseFineTuningJobRequest", id=job_id)
-        await eventually(lambda: "1" in jobs.signalled)
+        await until(lambda: "1" in jobs.signalled)
         assert (await cloud.job(job_id)).status.state != StateEnum.Value("PAUSED")
         recipes.end("stopped")
         jobs.becomes(1, "FAILED", exit_code=75)
         await cloud.until(job_id, "PAUSED")
         await cloud.job_call("Resume", "ResumeFineTuningJobRequest", id=job_id)
-        await eventually(lambda: len(jobs.submitted) == 2)
+        await until(lambda: len(jobs.submitted) == 2)
         assert jobs.submitted[1].name == f"{job_id}.2"
         assert jobs.starts(cloud, job_id, 2).wanted["attempt"] == 2
         await cloud.until(job_id, "RUNNING")
@@ -190,7 +189,7 @@ async def test_a_job_that_ends_without_a_word_goes_on_but_not_for_ever(
     async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs)
         for number, ending in enumerate(("OUT_OF_MEMORY", "forgotten", "FAILED", "FAILED"), start=1):
-            await eventually(lambda number=number: len(jobs.submitted) == number)
+            await until(lambda number=number: len(jobs.submitted) == number)
             jobs.starts(cloud, job_id, number)
             jobs.becomes(number, ending, exit_code=1)
         job = await cloud.until(job_id, "FAILED")
@@ -202,7 +201,7 @@ async def test_cancel_ends_the_job_and_another_project_has_no_say(tmp_path: Path
     async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
         job_id = await submitted_job(cloud, jobs)
         await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
-        await eventually(lambda: jobs.all[0].state == "CANCELLED")
+        await until(lambda: jobs.all[0].state == "CANCELLED")
         job = await cloud.job(job_id)
         cluster_id = job.spec.slurm_cluster_id
         refused = (
