@@ -166,6 +166,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
     with state_dir.locked(settings):
         try:
             async with composition as ready, control_plane(ready) as running:
+                stop = _stop_on_signal()  # before anyone is told where the server is, and can stop it
                 addresses, first = running.server.addresses, running.first
                 state_dir.announce(
                     settings,
@@ -182,7 +183,8 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                 logger.info(
                     "%s: grpc %s, http %s, home %s", what, addresses.grpc, addresses.http, settings.home
                 )
-                await _stop_signal()
+                await stop.wait()
+                logger.info("stopping; workloads go on")
         finally:
             settings.server_file.unlink(missing_ok=True)
 
@@ -219,10 +221,10 @@ async def _status(
     }
 
 
-async def _stop_signal() -> None:
+def _stop_on_signal() -> asyncio.Event:
+    """Return an event that SIGTERM or SIGINT sets."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-    logger.info("stopping; workloads go on")
+    return stop
