@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource, Transaction
+
+if TYPE_CHECKING:
+    from neocloud.engines.base import Capabilities
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class ResourceReader(Protocol):
     """The rows and reservations that rules may look up, and the circumstances of the request."""
 
     now: datetime
-    inventory: Any
-    """The engine's Capabilities as last read (engines.base.Capabilities)."""
+    inventory: "Capabilities | None"
+    """What the engine's machine has, as last read."""
     subject: Subject | None
     """Who asks; rules that hand out rights check that the giver has them."""
     provided: ServiceRegistry
@@ -67,7 +70,7 @@ class TransactionReader:
         tx: Transaction,
         now: datetime,
         *,
-        inventory: Any = None,
+        inventory: "Capabilities | None" = None,
         subject: Subject | None = None,
         provided: ServiceRegistry | None = None,
     ) -> None:

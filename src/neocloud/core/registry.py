@@ -1,7 +1,7 @@
 """What services offer to one another, looked up by interface type."""
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -14,8 +14,8 @@ class ServiceRegistry:
     """Values by interface type. A factory runs at the first lookup, and its result is kept."""
 
     def __init__(self) -> None:
-        self._values: dict[type, Any] = {}
-        self._factories: dict[type, Callable[[], Any]] = {}
+        self._values: dict[type[object], object] = {}
+        self._factories: dict[type[object], Callable[[], object]] = {}
 
     def add(self, interface: type[T], value: T) -> Self:
         """Provide this value, in place of any other; return the registry, so that calls can be chained."""
@@ -27,11 +27,13 @@ class ServiceRegistry:
         self._factories.setdefault(interface, factory)
 
     def find(self, interface: type[T]) -> T | None:
+        """Return the value, or None when nothing provides it."""
         if interface not in self._values and interface in self._factories:
             self._values[interface] = self._factories[interface]()
-        return self._values.get(interface)
+        return cast(T | None, self._values.get(interface))
 
     def get(self, interface: type[T]) -> T:
+        """Return the value. Raise NotProvided when nothing provides it."""
         found = self.find(interface)
         if found is None:
             raise NotProvided(

@@ -38,6 +38,7 @@ class Call:
 
 
 AnswerT = TypeVar("AnswerT", bound=Message, covariant=True)
+RequestT = TypeVar("RequestT", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -50,21 +51,22 @@ class Write(Generic[AnswerT]):
     """Tells parts of this process that keep their state in memory."""
 
 
-Handler = Callable[[Call, Any], Awaitable[Message | Write[Message]]]
-"""Returns the answer of a read, or a Write for a change. Everything that waits (for the engine, the network,
-a password hash) happens in the handler itself, before the transaction."""
+Handler = Callable[[Call, RequestT], Awaitable[Message | Write[Message]]]
+"""Returns the answer of a read, or a Write for a change:
+`async def stop(call: Call, request: StopInstanceRequest) -> Write[Operation]`. Everything that waits (for the
+engine, the network, a password hash) happens in the handler itself, before the transaction."""
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Generic[RequestT]):
     """A verb beyond the standard six, or one that replaces a standard verb of its kind."""
 
     path: str
     """"neocloud.slurm.v1.JobService/Submit"."""
-    handler: Handler
+    handler: Handler[RequestT]
     permission: str | None
     """None: anyone may call it, even without a token. "": any signed-in subject."""
-    target: Callable[[Any], str] | None = None
+    target: Callable[[RequestT], str] | None = None
     """The id of the resource (or parent) in the request that the permission is checked on."""
     is_change: bool = False
     """Written to the audit log also when it succeeds."""
@@ -92,9 +94,9 @@ class MethodAlias:
     path: str
     of: str
     """The path of the other."""
-    request: Callable[[Any], Any]
+    request: Callable[[Any], Message]
     """The other's request for one of this method's."""
-    answer: Callable[[Any], Any] | None = None
+    answer: Callable[[Any], Message] | None = None
     """This method's answer for one of the other's; None where both have one type."""
 
 
@@ -120,15 +122,15 @@ class Service:
 
     name: str
     kinds: tuple[Kind, ...] = ()
-    methods: tuple[Method, ...] = ()
+    methods: tuple[Method[Any], ...] = ()
     aliases: tuple[MethodAlias, ...] = ()
-    reconcilers: Callable[[Dependencies], Sequence[Reconciler]] = lambda dependencies: ()
+    reconcilers: Callable[[Dependencies], Sequence[Reconciler[Any]]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
     defaults: Mapping[str, CreateDefaults] = field(default_factory=dict)
     """By kind, often another service's, whose new resources start with default resources of this service."""
     capacity: tuple[CapacityUse, ...] = ()
     """What resources of the service hold of the machine."""
-    provides: Mapping[type, Callable[[Dependencies], object]] = field(default_factory=dict)
+    provides: Mapping[type[object], Callable[[Dependencies], object]] = field(default_factory=dict)
     """What the service offers to others and to itself: a factory by interface, run once a control plane. A
     value that the composition holds for the interface goes before it."""
 

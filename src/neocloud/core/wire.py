@@ -4,18 +4,21 @@ A row's `kind` is the full name of its resource message. Nothing here looks anyt
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, overload
+
+from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import OperationRow, Resource
+from neocloud.messages.google.rpc import Status
 from neocloud.messages.nebius.common.v1 import Operation, ProgressTracker
 from neocloud.messages.nebius.common.v1 import ResourceMetadata as Metadata
 
-Status = contract.message("google.rpc.Status")
+M = TypeVar("M", bound=Message)
 
 
-def metadata(row: Resource) -> Any:
-    """The nebius.common.v1.ResourceMetadata of a resource."""
+def metadata(row: Resource) -> Metadata:
+    """Return the nebius.common.v1.ResourceMetadata of a resource."""
     return Metadata(
         id=row.id,
         parent_id=row.parent_id,
@@ -27,8 +30,16 @@ def metadata(row: Resource) -> Any:
     )
 
 
+def message(row: Resource, message_class: type[M]) -> M:
+    """Return the resource as clients see it (metadata, spec and status), as a message of its own class:
+    `message(row, Disk)`."""
+    if message_class.DESCRIPTOR.full_name != row.kind:
+        raise TypeError(f"{row.id} is a {row.kind}, no {message_class.DESCRIPTOR.full_name}.")
+    return resource_message(row)
+
+
 def resource_message(row: Resource) -> Any:
-    """The resource as clients see it: metadata, spec and status."""
+    """Return the same where the class is not known: in code that serves every kind."""
     resource = contract.message(row.kind)(metadata=metadata(row))
     if _has(row.kind, "spec"):
         resource.spec.ParseFromString(row.spec)
@@ -39,8 +50,12 @@ def resource_message(row: Resource) -> Any:
     return resource
 
 
+@overload
+def operation_message(row: OperationRow) -> Operation: ...
+@overload
+def operation_message(row: OperationRow, operation_class: Any) -> Any: ...
 def operation_message(row: OperationRow, operation_class: Any = Operation) -> Any:
-    """A row as an Operation of either version; its status is present only when it is finished."""
+    """Return the row as an Operation of either version; its status is present only when it is finished."""
     operation = operation_class(
         id=row.id,
         description=row.description,
@@ -61,13 +76,13 @@ def operation_message(row: OperationRow, operation_class: Any = Operation) -> An
     return operation
 
 
-def progress_tracker(row: OperationRow) -> Any:
-    """How far an operation is: `OperationRow.progress` is a nebius.common.v1.ProgressTracker as JSON."""
+def progress_tracker(row: OperationRow) -> ProgressTracker:
+    """Return how far an operation is: `OperationRow.progress` is a ProgressTracker as JSON."""
     return contract.from_json(ProgressTracker, row.progress or "{}")
 
 
-def operation_status(row: OperationRow) -> Any:
-    """How a finished operation ended, as google.rpc.Status; a present and empty status means success."""
+def operation_status(row: OperationRow) -> Status:
+    """Return how a finished operation ended; a present and empty status means success."""
     status = Status.FromString(row.details)
     status.code = row.code or 0
     status.message = row.message
@@ -75,7 +90,7 @@ def operation_status(row: OperationRow) -> Any:
 
 
 def with_state(kind: str, status: bytes, state: str) -> bytes:
-    """The kind's status with this state; unchanged where the kind has no such state."""
+    """Return the kind's status with this state; unchanged where the kind has no such state."""
     if not _has(kind, "status"):
         return status
     message = contract.message(kind)().status
@@ -89,7 +104,7 @@ def with_state(kind: str, status: bytes, state: str) -> bytes:
 
 
 def state_of(resource: Any) -> str:
-    """The name of the state in a resource's status; "" where its kind has none."""
+    """Return the name of the state in a resource's status; "" where its kind has none."""
     field = resource.status.DESCRIPTOR.fields_by_name.get("state")
     if field is None or field.enum_type is None:
         return ""

@@ -17,6 +17,7 @@ import uvicorn
 from neocloud.core.defaults import defaults_of
 from neocloud.core.rates import Rate
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
+from neocloud.engines.base import Capabilities
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.http_server import JsonFront, StatusReport
@@ -72,7 +73,7 @@ class ApiServer:
         http_port: int = 0,
         tls: Tls | None = None,
         notify: Callable[[], None] = lambda: None,
-        inventory: Callable[[], Any] = lambda: None,
+        inventory: Callable[[], Capabilities | None] = lambda: None,
         status: StatusReport | None = None,
         middleware: Middleware = no_middleware,
     ) -> None:

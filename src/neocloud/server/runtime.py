@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.defaults import Defaults
@@ -11,6 +10,7 @@ from neocloud.core.kind import Kind
 from neocloud.core.readers import ResourceReader, Subject, TransactionReader
 from neocloud.core.service import Authenticator, Authorizer, Dependencies
 from neocloud.core.store.protocol import Store, Transaction
+from neocloud.engines.base import Capabilities
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Runtime:
     kinds: dict[str, Kind]
     """All served kinds by message name."""
     notify: Callable[[], None]
-    inventory: Callable[[], Any]
+    inventory: Callable[[], Capabilities | None]
     defaults: Defaults = field(default_factory=dict)
     """What creates default resources in new ones."""
 

@@ -5,35 +5,37 @@ Whether a message type can hold such a field at all is worked out once; most mes
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from neocloud.core.contract.annotations import message_annotations
 from neocloud.core.contract.well_known import pack, unpack
 
+M = TypeVar("M", bound=Message)
+
 _ANY = "google.protobuf.Any"
 
 
-def redact(value: Any) -> Any:
-    """A copy without the fields that are marked sensitive or credentials, also inside Any values."""
+def redact(value: M) -> M:
+    """Return a copy without the fields that are marked sensitive or credentials, also inside Any values."""
     copy = type(value)()
     copy.CopyFrom(value)
     _clear(copy, "is_secret")
     return copy
 
 
-def clear_output_only(value: Any) -> None:
+def clear_output_only(value: Message) -> None:
     """Drop, in place, what only the cloud may set."""
     _clear(value, "is_output_only")
 
 
-def clear_input_only(value: Any) -> None:
+def clear_input_only(value: Message) -> None:
     """Drop, in place, what is never returned to a client."""
     _clear(value, "is_input_only")
 
 
-def clear_secrets(value: Any) -> None:
+def clear_secrets(value: Message) -> None:
     """Drop, in place, the fields that are marked sensitive or credentials."""
     _clear(value, "is_secret")
 

@@ -5,23 +5,26 @@ Unknown fields are refused: a misspelt field that is silently dropped is worse t
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from neocloud.core.contract.errors import bad_request
 from neocloud.core.contract.registry import pool
 
+M = TypeVar("M", bound=Message)
 
-def to_dict(value: Any, *, proto_names: bool = True) -> dict[str, Any]:
+
+def to_dict(value: Message, *, proto_names: bool = True) -> dict[str, Any]:
     return json_format.MessageToDict(value, preserving_proto_field_name=proto_names, descriptor_pool=pool())
 
 
-def to_json(value: Any, *, indent: int | None = None, proto_names: bool = True) -> str:
+def to_json(value: Message, *, indent: int | None = None, proto_names: bool = True) -> str:
     return json.dumps(to_dict(value, proto_names=proto_names), indent=indent, ensure_ascii=False)
 
 
-def from_dict(message_class: Any, content: dict[str, Any]) -> Any:
+def from_dict(message_class: type[M], content: dict[str, Any]) -> M:
     try:
         return json_format.ParseDict(content, message_class(), descriptor_pool=pool())
     except json_format.ParseError as error:
@@ -29,10 +32,12 @@ def from_dict(message_class: Any, content: dict[str, Any]) -> Any:
 
 
 def from_json(
-    message_class: Any, text: str | bytes, *, check: Callable[[Any], None] = lambda content: None
-) -> Any:
-    """Raises ApiError (INVALID_ARGUMENT) when the text is no JSON object of this message. `check` sees the
-    content before a message is made of it, which takes far longer than parsing, and may raise."""
+    message_class: type[M], text: str | bytes, *, check: Callable[[object], None] = lambda content: None
+) -> M:
+    """Return the message. Raise ApiError (INVALID_ARGUMENT) when the text is no JSON object of this type.
+
+    `check` gets the parsed content, and may raise, before a message is made of it, which takes far longer
+    than parsing."""
     try:
         content = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
@@ -43,7 +48,7 @@ def from_json(
     return from_dict(message_class, content)
 
 
-def _refusal(message_class: Any, reason: str) -> Exception:
+def _refusal(message_class: type[Message], reason: str) -> Exception:
     name = message_class.DESCRIPTOR.full_name
     reason = reason.rstrip(".")
     return bad_request(

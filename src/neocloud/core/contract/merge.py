@@ -5,18 +5,22 @@ a client that does not know a field cannot erase it. Fields only the cloud may s
 request. The result is a new message; whether it is legal is for others to say.
 """
 
-from typing import Any
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from neocloud.core.contract.annotations import FieldAnnotations, message_annotations
 from neocloud.core.contract.masks import Mask
+
+M = TypeVar("M", bound=Message)
 
 _KEPT_METADATA = frozenset({"parent_id", "name"})
 """Clients name these in masks whenever they leave them unset; that never means "erase"."""
 _METADATA = "nebius.common.v1.ResourceMetadata"
 
 
-def merge_update(current: Any, request: Any, mask: Mask) -> Any:
-    """`current` (a resource) with the fields of the same names of its UpdateXRequest merged in."""
+def merge_update(current: M, request: Message, mask: Mask) -> M:
+    """Return `current` (a resource) with the fields of the same names of its UpdateXRequest merged in."""
     merged = type(current)()
     merged.CopyFrom(current)
     known = message_annotations(current.DESCRIPTOR)

@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import re
-from typing import Any
+from typing import Protocol
 
 from neocloud.core.contract.errors import ApiError, bad_field
 
@@ -46,7 +46,14 @@ def page_after(token: str, scope: str, *, numbers: int = 0) -> str:
     return content
 
 
-def page_size(request: Any, *, default: int, most: int) -> int:
+class PagedRequest(Protocol):
+    """A List request."""
+
+    @property
+    def page_size(self) -> int: ...
+
+
+def page_size(request: PagedRequest, *, default: int, most: int) -> int:
     """How many rows a List request asks for: `default` for 0, `most` for more. Raises ApiError."""
     if request.page_size < 0:
         raise bad_field("page_size", f"is {request.page_size}; must be 1 to {most}, or 0 for the default")

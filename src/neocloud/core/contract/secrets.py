@@ -5,11 +5,15 @@ Which parts of a resource can hold such a field decides what the store seals and
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from neocloud.core.contract.annotations import message_annotations
 from neocloud.core.contract.clearing import may_hold_secrets, redact
 from neocloud.core.contract.registry import message
+
+M = TypeVar("M", bound=Message)
 
 PARTS = ("spec", "status")
 
@@ -25,12 +29,12 @@ def secret_parts(kind: str) -> frozenset[str]:
     return frozenset(part for part in PARTS if part in fields and may_hold_secrets(fields[part].message_type))
 
 
-def holds_secrets(value: Any) -> bool:
+def holds_secrets(value: Message) -> bool:
     """Whether any secret field of this message has a value."""
     return may_hold_secrets(value.DESCRIPTOR) and redact(value) != value
 
 
-def keep_secrets(asked: Any, current: Any) -> None:
+def keep_secrets(asked: M, current: M) -> None:
     """Fill in, in place, every secret that is blank in `asked` and has a value in `current`.
 
     For an update by a caller who was shown `current` without its secrets. Elements of lists belong together

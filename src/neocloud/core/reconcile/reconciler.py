@@ -8,7 +8,7 @@ Steps never sleep and never write the status themselves.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -50,11 +50,17 @@ class Failed(Exception):
         self.code = code
 
 
+ScopeT = TypeVar("ScopeT")
+InT = TypeVar("InT", contravariant=True)
+
+
 @dataclass(frozen=True)
-class Step:
+class Step(Generic[InT]):
+    """One step over a scope: `Step[Scope]`."""
+
     name: str
     """Shown to people as progress: "Start the controller"."""
-    run: Callable[[Any], Awaitable[object]]
+    run: Callable[[InT], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -146,22 +152,22 @@ class Context(Protocol):
         ...
 
 
-class Reconciler(Protocol):
+class Reconciler(Protocol[ScopeT]):
     """Brings resources of one kind to their desired state. Holds its dependencies (engine, clock), no
-    state."""
+    state: what a run has read is in its scope."""
 
     kind: str
 
-    async def scope(self, context: Context) -> Any:
+    async def scope(self, context: Context) -> ScopeT:
         """Decode the resource and read the current state."""
         ...
 
-    def steps(self, scope: Any) -> Sequence[Step]: ...
+    def steps(self, scope: ScopeT) -> Sequence[Step[ScopeT]]: ...
 
-    def delete_steps(self, scope: Any) -> Sequence[Step]:
+    def delete_steps(self, scope: ScopeT) -> Sequence[Step[ScopeT]]:
         """Until all of these succeed the finalizer stays and the resource is DELETING."""
         ...
 
-    def status(self, scope: Any, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: ScopeT, result: ReconcileResult) -> ReconcileResult:
         """Return the result with the status computed from what the run saw."""
         ...

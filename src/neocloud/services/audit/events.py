@@ -5,6 +5,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.audit_query import AuditEvent
+from neocloud.messages.google.rpc import Code as RpcCode
 from neocloud.messages.nebius.audit.v2 import AuditEvent as Event
 from neocloud.messages.nebius.audit.v2 import AuthenticationType, Status
 
@@ -35,7 +36,7 @@ def event_message(event: AuditEvent) -> Any:
     )
     _add_resource(message.resource, event)
     _add_request(message.request, event)
-    message.response.status_code = event.code
+    message.response.status_code = RpcCode.Value(contract.Code(event.code).name)
     message.response.error_message = event.message
     return message
 

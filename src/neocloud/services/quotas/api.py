@@ -4,11 +4,12 @@ Each container has each quota, whether a limit was set for it or not. Only what 
 changing an allowance are the same, and deleting one brings the first limit back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.service import Call, Method, Write
+from neocloud.core.service import Call, Handler, Method, Write
 from neocloud.core.store.protocol import OperationRow, Page, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.quotas.v1 import (
@@ -260,6 +261,15 @@ def _of_request(identifier: str) -> str:
     return parent_of(identifier) or identifier
 
 
+_TABLE: tuple[tuple[str, Handler[Any], str, Callable[[Any], str]], ...] = (
+    ("List", list_allowances, "list", lambda request: request.parent_id),
+    ("Get", get_allowance, "get", lambda request: _of_request(request.id)),
+    ("GetByName", get_allowance_by_name, "get", lambda request: request.parent_id),
+    ("Create", create_allowance, "update", lambda request: request.metadata.parent_id),
+    ("Update", update_allowance, "update", lambda request: _of_request(request.metadata.id)),
+    ("Delete", delete_allowance, "update", lambda request: _of_request(request.id)),
+)
+
 METHODS = tuple(
     Method(
         f"{SERVICE_NAME}/{verb}",
@@ -269,12 +279,5 @@ METHODS = tuple(
         is_change=permission == "update",
         is_checked=verb != "Update",
     )
-    for verb, handler, permission, target in (
-        ("List", list_allowances, "list", lambda request: request.parent_id),
-        ("Get", get_allowance, "get", lambda request: _of_request(request.id)),
-        ("GetByName", get_allowance_by_name, "get", lambda request: request.parent_id),
-        ("Create", create_allowance, "update", lambda request: request.metadata.parent_id),
-        ("Update", update_allowance, "update", lambda request: _of_request(request.metadata.id)),
-        ("Delete", delete_allowance, "update", lambda request: _of_request(request.id)),
-    )
+    for verb, handler, permission, target in _TABLE
 )
