@@ -21,8 +21,8 @@ from neocloud.services.inference.render import (
     foundation,
     replica_pod,
 )
-from neocloud.services.inference.resources import SERVER_PORT
 from neocloud.services.inference.rules.memory import LARGEST_RANK
+from neocloud.services.inference.types import SERVER_PORT
 
 SPACE = "serving"
 KEY = "bench"

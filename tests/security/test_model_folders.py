@@ -9,11 +9,16 @@ import pytest
 from neocloud.messages.neocloud.inference.v1 import Model
 
 from neocloud.core.untrusted_files import Folder, UnsafePath
+from neocloud.services.inference.public import (
+    Location,
+    ModelFolders,
+    WeightsGone,
+    weights_digest,
+)
 from neocloud.services.inference.reconcile import slurm_job, staging
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import ModelServerView, server_arguments
-from neocloud.services.inference.resources import Location, ModelFolders, WeightsGone, weights_digest
 from neocloud.services.slurm.public import models_folder
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
 

@@ -52,7 +52,7 @@ OUTSIDE = {
 
 
 FILES_AND_OUTPUT = {
-    "services/inference/resources.py": {"json.loads"},
+    "services/inference/public.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
     "services/slurm/api/reports.py": {"json.loads"},
     "services/tuning/work_folder.py": {"json.loads"},

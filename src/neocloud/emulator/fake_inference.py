@@ -8,8 +8,8 @@ from collections import defaultdict
 from typing import Any
 
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
+from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
-from neocloud.services.inference.resources import Location, ModelFolders, weights_folder
 
 
 class FakeModelReader:

@@ -23,9 +23,9 @@ from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.gpu_models import gpu_type
 from neocloud.services.compute.public import platforms
+from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.services.inference.reconcile.reader import ModelReader
-from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.slurm.access import SlurmFactory
 
 CPUS = 1_000_000

@@ -6,7 +6,7 @@ from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.inference.meter import ReservationMeter
-from neocloud.services.inference.resources import REPLICA_RESERVATION, RESERVATION_HELD, RESERVATION_STOPPED
+from neocloud.services.inference.types import REPLICA_RESERVATION, RESERVATION_HELD, RESERVATION_STOPPED
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 END = START + timedelta(hours=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.control_plane.settings_file import parse_arguments
-from neocloud.services.inference.resources import ModelFolders
+from neocloud.services.inference.public import ModelFolders
 
 
 def test_folders_of_projects_and_models_are_theirs_alone(tmp_path: Path) -> None:

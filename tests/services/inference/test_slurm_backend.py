@@ -14,10 +14,10 @@ from neocloud.messages.neocloud.inference.v1 import Deployment, Model
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
-from neocloud.services.inference.resources import ModelFolders
 from neocloud.services.inference.rules.memory import Plan
 from neocloud.services.slurm.public import (
     MODELS_MOUNT_PATH,

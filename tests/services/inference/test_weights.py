@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.untrusted_files import Folder
+from neocloud.services.inference.public import Location, weights_digest
 from neocloud.services.inference.reconcile import reader, weights
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.weights import BadWeights
-from neocloud.services.inference.resources import Location, weights_digest
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
 
 

@@ -15,8 +15,8 @@ from neocloud.core.registry import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.gateway.openai_files.files import FileStore
+from neocloud.services.inference.public import weights_digest
 from neocloud.services.inference.reconcile.reader import ModelReader
-from neocloud.services.inference.resources import weights_digest
 from neocloud.services.tuning.render import POD
 from neocloud.services.tuning.resources import work_folder
 from neocloud.testing.waiting import until

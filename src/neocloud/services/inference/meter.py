@@ -12,7 +12,7 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.inference.resources import REPLICA_RESERVATION, RESERVATION_HELD
+from neocloud.services.inference.types import REPLICA_RESERVATION, RESERVATION_HELD
 
 
 class ReservationMeter:

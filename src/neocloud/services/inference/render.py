@@ -26,7 +26,7 @@ from neocloud.engines.manifest import (
     variables,
 )
 from neocloud.services.inference import model_server_key
-from neocloud.services.inference.resources import MODULE_NAME, SERVER_PORT
+from neocloud.services.inference.types import MODULE_NAME, SERVER_PORT
 
 DEPLOYMENT_LABEL = "neocloud.dev/deployment"
 CONTAINER = "engine"

@@ -9,7 +9,7 @@ import asyncio
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.services.inference.resources import BUDGET, DEPLOYMENT, MODEL
+from neocloud.services.inference.types import BUDGET, DEPLOYMENT, MODEL
 
 _KINDS = frozenset({DEPLOYMENT, MODEL, BUDGET})
 

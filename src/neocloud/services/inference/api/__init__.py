@@ -3,7 +3,9 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method
 from neocloud.services.inference.api import deployments, gateway
-from neocloud.services.inference.resources import (
+from neocloud.services.inference.rules import DeploymentRules, ModelRules
+from neocloud.services.inference.rules.budget import BudgetRules, budget_view
+from neocloud.services.inference.types import (
     BUDGET,
     BUDGET_ID_PREFIX,
     DEPLOYMENT,
@@ -18,8 +20,6 @@ from neocloud.services.inference.resources import (
     DeploymentState,
     ModelState,
 )
-from neocloud.services.inference.rules import DeploymentRules, ModelRules
-from neocloud.services.inference.rules.budget import BudgetRules, budget_view
 
 _DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
 

@@ -10,8 +10,8 @@ from neocloud.messages.neocloud.inference.v1 import (
     WakeDeploymentResponse,
 )
 from neocloud.services.inference.reconcile.backends import replica_backends
-from neocloud.services.inference.resources import DEPLOYMENT, replica_name
 from neocloud.services.inference.traffic import TrafficBoard
+from neocloud.services.inference.types import DEPLOYMENT, replica_name
 
 DEFAULT_LINES = 200
 

@@ -21,9 +21,9 @@ from neocloud.services.billing.resources import TokenPrices, TokenTerms
 from neocloud.services.iam.public import TenantRights, TokenAuthenticator
 from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT, is_project
 from neocloud.services.inference.api.routes import TermsOf, read_routes
-from neocloud.services.inference.resources import DEPLOYMENT
 from neocloud.services.inference.route_changes import RouteChanges
 from neocloud.services.inference.traffic import TrafficBoard
+from neocloud.services.inference.types import DEPLOYMENT
 
 PERMISSIONS = (
     "inference.deployments.invoke",
@@ -112,7 +112,7 @@ async def report_traffic(call: Call, request: ReportTrafficRequest) -> ReportTra
 
 
 def _wake(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
-    """ReplicaStatus by the worker within its second."""
+    """Enqueue the deployments; the worker runs them within a second."""
     for deployment_id in sorted(deployment_ids):
         row = tx.get(deployment_id)
         if row is not None and row.kind == DEPLOYMENT:

@@ -8,7 +8,7 @@ from neocloud.core import wire
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse, Replica, Route
 from neocloud.services.billing.resources import TokenTerms
-from neocloud.services.inference.resources import (
+from neocloud.services.inference.types import (
     BUDGET,
     DEPLOYMENT,
     MODEL,

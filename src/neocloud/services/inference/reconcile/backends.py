@@ -1,21 +1,33 @@
-"""Where replicas run: the interface that pods and batch jobs share, and the choice between the two.
+"""Where replicas run: the interface of a backend, the choice between the two, and pods of this machine.
 
 A backend starts, stops and observes the replicas that it is given. The reconciler decides how many there are,
 how long to pause after a failure, which adapters are loaded, and the status.
 """
 
 import functools
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.service import Dependencies
+from neocloud.engines.base import Engine, EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.manifest import Pod
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
-from neocloud.services.inference.reconcile.pod_backend import PodBackend
-from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
+from neocloud.services.compute.public import preset
+from neocloud.services.inference.public import ModelFolders, WeightsGone
+from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
-from neocloud.services.inference.resources import ModelFolders
+from neocloud.services.inference.render import ReplicaView, adapter_path, foundation, replica_pod
+from neocloud.services.inference.types import SERVER_PORT, DeploymentReason, namespace
 from neocloud.services.slurm.public import BatchJobs
+
+REVISION_LABEL = "neocloud.dev/revision"
+_ANY_IMAGE = "any"
+"""Stands for the image where only the rest of a pod matters."""
+_ENDED = (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
 
 class ReplicaBackend(Protocol):
@@ -27,11 +39,12 @@ class ReplicaBackend(Protocol):
         ...
 
     async def start(self, scope: Scope, names: Sequence[str]) -> None:
-        """Start these by the present spec; replace those that run by an older one. May be repeated."""
+        """Start these replicas with the present spec, and replace those that run with an older one. May be
+        repeated."""
         ...
 
     async def stop(self, scope: Scope, names: Sequence[str]) -> None:
-        """Stop these; may be repeated. Returns when they are gone, or raises RetryLater."""
+        """Stop these replicas. Returns when they are gone, or raises RetryLater. May be repeated."""
         ...
 
     async def log(self, deployment_id: str, name: str, lines: int) -> str:
@@ -39,11 +52,12 @@ class ReplicaBackend(Protocol):
         ...
 
     async def clear(self, scope: Scope) -> None:
-        """Remove all that the backend made for a deployment that is being deleted."""
+        """Remove everything that the backend made for a deployment that is being deleted."""
         ...
 
     def adapter_path(self, scope: Scope, adapter_id: str) -> str:
-        """Return where a model server finds an adapter that was staged in the deployment's folder."""
+        """Return the path at which a model server finds an adapter that was staged in the deployment's
+        folder."""
         ...
 
 
@@ -54,7 +68,7 @@ class ReplicaBackends:
     """None in a control plane without the Slurm service."""
 
     def of(self, spec: DeploymentSpec) -> ReplicaBackend:
-        """Return the backend that a deployment with this spec uses."""
+        """Return the backend of a deployment with this spec."""
         if not spec.slurm_cluster_id:
             return self.pods
         if self.slurm is None:
@@ -73,3 +87,106 @@ def replica_backends(dependencies: Dependencies) -> ReplicaBackends:
         return ReplicaBackends(pods, None)
     slurm = SlurmBackend(jobs, dependencies.store, folders, home, media_domains=domains)
     return ReplicaBackends(pods, slurm)
+
+
+class PodBackend:
+    """Runs replicas as pods of this machine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        folders: ModelFolders,
+        image: Callable[[], str],
+        media_domains: tuple[str, ...] = (),
+    ) -> None:
+        self._media_domains = media_domains
+        self._engine = engine
+        self._folders = folders
+        self._image = image
+
+    async def observe(self, scope: Scope) -> Sequence[ReplicaStatus]:
+        observation = await self._engine.observe(scope.namespace)
+        return [self._status(pod, scope) for pod in observation.pods]
+
+    async def start(self, scope: Scope, names: Sequence[str]) -> None:
+        objects = foundation(scope.namespace, scope.deployment.metadata.name, scope.server_key)
+        try:
+            pods = [self._pod(scope, name) for name in names]
+        except WeightsGone as error:
+            assert scope.model is not None
+            raise Failed(
+                DeploymentReason.MODEL_NOT_READY, f"{scope.model.metadata.name}: {error}."
+            ) from error
+        except OSError as error:
+            raise Failed(
+                DeploymentReason.IMAGE_MISSING,
+                f"The shared root with the model server is not built ({error}). Run: neo image build jail",
+            ) from error
+        await self._engine.apply([*objects, *pods])
+
+    async def stop(self, scope: Scope, names: Sequence[str]) -> None:
+        await self._engine.remove([Reference("Pod", scope.namespace, name) for name in names])
+
+    async def log(self, deployment_id: str, name: str, lines: int) -> str:
+        return await last_lines(self._engine, Reference("Pod", namespace(deployment_id), name), lines)
+
+    async def clear(self, scope: Scope) -> None:
+        await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
+
+    def adapter_path(self, scope: Scope, adapter_id: str) -> str:
+        return adapter_path(adapter_id)
+
+    def _status(self, pod: ObservedPod, scope: Scope) -> ReplicaStatus:
+        name = pod.reference.name
+        is_desired = name in scope.desired_names and scope.plan is not None
+        return ReplicaStatus(
+            name=name,
+            is_running=pod.phase is PodPhase.RUNNING,
+            is_healthy=pod.phase is PodPhase.RUNNING and pod.ready,
+            has_ended=pod.phase in _ENDED,
+            is_outdated=is_desired and pod.labels.get(REVISION_LABEL) != self._revision(scope, name),
+            address=f"{pod.ip}:{SERVER_PORT}" if pod.ip else "",
+            started_at=pod.started_at,
+            message=pod.message,
+        )
+
+    def _pod(self, scope: Scope, name: str) -> Pod:
+        view = self._view(scope, name, self._image())
+        return replica_pod(view, {REVISION_LABEL: self._revision(scope, name)})
+
+    def _revision(self, scope: Scope, name: str) -> str:
+        """Return a digest of the pod that the spec asks for.
+
+        It leaves out the image: a newer shared root is for replicas that start later.
+        """
+        try:
+            pod = replica_pod(self._view(scope, name, _ANY_IMAGE)).to_dict()
+        except WeightsGone:  # no running pod has this revision; the start reports the cause
+            return ""
+        for container in pod["spec"]["containers"]:
+            container["image"] = ""
+        return hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _view(self, scope: Scope, name: str, image: str) -> ReplicaView:
+        assert scope.model is not None
+        shape = preset(scope.spec.platform, scope.spec.preset)
+        weights = self._folders.locate_known(scope.model)
+        return ReplicaView(
+            name=name,
+            namespace=scope.namespace,
+            image=image,
+            weights=weights.root,
+            weights_path=weights.path,
+            adapters=self._folders.of_deployment(scope.id) if scope.spec.max_adapters else None,
+            cpus=shape.vcpu,
+            memory_mib=shape.memory_mib,
+            engine=server_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
+        )
+
+
+async def last_lines(engine: Engine, pod: Reference, lines: int) -> str:
+    """Return the last lines that a pod wrote, without empty ones at the end; "" without a pod or log."""
+    try:
+        return "\n".join((await engine.log_page(pod, tail=lines)).lines).strip()
+    except EngineError:
+        return ""

@@ -1,64 +1,50 @@
 """Reconcile a deployment: the number of replicas, capacity for each, their model servers and adapters.
 
-A replica whose model server ended is restarted after a growing pause. A deployment whose model servers never
-answer is in ERROR with the cause from their logs, and is retried all the same.
+The reconciler decides; `replicas.py` starts, stops and checks. A deployment whose model servers never answer
+is in ERROR with the cause from their logs, and is still retried.
 """
 
-import asyncio
 import secrets
 from collections.abc import Sequence
-from datetime import datetime
 
 from neocloud.core import contract
 from neocloud.core.capacity import CapacityUses
 from neocloud.core.reconcile.reconciler import (
-    POLL_SECONDS,
     Context,
     Failed,
+    ReconcileResult,
     RetryLater,
     Step,
 )
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
-from neocloud.messages.neocloud.inference.v1 import ModelStatus, Replica
-from neocloud.services.inference.reconcile.backends import (
-    ReplicaBackend,
-    ReplicaBackends,
-    replica_backends,
-)
-from neocloud.services.inference.reconcile.deployment_status import deployment_status
-from neocloud.services.inference.reconcile.failures import GIVE_UP_AFTER, explain, pause
-from neocloud.services.inference.reconcile.model_server import (
-    ModelServerClient,
-    ModelServerRefused,
-    ModelServerUnreachable,
-    sync_adapters,
-)
+from neocloud.messages.neocloud.inference.v1 import DeploymentStatus, ModelStatus, Replica
+from neocloud.services.inference.public import ModelFolders, WeightsGone
+from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
+from neocloud.services.inference.reconcile.model_server import ModelServerClient
+from neocloud.services.inference.reconcile.replicas import Replicas
 from neocloud.services.inference.reconcile.reservations import release_replicas, reserve_replicas
-from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, read_scope
+from neocloud.services.inference.reconcile.scope import Scope, read_scope
 from neocloud.services.inference.reconcile.staging import prune_adapters, stage_adapters
-from neocloud.services.inference.resources import (
+from neocloud.services.inference.rules.memory import Plan, deployment_plan, shape_of
+from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
+from neocloud.services.inference.traffic import TrafficBoard
+from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODULE_NAME,
     SERVER_KEY,
     DeploymentReason,
-    ModelFolders,
+    DeploymentState,
     ModelState,
-    WeightsGone,
-    embeds,
 )
-from neocloud.services.inference.rules.memory import Plan, deployment_plan, shape_of
-from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
-from neocloud.services.inference.traffic import TrafficBoard
 
-LOG_LINES = 60
+State = DeploymentStatus.State
+
 STAGING_RETRY_SECONDS = 5.0
-LONGEST_WAIT_SECONDS = 10.0
 
 
 class DeploymentReconciler:
     kind = DEPLOYMENT
-    status = staticmethod(deployment_status)
 
     def __init__(
         self,
@@ -70,8 +56,8 @@ class DeploymentReconciler:
         uses: CapacityUses,
     ) -> None:
         self._engine = engine
-        self._backends = backends
-        self._client = client
+        self._replicas = Replicas(backends, client)
+        self._stages_files = client.reads_files
         self._folders = folders
         self._traffic = traffic
         self._uses = uses
@@ -92,33 +78,51 @@ class DeploymentReconciler:
         scope.server_key = await context.secret(SERVER_KEY, lambda: secrets.token_urlsafe(32).encode())
         if not context.resource.deleted_at:
             scope.plan = await self._plan(scope)
-        await self._observe(scope)
+        await self._replicas.observe(scope)
         return scope
 
     def steps(self, scope: Scope) -> Sequence[Step]:
         return (
             Step("Find the model", self._find_model),
-            Step("Scale", self._scale),
-            Step("Reserve capacity", self._reserve_replicas),
+            Step("Decide how many replicas", self._scale),
+            Step("Reserve capacity", self._reserve_capacity),
             Step("Stage adapters", self._stage_adapters),
-            Step("Record ended replicas", self._record_endings),
-            Step("Start replicas", self._start),
+            Step("Record ended replicas", self._replicas.record_endings),
+            Step("Start replicas", self._replicas.start),
             Step("Stop surplus replicas", self._stop_surplus),
-            Step("Check the model servers", self._check_servers),
-            Step("Wait for a replica", self._wait),
+            Step("Check the model servers", self._check_model_servers),
+            Step("Wait for a replica", self._replicas.wait),
         )
 
     def delete_steps(self, scope: Scope) -> Sequence[Step]:
-        return (Step("Stop replicas", self._clear), Step("Delete its adapters", self._delete_adapters))
+        return (
+            Step("Stop replicas", self._replicas.clear),
+            Step("Delete its adapters", self._delete_adapters),
+        )
 
-    def _backend(self, scope: Scope) -> ReplicaBackend:
-        return self._backends.of(scope.spec)
-
-    async def _observe(self, scope: Scope) -> None:
-        scope.observed = {each.name: each for each in await self._backend(scope).observe(scope)}
+    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+        old = scope.deployment.status
+        state = _state(scope, result)
+        status = DeploymentStatus(
+            state=State.Value(state),
+            message=result.message,
+            reconciling=not result.is_done,
+            wanted_replicas=scope.desired,
+            start_seconds=old.start_seconds,
+        )
+        status.replicas.extend(scope.records[name] for name in sorted(scope.records, key=_by_number))
+        if scope.plan is not None:
+            status.memory = scope.plan.sentence
+            status.context_length = scope.plan.context_length
+            status.max_concurrency = scope.plan.max_concurrency
+        if scope.model is not None:
+            status.served_names.append(scope.served_name)
+            status.served_names.extend(sorted(adapter.name for adapter in scope.adapters))
+        _record_start(status, scope, state)
+        return result.with_status(status, state, scope.resync_seconds)
 
     async def _plan(self, scope: Scope) -> Plan | None:
-        """Return how the replicas serve the model; None while there is no model to serve."""
+        """Return how a replica serves the model; None while there is no model to serve."""
         if scope.model is None or not scope.model.status.size_bytes:
             return None
         shape = shape_of(scope.spec, await self._engine.capabilities())
@@ -148,7 +152,7 @@ class DeploymentReconciler:
             )
         if not scope.plan.fits:
             raise Failed(
-                DeploymentReason.ENGINE_OUT_OF_MEMORY,
+                DeploymentReason.SERVER_OUT_OF_MEMORY,
                 f"{scope.spec.preset} does not hold the model: {scope.plan.sentence}.",
             )
 
@@ -168,12 +172,12 @@ class DeploymentReconciler:
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
 
-    async def _reserve_replicas(self, scope: Scope) -> None:
+    async def _reserve_capacity(self, scope: Scope) -> None:
         if not scope.spec.slurm_cluster_id:
             await reserve_replicas(scope, await self._engine.capabilities(), self._uses)
 
     async def _stage_adapters(self, scope: Scope) -> None:
-        if not scope.spec.max_adapters or not self._client.reads_files:
+        if not scope.spec.max_adapters or not self._stages_files:
             return
         adapters = {each.id: each.model for each in scope.adapters}
         try:
@@ -183,116 +187,16 @@ class DeploymentReconciler:
                 f"an adapter cannot be copied next to the model: {error}", delay_seconds=STAGING_RETRY_SECONDS
             ) from error
 
-    async def _record_endings(self, scope: Scope) -> None:
-        for name, replica in scope.observed.items():
-            if replica.has_ended and name in scope.desired_names:
-                await self._record_ending(scope, replica)
-        for name, record in scope.records.items():
-            is_lost = record.HasField("started_at") and name not in scope.observed
-            if is_lost and not record.HasField("next_try_at"):
-                _restart(record, "it was gone and is restarted")
-
-    async def _record_ending(self, scope: Scope, replica: ReplicaStatus) -> None:
-        backend, record = self._backend(scope), scope.record(replica.name)
-        ending = explain(replica.message, await backend.log(scope.id, replica.name, LOG_LINES))
-        record.failures = 0 if record.state == Replica.READY else record.failures + 1
-        _restart(record, ending.text)
-        record.next_try_at.FromDatetime(scope.context.now + pause(record.failures))
-        await backend.stop(scope, [replica.name])
-        scope.observed = {name: each for name, each in scope.observed.items() if name != replica.name}
-
-    async def _start(self, scope: Scope) -> None:
-        """Start what is missing together; replace outdated replicas one by one, while the others answer."""
-        due = [name for name in scope.desired_names if _is_due(scope, name)]
-        outdated = [
-            name
-            for name in scope.desired_names
-            if name in scope.observed and scope.observed[name].is_outdated
-        ]
-        others_answer = all(each.is_healthy for name, each in scope.observed.items() if name not in outdated)
-        due += [name for name in outdated[:1] if name not in due and others_answer]
-        if not due:
-            return
-        for name in due:
-            scope.record(name).ClearField("next_try_at")
-        await self._backend(scope).start(scope, due)
-        await self._observe(scope)
-
     async def _stop_surplus(self, scope: Scope) -> None:
-        surplus = [name for name in scope.observed if name not in scope.desired_names]
-        if surplus:
-            await self._backend(scope).stop(scope, surplus)
-            scope.observed = {name: each for name, each in scope.observed.items() if name not in surplus}
-        for name in [name for name in scope.records if name not in scope.desired_names]:
-            del scope.records[name]
+        await self._replicas.stop_surplus(scope)
         if not scope.spec.slurm_cluster_id:
             await release_replicas(scope, scope.desired_names)
 
-    async def _check_servers(self, scope: Scope) -> None:
-        replicas = [each for each in scope.observed.values() if each.name in scope.desired_names]
-        await asyncio.gather(*(self._check_server(scope, replica) for replica in replicas))
+    async def _check_model_servers(self, scope: Scope) -> None:
+        await self._replicas.check(scope)
         if scope.spec.max_adapters:
             keep = {each.id for each in scope.adapters}
             await prune_adapters(self._folders.of_deployment(scope.id), keep)
-
-    async def _check_server(self, scope: Scope, replica: ReplicaStatus) -> None:
-        """Set the replica's state. It is READY from its first answer on; then its adapters are updated."""
-        record = scope.record(replica.name)
-        is_new = not record.HasField("started_at") or replica.started_at != contract.to_datetime(
-            record.started_at
-        )
-        was_ready = record.state in (Replica.READY, Replica.UNHEALTHY) and not is_new
-        _describe(record, replica, is_new=is_new)
-        if not replica.is_running:
-            record.state = Replica.PENDING
-            return
-        if not replica.is_healthy or not replica.address:
-            record.state = Replica.UNHEALTHY if was_ready else Replica.LOADING
-            return
-        try:
-            if not was_ready:
-                key = scope.server_key.decode()
-                await self._client.warm_up(replica.address, key, scope.served_name, embeds=embeds(scope.spec))
-            await self._update_adapters(scope, replica.address, record)
-        except ModelServerUnreachable:
-            record.state = Replica.UNHEALTHY if was_ready else Replica.LOADING
-            return
-        except ModelServerRefused as error:
-            record.state, record.message = Replica.LOADING, f"its first answer failed: {error}"
-            return
-        record.state, record.failures = Replica.READY, 0
-
-    async def _update_adapters(self, scope: Scope, address: str, record: Replica) -> None:
-        if not scope.spec.max_adapters:
-            return
-        backend = self._backend(scope)
-        paths = {each.name: backend.adapter_path(scope, each.id) for each in scope.adapters}
-        if sorted(paths) == list(record.adapters) and record.state == Replica.READY:
-            return
-        key = scope.server_key.decode()
-        loaded, refusal = await sync_adapters(self._client, address, key, scope.served_name, paths)
-        del record.adapters[:]
-        record.adapters.extend(loaded)
-        record.message = refusal
-
-    async def _wait(self, scope: Scope) -> None:
-        records = [scope.record(name) for name in scope.desired_names]
-        ready = [record for record in records if record.state == Replica.READY]
-        if len(ready) == len(records):
-            return
-        if not ready:
-            _check_failures(records)
-        waiting = next(record for record in records if record.state != Replica.READY)
-        text = f"{waiting.name} is {Replica.State.Name(waiting.state)}"
-        tries = [_next_try(each) - scope.context.now for each in records if each.HasField("next_try_at")]
-        delay = max(POLL_SECONDS, min(tries).total_seconds()) if tries else POLL_SECONDS
-        raise RetryLater(
-            f"{text}: {waiting.message}" if waiting.message else text,
-            delay_seconds=min(delay, LONGEST_WAIT_SECONDS),
-        )
-
-    async def _clear(self, scope: Scope) -> None:
-        await self._backend(scope).clear(scope)
 
     async def _delete_adapters(self, scope: Scope) -> None:
         folder = self._folders.of_deployment(scope.id)
@@ -301,49 +205,33 @@ class DeploymentReconciler:
             folder.rmdir()
 
 
-def _is_due(scope: Scope, name: str) -> bool:
-    """Return whether the replica must be started: it is missing and not pausing, or not running yet."""
-    replica, record = scope.observed.get(name), scope.record(name)
-    if replica is not None:
-        return not replica.is_running and not replica.has_ended
-    return not record.HasField("next_try_at") or _next_try(record) <= scope.context.now
+def _state(scope: Scope, result: ReconcileResult) -> DeploymentState:
+    if scope.context.resource.deleted_at:
+        return DeploymentState.DELETING
+    if any(record.state == Replica.READY for record in scope.records.values()):
+        return DeploymentState.READY
+    if result.error:
+        return DeploymentState.ERROR
+    was = DeploymentState(State.Name(scope.deployment.status.state))
+    if not scope.desired:
+        return DeploymentState.ASLEEP if result.is_done else was
+    is_first = was is DeploymentState.CREATING
+    return DeploymentState.CREATING if is_first else DeploymentState.STARTING
 
 
-def _restart(record: Replica, message: str) -> None:
-    record.restarts += 1
-    record.state, record.message, record.address = Replica.PENDING, message, ""
-    record.ClearField("started_at")
-    del record.adapters[:]
+def _record_start(status: DeploymentStatus, scope: Scope, state: DeploymentState) -> None:
+    """Record how long a cold start takes: the wait that the gateway announces to callers of a cold model."""
+    old, now = scope.deployment.status, scope.context.now
+    if state is DeploymentState.READY:
+        if old.state != status.state:
+            took = now - (contract.to_datetime(old.starting_since) if old.HasField("starting_since") else now)
+            status.start_seconds = max(1, round(took.total_seconds()))
+    elif scope.desired and state is not DeploymentState.DELETING:
+        is_going_on = old.HasField("starting_since") and state is not DeploymentState.ERROR
+        begin = contract.to_datetime(old.starting_since) if is_going_on else now
+        status.starting_since.FromDatetime(begin)
 
 
-def _describe(record: Replica, replica: ReplicaStatus, *, is_new: bool) -> None:
-    record.address, record.job_id = replica.address, replica.job_id
-    if replica.is_running and replica.started_at is not None:
-        if is_new:
-            if record.HasField("started_at"):  # its liveness probe restarted it
-                record.restarts += 1
-            del record.adapters[:]
-        record.started_at.FromDatetime(replica.started_at)
-    record.message = replica.message or record.message
-
-
-def _next_try(record: Replica) -> datetime:
-    return contract.to_datetime(record.next_try_at)
-
-
-def _check_failures(records: Sequence[Replica]) -> None:
-    """Raise Failed when a replica has ended too often before it answered."""
-    for record in records:
-        if record.failures >= GIVE_UP_AFTER:
-            is_memory = explain("", record.message).is_memory
-            reason = DeploymentReason.ENGINE_OUT_OF_MEMORY if is_memory else DeploymentReason.ENGINE_FAILED
-            raise Failed(reason, _failure_message(record, is_memory=is_memory))
-
-
-def _failure_message(record: Replica, *, is_memory: bool) -> str:
-    advice = (
-        "Choose a larger preset, or a smaller context_length or max_concurrency."
-        if is_memory
-        else "Read its log with: neo deployment logs"
-    )
-    return f"{record.name} ended {record.failures} times before it answered: {record.message}. {advice}"
+def _by_number(name: str) -> tuple[int, str]:
+    """ "replica-10" comes after "replica-9"."""
+    return (len(name), name)

@@ -22,21 +22,23 @@ from neocloud.core.reconcile.reconciler import (
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
-from neocloud.services.inference.reconcile.pod_backend import last_lines
+from neocloud.services.inference.public import (
+    Location,
+    ModelFolders,
+    WeightsGone,
+    weights_folder,
+)
+from neocloud.services.inference.reconcile.backends import last_lines
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import FETCH_POD, fetch_objects
-from neocloud.services.inference.resources import (
+from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODEL,
-    Location,
-    ModelFolders,
     ModelReason,
     ModelState,
-    WeightsGone,
     namespace,
     users_namespace,
-    weights_folder,
 )
 
 StateEnum = ModelStatus.State

@@ -8,6 +8,7 @@ from typing import Protocol
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.core.untrusted_trees import content_digest
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
+from neocloud.services.inference.public import Location, weights_digest
 from neocloud.services.inference.reconcile.weights import (
     BadWeights,
     Tensor,
@@ -21,9 +22,9 @@ from neocloud.services.inference.reconcile.weights import (
     read_weights,
     size_of,
 )
-from neocloud.services.inference.resources import ADAPTER_WEIGHTS, Location, weights_digest
-from neocloud.services.inference.resources import ADAPTER_WEIGHTS as WEIGHTS
 from neocloud.services.inference.rules.memory import LARGEST_RANK
+from neocloud.services.inference.types import ADAPTER_WEIGHTS
+from neocloud.services.inference.types import ADAPTER_WEIGHTS as WEIGHTS
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _INPUT_IS_HIDDEN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"})

@@ -13,8 +13,8 @@ from neocloud.engines.base import Capabilities
 from neocloud.messages.neocloud.inference.v1 import PlaceSpec
 from neocloud.services.compute.public import check_fits, held_by_others, needs_capacity_check
 from neocloud.services.inference.reconcile.scope import Scope
-from neocloud.services.inference.resources import REPLICA_RESERVATION, RESERVATION_STOPPED
 from neocloud.services.inference.rules.deployment import replica_demand
+from neocloud.services.inference.types import REPLICA_RESERVATION, RESERVATION_STOPPED
 
 NO_CAPACITY_SECONDS = 5.0
 

@@ -11,9 +11,17 @@ from datetime import datetime
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context
 from neocloud.messages.neocloud.inference.v1 import Deployment, DeploymentSpec, Model, Replica
-from neocloud.services.inference.resources import MODEL, ModelState, called_name, namespace, replica_name
-from neocloud.services.inference.rules.memory import Plan
+from neocloud.services.inference.render import ModelServerView
+from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK, Plan
 from neocloud.services.inference.rules.scaling import LONGEST_RESYNC_SECONDS
+from neocloud.services.inference.types import (
+    MODEL,
+    ModelState,
+    called_name,
+    embeds,
+    namespace,
+    replica_name,
+)
 
 
 @dataclass(frozen=True)
@@ -113,3 +121,22 @@ async def _ready_adapters(scope: Scope, model: Model) -> tuple[ServedAdapter, ..
         name = called_name(row.name, scope.spec)
         found.append(ServedAdapter(adapter_id, name, wire.resource_message(row)))
     return tuple(found)
+
+
+def server_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> ModelServerView:
+    """Return how each model server of the deployment serves; requires a model and a plan."""
+    assert scope.plan is not None and scope.model is not None
+    return ModelServerView(
+        served_name=scope.served_name,
+        context_length=scope.plan.context_length,
+        max_concurrency=scope.plan.max_concurrency,
+        cache_gib=max(1, scope.plan.cache_bytes // GIB),
+        gpus=gpus,
+        max_adapters=scope.spec.max_adapters,
+        adapter_rank=LARGEST_RANK,
+        adapted_modules=tuple(scope.model.status.target_modules),
+        tool_call_parser=scope.model.spec.tool_call_parser,
+        reasoning_parser=scope.model.spec.reasoning_parser,
+        embeds=embeds(scope.spec),
+        media_domains=media_domains,
+    )

@@ -15,8 +15,8 @@ from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Fail
 from neocloud.core.store.protocol import Store
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.services.inference.reconcile.pod_backend import server_view
-from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
+from neocloud.services.inference.public import ModelFolders, WeightsGone
+from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
     JobFiles,
@@ -26,7 +26,7 @@ from neocloud.services.inference.reconcile.slurm_job import (
     replica_job,
 )
 from neocloud.services.inference.render import server_arguments, server_variables
-from neocloud.services.inference.resources import DeploymentReason, ModelFolders, WeightsGone
+from neocloud.services.inference.types import DeploymentReason
 from neocloud.services.slurm.public import (
     MODELS_MOUNT_PATH,
     BatchJobs,

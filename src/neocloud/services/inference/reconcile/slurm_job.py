@@ -22,8 +22,8 @@ from neocloud.core.untrusted_files import Folder, remove_tree
 from neocloud.core.untrusted_trees import stage_files
 from neocloud.messages.neocloud.inference.v1 import Model, SlurmResources
 from neocloud.services.inference.model_server_key import MODULE
+from neocloud.services.inference.public import ModelFolders, check_weights
 from neocloud.services.inference.render import KEY_MODULE_SOURCE
-from neocloud.services.inference.resources import ModelFolders, check_weights
 from neocloud.services.slurm.public import MODELS_FEATURE, BatchJob, NewJob
 
 FIRST_PORT, PORTS_OF_A_DEPLOYMENT = 20_000, 64

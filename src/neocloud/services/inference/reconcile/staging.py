@@ -11,12 +11,8 @@ from pathlib import Path
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
-from neocloud.services.inference.resources import (
-    ADAPTER_WEIGHTS,
-    ModelFolders,
-    WeightsGone,
-    check_weights,
-)
+from neocloud.services.inference.public import ModelFolders, WeightsGone, check_weights
+from neocloud.services.inference.types import ADAPTER_WEIGHTS
 
 ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
 

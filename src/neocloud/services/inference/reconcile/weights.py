@@ -17,16 +17,13 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from neocloud.core.untrusted_files import MAX_TREE_DEPTH, Folder, UnsafePath
-from neocloud.services.inference.resources import (
-    MODULE_NAME,
-    WEIGHTS_INDEX,
-    weight_names,
-)
+from neocloud.services.inference.public import weight_names
 from neocloud.services.inference.rules.architecture import (
     Architecture,
     UnknownArchitecture,
     read_architecture,
 )
+from neocloud.services.inference.types import MODULE_NAME, WEIGHTS_INDEX
 
 LARGEST_HEADER_BYTES = 100_000_000
 DTYPES = {

@@ -9,7 +9,7 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.registry import ServiceRegistry
 from neocloud.messages.neocloud.inference.v1 import Budget, BudgetStatus
-from neocloud.services.inference.resources import MonthlySpending
+from neocloud.services.inference.public import MonthlySpending
 
 BudgetState = BudgetStatus.State
 

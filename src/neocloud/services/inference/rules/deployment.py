@@ -11,7 +11,10 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelSpec, ModelStatus, PlaceSpec
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
-from neocloud.services.inference.resources import (
+from neocloud.services.inference.rules.architecture import only_embeds
+from neocloud.services.inference.rules.memory import deployment_plan, shape_of
+from neocloud.services.inference.rules.model import tenant_of
+from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODEL,
     REPLICA_RESERVATION,
@@ -20,9 +23,6 @@ from neocloud.services.inference.resources import (
     flavours_namespace,
     users_namespace,
 )
-from neocloud.services.inference.rules.architecture import only_embeds
-from neocloud.services.inference.rules.memory import deployment_plan, shape_of
-from neocloud.services.inference.rules.model import tenant_of
 
 SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60

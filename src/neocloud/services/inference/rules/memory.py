@@ -11,7 +11,7 @@ from neocloud.engines.base import Capabilities
 from neocloud.fleet.gpu_models import gpu_type
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 from neocloud.services.compute.public import Preset, preset
-from neocloud.services.inference.resources import is_fast
+from neocloud.services.inference.types import is_fast
 
 GIB = 1024**3
 

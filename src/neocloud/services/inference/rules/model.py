@@ -9,7 +9,7 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.neocloud.inference.v1 import ModelSpec
-from neocloud.services.inference.resources import (
+from neocloud.services.inference.types import (
     DEPLOYMENT,
     FAST_SUFFIX,
     MODEL,

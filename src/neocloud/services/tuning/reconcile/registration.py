@@ -11,7 +11,7 @@ from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.inference.v1 import ModelSpec
-from neocloud.services.inference.resources import MODEL
+from neocloud.services.inference.types import MODEL
 from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.reconcile.wanted import model_folders

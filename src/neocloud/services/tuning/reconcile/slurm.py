@@ -15,7 +15,7 @@ from typing import Any
 
 from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
-from neocloud.services.inference.resources import WeightsGone
+from neocloud.services.inference.public import WeightsGone
 from neocloud.services.slurm.public import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.attempts import keep_record, lost, next_attempt

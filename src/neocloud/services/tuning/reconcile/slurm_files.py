@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import stage_file, stage_files
-from neocloud.services.inference.resources import ModelFolders, check_weights
+from neocloud.services.inference.public import ModelFolders, check_weights
 from neocloud.services.slurm.public import ClusterUnreachable, CommandResult
 from neocloud.services.tuning.work_folder import LATEST_SECONDS
 

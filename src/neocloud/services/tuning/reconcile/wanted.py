@@ -9,12 +9,8 @@ from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.untrusted_files import UnsafePath
 from neocloud.services.compute.public import Preset
-from neocloud.services.inference.resources import (
-    Location,
-    ModelFolders,
-    ModelState,
-    WeightsGone,
-)
+from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
+from neocloud.services.inference.types import ModelState
 from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.resources import Reason, model_name

@@ -12,7 +12,7 @@ from neocloud.messages.neocloud.inference.v1 import ModelSpec, ModelStatus
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 from neocloud.services.compute.public import Demand, Preset, check_capacity, preset, preset_violations
-from neocloud.services.inference.resources import MODEL, ModelState
+from neocloud.services.inference.types import MODEL, ModelState
 from neocloud.services.slurm.types import CLUSTER
 from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.resources import JOB, State, StateEnum

@@ -1,0 +1,183 @@
+"""The replicas of a deployment: record those that ended, start and stop, and check the model servers.
+
+A replica that ended is started again after a pause that grows with each failed start. An outdated replica is
+replaced while the others answer.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from neocloud.core import contract
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, RetryLater
+from neocloud.messages.neocloud.inference.v1 import Replica
+from neocloud.services.inference.reconcile.backends import ReplicaBackend, ReplicaBackends
+from neocloud.services.inference.reconcile.failures import check_failures, explain, pause
+from neocloud.services.inference.reconcile.model_server import (
+    ModelServerClient,
+    ModelServerRefused,
+    ModelServerUnreachable,
+    sync_adapters,
+)
+from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
+from neocloud.services.inference.types import embeds
+
+LOG_LINES = 60
+LONGEST_WAIT_SECONDS = 10.0
+
+
+class Replicas:
+    """Steps of a run that act on replicas. They change `scope.records` and `scope.observed`."""
+
+    def __init__(self, backends: ReplicaBackends, client: ModelServerClient) -> None:
+        self._backends = backends
+        self._client = client
+
+    async def observe(self, scope: Scope) -> None:
+        scope.observed = {each.name: each for each in await self._backend(scope).observe(scope)}
+
+    async def record_endings(self, scope: Scope) -> None:
+        """Record why replicas ended and when to start them again, and remove what is left of them."""
+        for name, replica in scope.observed.items():
+            if replica.has_ended and name in scope.desired_names:
+                await self._record_ending(scope, replica)
+        for name, record in scope.records.items():
+            is_lost = record.HasField("started_at") and name not in scope.observed
+            if is_lost and not record.HasField("next_try_at"):
+                _restart(record, "it was gone and is restarted")
+
+    async def start(self, scope: Scope) -> None:
+        """Start all missing replicas, and replace one outdated replica if all others answer."""
+        due = [name for name in scope.desired_names if _is_due(scope, name)]
+        present = [name for name in scope.desired_names if name in scope.observed]
+        outdated = [name for name in present if scope.observed[name].is_outdated]
+        others_answer = all(each.is_healthy for name, each in scope.observed.items() if name not in outdated)
+        due += [name for name in outdated[:1] if name not in due and others_answer]
+        if not due:
+            return
+        for name in due:
+            scope.record(name).ClearField("next_try_at")
+        await self._backend(scope).start(scope, due)
+        await self.observe(scope)
+
+    async def stop_surplus(self, scope: Scope) -> None:
+        surplus = [name for name in scope.observed if name not in scope.desired_names]
+        if surplus:
+            await self._backend(scope).stop(scope, surplus)
+            scope.observed = {name: each for name, each in scope.observed.items() if name not in surplus}
+        for name in [name for name in scope.records if name not in scope.desired_names]:
+            del scope.records[name]
+
+    async def check(self, scope: Scope) -> None:
+        """Set the state of each replica, and update the adapters of those that answer."""
+        replicas = [each for each in scope.observed.values() if each.name in scope.desired_names]
+        await asyncio.gather(*(self._check(scope, replica) for replica in replicas))
+
+    async def wait(self, scope: Scope) -> None:
+        """Raise RetryLater unless all desired replicas are READY; Failed when none starts."""
+        records = [scope.record(name) for name in scope.desired_names]
+        ready = [record for record in records if record.state == Replica.READY]
+        if len(ready) == len(records):
+            return
+        if not ready:
+            check_failures(records)
+        waiting = next(record for record in records if record.state != Replica.READY)
+        text = f"{waiting.name} is {Replica.State.Name(waiting.state)}"
+        tries = [_next_try(each) - scope.context.now for each in records if each.HasField("next_try_at")]
+        delay = max(POLL_SECONDS, min(tries).total_seconds()) if tries else POLL_SECONDS
+        raise RetryLater(
+            f"{text}: {waiting.message}" if waiting.message else text,
+            delay_seconds=min(delay, LONGEST_WAIT_SECONDS),
+        )
+
+    async def clear(self, scope: Scope) -> None:
+        """Remove everything that the backend made for a deployment that is being deleted."""
+        await self._backend(scope).clear(scope)
+
+    def _backend(self, scope: Scope) -> ReplicaBackend:
+        return self._backends.of(scope.spec)
+
+    async def _record_ending(self, scope: Scope, replica: ReplicaStatus) -> None:
+        backend, record = self._backend(scope), scope.record(replica.name)
+        ending = explain(replica.message, await backend.log(scope.id, replica.name, LOG_LINES))
+        record.failures = 0 if record.state == Replica.READY else record.failures + 1
+        _restart(record, ending.text)
+        record.next_try_at.FromDatetime(scope.context.now + pause(record.failures))
+        await backend.stop(scope, [replica.name])
+        scope.observed = {name: each for name, each in scope.observed.items() if name != replica.name}
+
+    async def _check(self, scope: Scope, replica: ReplicaStatus) -> None:
+        """Set the replica's state. It becomes READY with its first answer, after its adapters are loaded."""
+        record = scope.record(replica.name)
+        is_new = not record.HasField("started_at") or replica.started_at != _started_at(record)
+        was_ready = record.state in (Replica.READY, Replica.UNHEALTHY) and not is_new
+        _describe(record, replica, is_new=is_new)
+        if not replica.is_running:
+            record.state = Replica.PENDING
+            return
+        if not replica.is_healthy or not replica.address:
+            record.state = Replica.UNHEALTHY if was_ready else Replica.LOADING
+            return
+        try:
+            if not was_ready:
+                key = scope.server_key.decode()
+                await self._client.warm_up(replica.address, key, scope.served_name, embeds=embeds(scope.spec))
+            await self._update_adapters(scope, replica.address, record)
+        except ModelServerUnreachable:
+            record.state = Replica.UNHEALTHY if was_ready else Replica.LOADING
+            return
+        except ModelServerRefused as error:
+            record.state, record.message = Replica.LOADING, f"its first answer failed: {error}"
+            return
+        record.state, record.failures = Replica.READY, 0
+
+    async def _update_adapters(self, scope: Scope, address: str, record: Replica) -> None:
+        if not scope.spec.max_adapters:
+            return
+        backend = self._backend(scope)
+        paths = {each.name: backend.adapter_path(scope, each.id) for each in scope.adapters}
+        if sorted(paths) == list(record.adapters) and record.state == Replica.READY:
+            return
+        key = scope.server_key.decode()
+        loaded, errors = await sync_adapters(self._client, address, key, scope.served_name, paths)
+        _set_adapters(record, loaded)
+        record.message = errors
+
+
+def _is_due(scope: Scope, name: str) -> bool:
+    """Return whether the replica must be started: it is missing and not pausing, or not running yet."""
+    replica, record = scope.observed.get(name), scope.record(name)
+    if replica is not None:
+        return not replica.is_running and not replica.has_ended
+    return not record.HasField("next_try_at") or _next_try(record) <= scope.context.now
+
+
+def _restart(record: Replica, message: str) -> None:
+    record.restarts += 1
+    record.state, record.message, record.address = Replica.PENDING, message, ""
+    record.ClearField("started_at")
+    _set_adapters(record, ())
+
+
+def _describe(record: Replica, replica: ReplicaStatus, *, is_new: bool) -> None:
+    record.address, record.job_id = replica.address, replica.job_id
+    if replica.is_running and replica.started_at is not None:
+        if is_new:
+            if record.HasField("started_at"):  # its liveness probe restarted it
+                record.restarts += 1
+            _set_adapters(record, ())
+        record.started_at.FromDatetime(replica.started_at)
+    record.message = replica.message or record.message
+
+
+def _set_adapters(record: Replica, names: Sequence[str]) -> None:
+    del record.adapters[:]
+    record.adapters.extend(names)
+
+
+def _next_try(record: Replica) -> datetime:
+    return contract.to_datetime(record.next_try_at)
+
+
+def _started_at(record: Replica) -> datetime:
+    return contract.to_datetime(record.started_at)
