@@ -41,6 +41,7 @@ REWORDED = (
     "src/neocloud/services/billing",
     "src/neocloud/services/emulator",
     "src/neocloud/services/quotas",
+    "src/neocloud/services/slurm",
 )
 """What was reworded so far; the rest follows."""
 

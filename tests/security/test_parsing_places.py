@@ -54,7 +54,7 @@ OUTSIDE = {
 FILES_AND_OUTPUT = {
     "services/inference/public.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
-    "services/slurm/api/reports.py": {"json.loads"},
+    "services/slurm/api/findings.py": {"json.loads"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
 """What tenants' files and containers hold, read between transactions; each read is bounded by bytes."""

@@ -1,7 +1,6 @@
 """What the control plane executes in a cluster goes through the image's `enter-root`: a tenant's rights."""
 
 import ast
-import contextlib
 import re
 import subprocess
 from pathlib import Path
@@ -14,16 +13,16 @@ from neocloud.engines.base import ExecResult
 from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.api import check, jobs
-from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.public import JobRefused, NewJob
-from neocloud.services.slurm.render import ENTER_ROOT
-from neocloud.services.slurm.sbatch import (
-    SAID_BYTES,
+from neocloud.services.slurm.batch_jobs import (
+    MAX_REPLY_BYTES,
+    ClusterJobs,
     environment_problem,
     job_id_in,
     sbatch_command,
     sbatch_input,
 )
+from neocloud.services.slurm.public import JobRefused, NewJob
+from neocloud.services.slurm.render import ENTER_ROOT
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "src/neocloud/services/slurm"
@@ -111,12 +110,13 @@ def test_a_value_cannot_hold_another_variable() -> None:
 
 async def test_jobs_of_other_services_are_held_to_the_same_names(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RecordingEngine()
-    jobs = ClusterJobs(engine, None, SlurmAccess(engine, None))  # pyright: ignore[reportArgumentType]
+    access = SlurmAccess(engine, None)  # pyright: ignore[reportArgumentType]
+    jobs = ClusterJobs(access)
 
     async def ready(cluster_id: str) -> None:
         pass
 
-    monkeypatch.setattr(jobs, "_require_ready", ready)
+    monkeypatch.setattr(access, "ready_cluster", ready)
     job = NewJob(
         name="x", script="#!/bin/sh\n", options=(), arguments=(), environment={"LD_PRELOAD": "/x.so"}
     )
@@ -141,8 +141,9 @@ async def test_no_argument_holds_the_environment_of_a_job(monkeypatch: pytest.Mo
         pass
 
     engine = Engine()
-    batch = ClusterJobs(engine, None, SlurmAccess(engine, None))  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr(batch, "_require_ready", ready)
+    access = SlurmAccess(engine, None)  # pyright: ignore[reportArgumentType]
+    batch = ClusterJobs(access)
+    monkeypatch.setattr(access, "ready_cluster", ready)
     environment = {"API_KEY": "hunter2"}
     job = NewJob(name="x", script="#!/bin/sh\n", options=(), arguments=("one",), environment=environment)
     assert await batch.submit("slurmcluster-e00one", job) == 7
@@ -196,12 +197,12 @@ def test_sbatch_gets_options_script_arguments_and_environment(tmp_path: Path) ->
 
 @pytest.mark.parametrize("output", [b"", b"\n", b"hello", b"-1", b"99999999999", b"1 2", b"\xff", b"7\nbye"])
 def test_no_number_of_a_job_is_an_error_of_its_own(output: bytes) -> None:
-    with pytest.raises(ValueError, match="did not say the number"):
+    with pytest.raises(ValueError, match="did not print a job id"):
         job_id_in(output)
 
 
 def test_a_profile_that_prints_does_not_hide_the_number() -> None:
-    assert job_id_in(b"welcome\n" * SAID_BYTES + b"12;bank\n") == 12
+    assert job_id_in(b"welcome\n" * MAX_REPLY_BYTES + b"12;bank\n") == 12
 
 
 class Printing:
@@ -230,16 +231,12 @@ LOGS = [
 
 @pytest.mark.parametrize("output", [*LOGS, b"5 0\n" + b"y" * (jobs.LOG_CHUNK_BYTES + 1)])
 async def test_a_log_that_is_none_is_refused(output: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def found(*_: object) -> object:
-        return SimpleNamespace(id=7, output_path="/home/log", has_ended=True, state="COMPLETED")
+    class PrintedJobs(ClusterJobs):
+        async def find(self, *_: object) -> object:
+            return SimpleNamespace(id=7, output_path="/home/log", has_ended=True, state="COMPLETED")
 
-    @contextlib.asynccontextmanager
-    async def opened(*_: object):
-        yield None
-
-    monkeypatch.setattr(jobs, "_find", found)
-    monkeypatch.setattr(jobs, "open_slurm", opened)
-    monkeypatch.setattr(jobs, "access", lambda _: Printing(output))
+    printed = PrintedJobs(Printing(output))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(jobs, "_jobs", lambda _: printed)
     request = SimpleNamespace(cluster_id="slurmcluster-e00one", job_id=7, offset=0)
     with pytest.raises(ApiError, match="did not read the output of job 7"):
         await jobs.read_log(SimpleNamespace(), request)  # pyright: ignore[reportArgumentType]
@@ -314,11 +311,10 @@ ROW = '{"size_mib": 1, "right": true, "bus_mib_per_second": 1, "milliseconds": 1
         ),
     ],
 )
-async def test_a_measurement_that_is_none_fails(output: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "access", lambda _: Printing(output))
+async def test_a_measurement_that_is_none_fails(output: bytes) -> None:
     node = SimpleNamespace(takes_jobs=True)
     (found,) = await check._all_reduce(
-        SimpleNamespace(),  # pyright: ignore[reportArgumentType]
+        Printing(output),  # pyright: ignore[reportArgumentType]
         "slurmcluster-e00one",
         ["worker-0", "worker-1"],
         {"worker-0": node, "worker-1": node},  # pyright: ignore[reportArgumentType]

@@ -1,27 +1,28 @@
 """What readiness figures mean (SLURM-17, SLURM-18, HEALTH-12)."""
 
+from dataclasses import replace
+
 import pytest
 
 from neocloud.services.compute.public import preset
-from neocloud.services.slurm.api.check import (
+from neocloud.services.slurm.api.findings import (
     FAIL,
     NOT_RUN,
     PASS,
+    AllReduceReport,
+    AllReduceRow,
+    NodeReport,
     all_reduce_findings,
     gpu_finding,
     probe_findings,
 )
 
-HEALTHY = {
-    "cpus": 1.0,
-    "memory_mib": 4096,
-    "gpus": None,
-    "write_mib_per_second": 400.0,
-    "read_mib_per_second": 900.0,
-}
+HEALTHY = NodeReport(
+    cpus=1.0, memory_mib=4096, write_mib_per_second=400.0, read_mib_per_second=900.0, time=0.0
+)
 
 
-def verdicts(probe, skew: float = 0.0) -> dict[str, str]:
+def verdicts(probe: NodeReport, skew: float = 0.0) -> dict[str, str]:
     findings = probe_findings("worker-0", preset("cpu-local", "1vcpu-4gb"), probe, skew)
     return {finding.check: finding.verdict for finding in findings}
 
@@ -42,7 +43,7 @@ def test_a_healthy_node_passes_and_its_gpus_are_not_run():
     ],
 )
 def test_each_figure_below_its_threshold_fails_its_own_check_only(figure, value, check):
-    found = verdicts({**HEALTHY, figure: value})
+    found = verdicts(replace(HEALTHY, **{figure: value}))
     assert found[check] == FAIL
     assert [name for name, verdict in found.items() if verdict == FAIL] == [check]
 
@@ -58,12 +59,12 @@ def test_missing_gpus_fail_where_the_preset_has_some():
     assert gpu_finding("worker-0", wanted, ["NVIDIA L40S"] * 2).verdict == PASS
 
 
-def report(bandwidth: float, *, right: bool = True) -> dict:
+def report(bandwidth: float, *, right: bool = True) -> AllReduceReport:
     rows = [
-        {"size_mib": size, "right": right, "bus_mib_per_second": bandwidth, "milliseconds": 1.0}
+        AllReduceRow(size_mib=size, bus_mib_per_second=bandwidth, milliseconds=1.0, is_right=right)
         for size in (1, 16, 128)
     ]
-    return {"backend": "gloo", "ranks": 2, "results": rows}
+    return AllReduceReport("gloo", 2, rows)
 
 
 def test_only_the_largest_all_reduce_is_judged_for_speed():

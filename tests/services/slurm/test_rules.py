@@ -8,8 +8,7 @@ from neocloud.messages.neocloud.slurm.v1 import Cluster
 from neocloud.control_plane.settings import Settings
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.store.protocol import Resource
-from neocloud.services.slurm.login_ports import LoginPorts
-from neocloud.services.slurm.rules import ClusterRules
+from neocloud.services.slurm.rules import ClusterRules, LoginPorts
 from neocloud.services.slurm.types import CLUSTER
 
 RULES = ClusterRules()

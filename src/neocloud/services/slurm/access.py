@@ -1,6 +1,6 @@
-"""How the control plane gets at a running cluster: its REST service and its login node.
+"""Access to a running cluster: its REST service, and commands in its pods.
 
-Nothing is cached between calls: pods may move, so the address is looked up each time.
+Nothing is cached between calls: pods may move, so their addresses are looked up each time.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -8,11 +8,28 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Store
+from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
+from neocloud.services.slurm.public import ClusterUnreachable, JobRefused
 from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmRest, SlurmUnreachable
-from neocloud.services.slurm.types import Secret, namespace
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmRest, SlurmUnreachable
+from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, Secret, namespace
+
+
+class ClusterMissing(ClusterUnreachable):
+    """No cluster has this id."""
+
+    def __init__(self, cluster_id: str) -> None:
+        super().__init__(f"there is no cluster {cluster_id}")
+
+
+class ClusterNotReady(ClusterUnreachable):
+    """The cluster takes no jobs in its present state."""
+
+    def __init__(self, name: str, state: str) -> None:
+        super().__init__(f"cluster {name} is {state}, not READY")
+        self.name = name
+        self.state = state
 
 
 class SlurmFactory(Protocol):
@@ -22,7 +39,7 @@ class SlurmFactory(Protocol):
 
 
 class SlurmAccess:
-    """Opens connections to clusters of one engine."""
+    """Opens connections to the clusters of one engine."""
 
     def __init__(self, engine: Engine, store: Store, factory: SlurmFactory = SlurmRest) -> None:
         self._engine = engine
@@ -34,13 +51,25 @@ class SlurmAccess:
         factory = dependencies.provided.get(SlurmFactory)
         return cls(dependencies.engine, dependencies.store, factory)
 
+    async def ready_cluster(self, cluster_id: str) -> Resource:
+        """Return the row of a cluster that takes jobs. Raises ClusterMissing or ClusterNotReady."""
+        row = await self._store.read(lambda tx: tx.get(cluster_id))
+        if row is None or row.kind != CLUSTER:
+            raise ClusterMissing(cluster_id)
+        if row.state not in USABLE_STATES:
+            raise ClusterNotReady(row.name, row.state)
+        return row
+
+    async def observe(self, cluster_id: str) -> Observation:
+        return await self._engine.observe(namespace(cluster_id))
+
     @asynccontextmanager
     async def api(self, cluster_id: str, observation: Observation | None = None) -> AsyncIterator[SlurmApi]:
-        """Open the cluster's REST service; `observation` saves a fresh look at its pods.
+        """Open the cluster's REST service; `observation` saves reading its pods again.
 
         Raises SlurmUnreachable while the controller does not run.
         """
-        observation = observation or await self._engine.observe(namespace(cluster_id))
+        observation = observation or await self.observe(cluster_id)
         controller = observation.pod(CONTROLLER_POD)
         if controller is None or not controller.ip:
             raise SlurmUnreachable("the controller does not run yet")
@@ -52,6 +81,21 @@ class SlurmAccess:
             yield slurm
         finally:
             await slurm.close()
+
+    @asynccontextmanager
+    async def ready_api(
+        self, cluster_id: str, observation: Observation | None = None
+    ) -> AsyncIterator[SlurmApi]:
+        """Open the REST service of a cluster that takes jobs. Raises ClusterUnreachable, and JobRefused where
+        Slurm refuses."""
+        await self.ready_cluster(cluster_id)
+        try:
+            async with self.api(cluster_id, observation) as slurm:
+                yield slurm
+        except SlurmUnreachable as error:
+            raise ClusterUnreachable(f"Slurm does not answer: {error}") from error
+        except SlurmError as error:
+            raise JobRefused(str(error)) from error
 
     async def run_in_login_shell(
         self,
@@ -84,8 +128,8 @@ class SlurmAccess:
     ) -> ExecResult:
         """Run in a login or worker pod as the tenant's root, with the shared root as "/".
 
-        The program is the tenant's. The image's `enter-root` takes the container's rights, files and
-        environment from it first, so nothing of a cluster may be executed any other way. Raises EngineError.
+        The program is the tenant's. The image's `enter-root` first drops the container's capabilities, open
+        files and environment, so nothing of a cluster may be executed any other way. Raises EngineError.
         """
         return await self._engine.exec(
             Reference("Pod", namespace(cluster_id), pod),

@@ -1,57 +1,88 @@
-"""Jobs of clusters for other services: they take the same path as users' jobs."""
+"""Batch jobs of clusters, for users and for other services: submit, list, cancel, run on the login node.
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+slurmrestd takes a job's script but ignores its #SBATCH lines, so a submission runs the real `sbatch` on the
+login node, which takes any script that Slurm takes (rfd 0007). Everything else goes through slurmrestd. Slurm
+is the only record of jobs.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Store
-from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, EngineError
+from neocloud.engines.base import MAX_OUTPUT_BYTES, EngineError
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.public import BatchJob, ClusterUnreachable, CommandResult, JobRefused, NewJob
-from neocloud.services.slurm.sbatch import (
-    DEFAULT_WORKING_DIRECTORY,
-    environment_problem,
-    job_id_in,
-    refusal,
-    sbatch_command,
-    sbatch_input,
+from neocloud.services.slurm.public import (
+    BatchJob,
+    ClusterUnreachable,
+    CommandResult,
+    JobRefused,
+    NewJob,
 )
-from neocloud.services.slurm.slurmrestd import (
-    SlurmApi,
-    SlurmError,
-    SlurmJob,
-    SlurmUnreachable,
-)
-from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, namespace
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
 
 TAIL_BYTES = 256 * 1024
 """Most bytes of a file that `tail` returns, however long its lines are."""
+MAX_REPLY_BYTES = 2000
+"""Length of the end of sbatch's output that is read or shown."""
+
+_SUBMIT = """
+variables=()
+while IFS= read -r -d "" each && [ -n "$each" ]; do variables+=("$each"); done
+script=$(mktemp) && cat >"$script" || exit 1
+options=$1; shift
+set -- "$(type -P sbatch)" "${@:1:options}" "$script" "${@:options+1}"
+(
+    for each in "${variables[@]}"; do export "$each"; done
+    exec "$@"
+) </dev/null
+code=$?; rm -f "$script"; exit $code
+"""
+"""$1 is the number of sbatch options that follow; the rest are the script's arguments. Standard input has
+each NAME=value and a NUL after it, one more NUL, and the script."""
+
+CHECK_LOGIN_NODE = (
+    "Its programs were changed, or something prints in the profile of its shell: look on the login node."
+)
+
+_JOB_ID = re.compile(rb"(?:^|\n)([0-9]{1,10})(;[^\n]*)?\s*$")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STEERS_PROGRAMS = re.compile(
+    r"LD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|MALLOC_.*|GLIBC_TUNABLES"
+    r"|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS4|IFS|PYTHON(HOME|STARTUP|INSPECT)|PERL5(OPT|LIB)"
+)
+"""Names that make the loader, the C library or an interpreter run code before the first line of a program.
+A job's script sets them itself where it needs them; then they reach nothing but the job."""
+
+
+class EnvironmentRefused(JobRefused):
+    """A job may not set this variable."""
+
+
+class UnexpectedReply(JobRefused):
+    """sbatch succeeded, but its output is not its own."""
 
 
 class ClusterJobs:
     """Implements `public.BatchJobs`."""
 
-    def __init__(self, engine: Engine, store: Store, access: SlurmAccess) -> None:
-        self._engine = engine
-        self._store = store
+    def __init__(self, access: SlurmAccess) -> None:
         self._access = access
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ClusterJobs":
-        return cls(dependencies.engine, dependencies.store, SlurmAccess.of(dependencies))
+        return cls(SlurmAccess.of(dependencies))
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
-        await self._require_ready(cluster_id)
-        options = [
-            "--parsable",
-            f"--chdir={DEFAULT_WORKING_DIRECTORY}",
-            f"--job-name={job.name}",
-            *job.options,
-        ]
+        await self._access.ready_cluster(cluster_id)
         problem = environment_problem(job.environment)
         if problem:
-            raise JobRefused(problem)
-        command = sbatch_command(options, job.arguments)
+            raise EnvironmentRefused(problem)
+        if not job.script.startswith("#!"):
+            raise JobRefused('must start with a "#!" line, for example "#!/bin/bash"')
+        options = ["--parsable", f"--chdir={job.working_directory}"]
+        if job.name:
+            options.append(f"--job-name={job.name}")
+        command = sbatch_command([*options, *job.options], job.arguments)
         stdin = sbatch_input(job.environment, job.script)
         try:
             result = await self._access.run_in_login_shell(cluster_id, command, stdin=stdin)
@@ -62,17 +93,28 @@ class ClusterJobs:
         try:
             return job_id_in(result.stdout)
         except ValueError as error:
-            raise JobRefused(f"{error}; look at /usr/bin/sbatch on the login node") from error
+            raise UnexpectedReply(f"{error}. {CHECK_LOGIN_NODE}") from error
 
     async def jobs(self, cluster_id: str) -> Sequence[BatchJob]:
-        async with self._slurm(cluster_id) as slurm:
+        async with self._access.ready_api(cluster_id) as slurm:
             jobs = await slurm.jobs()
-        seen = await self._engine.observe(namespace(cluster_id))
-        addresses = {pod.reference.name: pod.ip or "" for pod in seen.pods}
+        observed = await self._access.observe(cluster_id)
+        addresses = {pod.reference.name: pod.ip or "" for pod in observed.pods}
         return [_batch_job(job, addresses) for job in sorted(jobs, key=lambda each: each.id)]
 
+    async def all_jobs(self, cluster_id: str) -> Sequence[SlurmJob]:
+        """Return the jobs in the queue and in the accounting database, oldest first."""
+        async with self._access.ready_api(cluster_id) as slurm:
+            jobs = {job.id: job for job in await slurm.finished_jobs()}
+            jobs.update({job.id: job for job in await slurm.jobs()})
+        return [jobs[job_id] for job_id in sorted(jobs)]
+
+    async def find(self, cluster_id: str, job_id: int) -> SlurmJob | None:
+        async with self._access.ready_api(cluster_id) as slurm:
+            return await find_job(slurm, job_id)
+
     async def cancel(self, cluster_id: str, job_id: int) -> None:
-        async with self._slurm(cluster_id) as slurm:
+        async with self._access.ready_api(cluster_id) as slurm:
             if any(job.id == job_id and not job.has_ended for job in await slurm.jobs()):
                 await slurm.cancel_job(job_id)
 
@@ -93,26 +135,53 @@ class ClusterJobs:
             raise ClusterUnreachable(f"the login node does not answer: {error}") from error
         return CommandResult(result.exit_code, result.stdout, result.stderr)
 
-    @asynccontextmanager
-    async def _slurm(self, cluster_id: str) -> AsyncIterator[SlurmApi]:
-        await self._require_ready(cluster_id)
-        try:
-            async with self._access.api(cluster_id) as slurm:
-                yield slurm
-        except SlurmUnreachable as error:
-            raise ClusterUnreachable(f"Slurm does not answer: {error}") from error
-        except SlurmError as error:
-            raise JobRefused(str(error)) from error
 
-    async def _require_ready(self, cluster_id: str) -> None:
-        row = await self._store.read(lambda tx: tx.get(cluster_id))
-        if row is None or row.kind != CLUSTER:
-            raise ClusterUnreachable(f"there is no cluster {cluster_id}")
-        if row.state not in USABLE_STATES:
-            raise ClusterUnreachable(f"cluster {row.name} is {row.state}, not READY")
+async def find_job(slurm: SlurmApi, job_id: int) -> SlurmJob | None:
+    """Return a job from the queue, else from the accounting database."""
+    for job in await slurm.jobs():
+        if job.id == job_id:
+            return job
+    return await slurm.finished_job(job_id)
 
 
-def _batch_job(job: SlurmJob, addresses: dict[str, str]) -> BatchJob:
+def environment_problem(environment: Mapping[str, str]) -> str | None:
+    """Return what is wrong with the first variable that a job may not set; None when all are allowed."""
+    for name, value in environment.items():
+        if not _ENVIRONMENT_NAME.fullmatch(name):
+            return f'"{name}" is not a valid name of an environment variable'
+        if _STEERS_PROGRAMS.fullmatch(name):
+            return f'"{name}" changes what programs load before they start; export it in the script instead'
+        if "\0" in value:
+            return f'the value of "{name}" has a NUL character in it, which no variable can hold'
+    return None
+
+
+def sbatch_command(options: Sequence[str], arguments: Iterable[str]) -> list[str]:
+    """Return the command for the login node. It reads `sbatch_input` on standard input: every user of the
+    machine can read arguments, and the environment often holds keys."""
+    return ["/bin/bash", "-l", "-c", _SUBMIT, "sbatch", str(len(options)), *options, *arguments]
+
+
+def sbatch_input(environment: Mapping[str, str], script: str) -> bytes:
+    """Return the standard input of the command. `environment_problem` has accepted the environment."""
+    variables = [f"{name}={value}\0" for name, value in sorted(environment.items())]
+    return "".join([*variables, "\0", script]).encode()
+
+
+def refusal(stderr: bytes) -> str:
+    """Return sbatch's own message, shortened."""
+    return stderr[-MAX_REPLY_BYTES:].decode(errors="replace").strip()
+
+
+def job_id_in(output: bytes) -> int:
+    """Return the job id in the output of `sbatch --parsable`. Raises ValueError: a tenant may replace it."""
+    found = _JOB_ID.search(output[-MAX_REPLY_BYTES:])
+    if not found:
+        raise ValueError("sbatch did not print a job id")
+    return int(found[1])
+
+
+def _batch_job(job: SlurmJob, addresses: Mapping[str, str]) -> BatchJob:
     node = job.nodes[0] if job.nodes else ""
     return BatchJob(
         id=job.id,

@@ -1,7 +1,7 @@
-"""What is charged: nodes of a cluster by preset, for the whole seconds they were provided.
+"""The meter of clusters: nodes by preset, for the whole seconds they were provided.
 
-A cluster costs from the moment it is ready until its deletion is asked for. Controller, accounting and login
-nodes are free. The shared root is a compute Filesystem of its own and metered there.
+A cluster is charged from the moment it is ready until its deletion is requested. Controller, accounting and
+login nodes are free. The shared root is a compute Filesystem of its own and metered there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,8 +38,8 @@ class ClusterMeter:
                 )
 
 
-def demand(spec) -> dict[str, int]:
-    """SKU to units of all node sets together, e.g. {"cpu-d3.vcpu": 16, "cpu-d3.ram": 64}."""
+def demand(spec: ClusterSpec) -> dict[str, int]:
+    """Return the units of all node sets together by SKU, e.g. {"cpu-d3.vcpu": 16, "cpu-d3.ram": 64}."""
     total: dict[str, int] = {}
     for node_set in spec.node_sets:
         for sku, units in preset(node_set.platform, node_set.preset).skus().items():

@@ -19,6 +19,9 @@ def models_folder(home: Path, cluster_id: str) -> Path:
     return home / "models" / cluster_id
 
 
+DEFAULT_WORKING_DIRECTORY = "/home/shared"
+
+
 @dataclass(frozen=True)
 class NewJob:
     """A job to submit. None of its texts is interpreted by a shell."""
@@ -30,6 +33,7 @@ class NewJob:
     arguments: Sequence[str] = ()
     """Arguments of the script."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str = DEFAULT_WORKING_DIRECTORY
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,24 @@
-"""What is legal for a cluster: keys, names, presets, and that the machine can give what is asked."""
+"""Rules of clusters: keys, names, presets, ports, mounts, and capacity of the machine. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
+from neocloud.control_plane.settings import Settings
 from neocloud.core import wire
 from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.writing import refuse_while_writing
-from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.messages.neocloud.slurm.v1 import (
+    Cluster,
+    ClusterSpec,
+    CreateClusterRequest,
+    UpdateClusterRequest,
+)
 from neocloud.services.compute.public import (
     Demand,
     check_capacity,
@@ -22,7 +28,6 @@ from neocloud.services.compute.public import (
     preset_violations,
 )
 from neocloud.services.compute.types import FilesystemState, attachment_namespace
-from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.types import CLUSTER, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.types import SUBNET
 
@@ -33,11 +38,16 @@ SYSTEM_FOLDERS = frozenset(
     {"bin", "boot", "dev", "etc", "jail", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
 )
 SYSTEM_PATHS = frozenset({"/home", "/home/shared", "/root"})
-"""What the shared root brings along below them is needed: jobs work in /home/shared if not told otherwise."""
+"""Folders of the shared root that a filesystem may not hide: jobs work in /home/shared by default."""
+FIRST_LOGIN_PORT = 2222
+LAST_LOGIN_PORT = 2999
+"""The default range: no well-known service, and below the ports that the kernel gives to clients."""
+PORT_PARTS = 16
+"""The range is divided into so many parts among the clouds of a host."""
 
 
-def cluster_demands(spec: Any) -> list[Demand]:
-    """Return what the workers of a cluster hold."""
+def cluster_demands(spec: ClusterSpec) -> list[Demand]:
+    """Return what the workers of a cluster hold of the machine."""
     return [
         (preset(node_set.platform, node_set.preset), node_set.count)
         for node_set in spec.node_sets
@@ -54,32 +64,32 @@ def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
 CAPACITY = (CapacityUse((CLUSTER,), _held),)
 
 
-class ClusterRules(Rules):
-    def defaults(self, resource: Any) -> None:
+class ClusterRules(Rules[Cluster]):
+    def defaults(self, resource: Cluster) -> None:
         if not resource.spec.shared_root.size_gibibytes:
             resource.spec.shared_root.size_gibibytes = DEFAULT_SHARED_ROOT_GIB
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
-        """GPUs are shared with machines; the file system of the shared root asks for its own room."""
+    def quota_demand(self, resource: Cluster) -> Mapping[str, int]:
+        """GPUs share the quota of machines; the filesystem of the shared root counts by itself."""
         demand = Counter({"slurm.cluster.count": 1})
         for shape, nodes in cluster_demands(resource.spec):
             demand["slurm.node.count"] += nodes
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += nodes * shape.gpus
         return demand
 
-    def request_violations(self, request: Any) -> Iterable[Violation]:
+    def request_violations(self, request: CreateClusterRequest | UpdateClusterRequest) -> Iterable[Violation]:
         keys = request.spec.login.ssh_public_keys
         if len(keys) > MAX_KEYS:
-            return  # the contract's own rule says so
+            return  # the contract refuses it
         for index, key in enumerate(keys):
             if not _is_public_key(key):
                 yield Violation(
                     f"spec.login.ssh_public_keys[{index}]",
-                    'is no SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
+                    'is not an SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
                     " (the .pub file, never the private key)",
                 )
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
             *_node_set_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
@@ -92,31 +102,66 @@ class ClusterRules(Rules):
             check_capacity(reader, new.metadata.id, cluster_demands(new.spec), held)
         return found
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
-        """Say to the filesystems who uses them, so that they are not deleted meanwhile."""
+    def complete(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> None:
+        """Reserve the filesystems, so that they are not deleted while they are mounted."""
         for mounted in old.spec.filesystems if old else ():
             reader.release(attachment_namespace(mounted.filesystem_id), _attachment(new))
         for mounted in new.spec.filesystems:
             reader.reserve(attachment_namespace(mounted.filesystem_id), _attachment(new), new.metadata.id)
 
-    def dependents(self, resource: Any) -> Iterable[str]:
-        """Filesystems show who uses them."""
+    def dependents(self, resource: Cluster) -> Iterable[str]:
+        """Return the filesystems: their status lists what mounts them."""
         return [mounted.filesystem_id for mounted in resource.spec.filesystems]
 
 
-def _node_set_violations(spec: Any) -> Iterable[Violation]:
+@dataclass(frozen=True)
+class LoginPorts:
+    """The ports of this host for login nodes: the operator's range without the cloud's own ports."""
+
+    first: int = FIRST_LOGIN_PORT
+    last: int = LAST_LOGIN_PORT
+    own: frozenset[int] = frozenset()
+    """Ports of the API, the gateway and the redirector: a login node must not answer for them."""
+    cloud_number: int = 0
+    """Each cloud on a host tries a different part of the range first: a stopped one needs its ports again."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "LoginPorts":
+        """Return the ports that the operator chose in `settings`."""
+        own = (
+            *(settings.grpc_port, settings.http_port, settings.tls_port),
+            *(settings.redirector_port, settings.gateway_port),
+        )
+        first, last = settings.login_ports
+        return cls(first, last, frozenset(port for port in own if port), settings.cloud_number)
+
+    def allows(self, port: int) -> bool:
+        return self.first <= port <= self.last and port not in self.own
+
+    def all(self) -> list[int]:
+        """Return the ports in the order in which to try them."""
+        size = self.last - self.first + 1
+        start = self.first + self.cloud_number % PORT_PARTS * (size // PORT_PARTS)
+        ports = (*range(start, self.last + 1), *range(self.first, start))
+        return [port for port in ports if port not in self.own]
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.last}"
+
+
+def _node_set_violations(spec: ClusterSpec) -> Iterable[Violation]:
     seen: set[str] = set()
     for index, node_set in enumerate(spec.node_sets):
         field = f"spec.node_sets[{index}]"
         if node_set.name in seen:
             yield Violation(f"{field}.name", f'"{node_set.name}" is used twice; choose another name')
         if node_set.name in RESERVED_NODE_SET_NAMES:
-            yield Violation(f"{field}.name", f'"{node_set.name}" is a name the cluster uses itself')
+            yield Violation(f"{field}.name", f'"{node_set.name}" is reserved for the cluster itself')
         seen.add(node_set.name)
         yield from preset_violations(node_set.platform, node_set.preset, field)
 
 
-def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
+def _shared_root_violations(new: ClusterSpec, old: ClusterSpec | None) -> Iterable[Violation]:
     if old and new.shared_root.size_gibibytes < old.shared_root.size_gibibytes:
         yield Violation(
             "spec.shared_root.size_gibibytes",
@@ -124,7 +169,7 @@ def _shared_root_violations(new: Any, old: Any | None) -> Iterable[Violation]:
         )
 
 
-def _login_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+def _login_violations(new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
     port = new.spec.login.port
     ports = reader.provided.find(LoginPorts) or LoginPorts()
     if not port or (old and port == old.spec.login.port):
@@ -134,21 +179,21 @@ def _login_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iter
             "spec.login.port", f"must be 0 (any) or one of {ports} that the cloud does not use itself"
         )
     elif _is_taken(port, new.metadata.id, reader):
-        # Not by whom: it may be a cluster of another tenant.
+        # The message does not name the other cluster: it may be another tenant's.
         yield Violation("spec.login.port", f"port {port} is taken; choose another, or 0 for any that is free")
 
 
-def _subnet_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
+def _subnet_violations(new: Cluster, reader: ResourceReader) -> Iterable[Violation]:
     if not new.spec.subnet_id:
         return
     subnet = reader.get(new.spec.subnet_id)
     if subnet is None or subnet.kind != SUBNET or subnet.parent_id != new.metadata.parent_id:
-        yield Violation("spec.subnet_id", "is no subnet of this project; `neo vpc subnet list` shows them")
+        yield Violation("spec.subnet_id", "is not a subnet of this project; `neo vpc subnet list` shows them")
     elif subnet.deleted_at is not None:
         yield Violation("spec.subnet_id", "is being deleted; choose another")
 
 
-def _filesystem_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
+def _filesystem_violations(new: Cluster, reader: ResourceReader) -> Iterable[Violation]:
     others: list[str] = []
     seen: set[str] = set()
     for index, mounted in enumerate(new.spec.filesystems):
@@ -182,7 +227,7 @@ def _is_reserved(path: str) -> bool:
     return top in SYSTEM_FOLDERS or top.startswith("lib") or path in SYSTEM_PATHS
 
 
-def _attachment(cluster: Any) -> str:
+def _attachment(cluster: Cluster) -> str:
     return filesystem_attachment(cluster.metadata.id, is_read_only=False)
 
 
@@ -199,7 +244,7 @@ def _is_public_key(text: str) -> bool:
 
 
 def _is_taken(port: int, cluster_id: str, reader: ResourceReader) -> bool:
-    """By another cluster, whether its spec names the port or the cloud chose it."""
+    """Whether another cluster has the port, by its spec or by the cloud's choice."""
     for row in reader.list(CLUSTER):
         if row.id == cluster_id:
             continue

@@ -1,8 +1,8 @@
-"""Slurm's own REST service, as the few verbs the brick needs.
+"""A client of Slurm's REST service.
 
 slurmrestd listens on the cluster's network only and trusts HS256 tokens signed with the cluster's JWT
-key. Its answers carry errors in the payload, sometimes under status 200: the payload is looked at.
-Nothing here retries: the reconcile loop does.
+key. Its answers carry errors in the payload, sometimes under status 200. The client does not retry: the
+reconcile loop does.
 """
 
 import ssl
@@ -21,6 +21,9 @@ TOKEN_SECONDS = 300
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 
+Json = Mapping[str, Any]
+"""An object of slurmrestd's JSON. Its types differ between versions, so each field is converted."""
+
 _UNKNOWN_JOB_ERRORS = {2017, 9003}
 """ESLURM_INVALID_JOB_ID and slurmdbd's "nothing found"."""
 
@@ -37,7 +40,7 @@ class SlurmUnreachable(SlurmError):
 class SlurmNode:
     name: str
     states: frozenset[str]
-    """Slurm's words: IDLE, ALLOCATED, DOWN, DRAIN, NOT_RESPONDING, ..."""
+    """Slurm's names: IDLE, ALLOCATED, DOWN, DRAIN, NOT_RESPONDING, ..."""
     reason: str
     address: str
     slurmd_started_at: datetime
@@ -45,7 +48,7 @@ class SlurmNode:
 
     @property
     def is_available(self) -> bool:
-        """Registered and able to run jobs."""
+        """Whether it is registered and able to run jobs."""
         bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL", "POWERED_DOWN"}
         return not (self.states & bad)
 
@@ -55,7 +58,7 @@ class SlurmNode:
 
     @property
     def is_busy(self) -> bool:
-        """A job still holds CPUs here or is being cleaned up."""
+        """Whether a job holds CPUs here or is being cleaned up."""
         return self.allocated_cpus > 0 or "COMPLETING" in self.states
 
     @property
@@ -86,7 +89,7 @@ class SlurmJob:
 
 
 class SlurmApi(Protocol):
-    """What the brick asks of a running Slurm; `SlurmRest` is the real one."""
+    """The calls to a running Slurm; `SlurmRest` is the real one."""
 
     async def version(self) -> str: ...
 
@@ -97,11 +100,11 @@ class SlurmApi(Protocol):
     async def delete_node(self, name: str) -> None: ...
 
     async def jobs(self) -> Sequence[SlurmJob]:
-        """Jobs the controller remembers: all that wait or run, and those that ended minutes ago."""
+        """Return the jobs in the controller's memory: all that wait or run, and those that ended recently."""
         ...
 
     async def finished_job(self, job_id: int) -> SlurmJob | None:
-        """A job from the accounting database."""
+        """Return a job from the accounting database."""
         ...
 
     async def finished_jobs(self) -> Sequence[SlurmJob]: ...
@@ -109,15 +112,15 @@ class SlurmApi(Protocol):
     async def cancel_job(self, job_id: int) -> None: ...
 
     async def start_job_now(self, job_id: int) -> None:
-        """Take away a pending job's begin time."""
+        """Remove a pending job's begin time."""
         ...
 
     async def messages_under_way(self) -> int:
-        """What slurmctld has yet to deliver to its nodes, such as the end of a job."""
+        """Return how many messages slurmctld has yet to deliver to its nodes, such as the end of a job."""
         ...
 
     async def reconfigure(self) -> None:
-        """Have all daemons read the configuration again; jobs go on."""
+        """Make all daemons read the configuration again; jobs continue."""
         ...
 
     async def close(self) -> None: ...
@@ -188,10 +191,10 @@ class SlurmRest:
         self,
         verb: str,
         path: str,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
         *,
         tolerate: set[int] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": self._token()}
         try:
             response = await self._client.request(verb, path, json=body, headers=headers)
@@ -214,14 +217,14 @@ class SlurmRest:
         return jwt.encode(claims, self._key, algorithm="HS256")
 
 
-def _error(row: Mapping[str, Any]) -> SlurmError:
+def _error(row: Json) -> SlurmError:
     text = ": ".join(part for part in (row.get("error"), row.get("description")) if part)
     message = text or f"error {row.get('error_number')}"
     unreachable = "Unable to contact" in message or "Connection refused" in message
     return SlurmUnreachable(message) if unreachable else SlurmError(message)
 
 
-def _node(row: Mapping[str, Any]) -> SlurmNode:
+def _node(row: Json) -> SlurmNode:
     return SlurmNode(
         name=row["name"],
         states=frozenset(row.get("state") or ()),
@@ -232,7 +235,7 @@ def _node(row: Mapping[str, Any]) -> SlurmNode:
     )
 
 
-def _job(row: Mapping[str, Any]) -> SlurmJob:
+def _job(row: Json) -> SlurmJob:
     resources = row.get("job_resources") or {}
     return SlurmJob(
         id=row["job_id"],
@@ -252,7 +255,7 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
     )
 
 
-def _finished_job(row: Mapping[str, Any]) -> SlurmJob:
+def _finished_job(row: Json) -> SlurmJob:
     times = row.get("time") or {}
     state = row.get("state") or {}
     return SlurmJob(
@@ -273,24 +276,24 @@ def _finished_job(row: Mapping[str, Any]) -> SlurmJob:
     )
 
 
-def _expanded_path(row: Mapping[str, Any]) -> str:
+def _expanded_path(row: Json) -> str:
     return row.get("stdout_expanded") or row.get("standard_output") or ""
 
 
-def _node_names(nodes: Any) -> tuple[str, ...]:
+def _node_names(nodes: object) -> tuple[str, ...]:
     if isinstance(nodes, Mapping):
         allocation = nodes.get("allocation") or []
         return tuple(row["name"] for row in allocation if "name" in row)
     return ()
 
 
-def _number(value: Any) -> int:
+def _number(value: Json | float | str | None) -> int:
     """Slurm writes optional numbers as {"set": bool, "infinite": bool, "number": n}."""
     if isinstance(value, Mapping):
         return int(value.get("number") or 0) if value.get("set") else 0
     return int(value or 0)
 
 
-def _moment(value: Any) -> datetime | None:
+def _moment(value: Json | float | str | None) -> datetime | None:
     seconds = _number(value)
     return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -1,32 +1,20 @@
-"""What a caller may do with a cluster: verbs, and the permission each needs."""
+"""Custom verbs of clusters and their jobs, with the permission each needs."""
 
-from neocloud.core.kind import Kind
+from typing import Protocol
+
 from neocloud.core.service import Method
 from neocloud.services.slurm.api import check, jobs
-from neocloud.services.slurm.rules import ClusterRules
-from neocloud.services.slurm.types import CLUSTER, CLUSTER_ID_PREFIX, State
 
 _JOBS = "neocloud.slurm.v1.JobService"
 
 
-def _cluster_id(request) -> str:
+class _ClusterRequest(Protocol):
+    cluster_id: str
+
+
+def _cluster_id(request: _ClusterRequest) -> str:
     return request.cluster_id
 
-
-KINDS = (
-    Kind(
-        message=CLUSTER,
-        rpc="neocloud.slurm.v1.ClusterService",
-        id_prefix=CLUSTER_ID_PREFIX,
-        permission="slurm.clusters",
-        parent_kinds=("nebius.iam.v1.Container",),
-        rules=ClusterRules(),
-        initial_state=State.CREATING,
-        deleting_state=State.DELETING,
-        stopped_state=State.STOPPED,
-        is_reconciled=True,
-    ),
-)
 
 METHODS = (
     Method(

@@ -1,4 +1,4 @@
-"""How a cluster becomes true. `cluster` holds the steps; the others what the steps are made of."""
+"""Reconcile clusters: `cluster` holds the steps, the other modules their parts."""
 
 from neocloud.services.slurm.reconcile.cluster import ClusterReconciler
 

@@ -1,28 +1,25 @@
-"""A Slurm cluster: shared root, pods, nodes in Slurm, and their removal.
+"""The reconciler of clusters: shared root, pods, nodes in Slurm, and their removal.
 
-The order matters in one place: lost workers are reported to Slurm before their pods are made again, so that
-jobs are requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
+The order matters in one place: lost workers are reported to Slurm before their pods are created again, so
+that jobs are requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
 """
 
 import asyncio
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import Engine, Reference
+from neocloud.engines.base import Reference
 from neocloud.services.compute.public import claim_name, filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.login_ports import LoginPorts
 from neocloud.services.slurm.public import models_folder
 from neocloud.services.slurm.reconcile import workers
-from neocloud.services.slurm.reconcile.filesystems import find_filesystems
-from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, read_scope
+from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, find_filesystems, read_scope
 from neocloud.services.slurm.reconcile.status import cluster_status
 from neocloud.services.slurm.reconcile.subnet import find_interfaces, release_addresses
 from neocloud.services.slurm.render import (
@@ -34,38 +31,25 @@ from neocloud.services.slurm.render import (
     namespace,
     render,
 )
+from neocloud.services.slurm.rules import LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE
 
 LOGIN_PORT = "login.port"
-"""Name of the secret that holds the port chosen for a cluster whose spec leaves it open."""
+"""Name of the secret with the port that was chosen for a cluster whose spec has none."""
 
 
 class ClusterReconciler:
     kind = CLUSTER
     status = staticmethod(cluster_status)
 
-    def __init__(
-        self,
-        engine: Engine,
-        access: SlurmAccess,
-        image: Callable[[], str],
-        home: Path,
-        login_ports: LoginPorts,
-    ) -> None:
-        self._login_ports = login_ports
-        self._home = home
-        self._engine = engine
-        self._access = access
-        self._image = image
-
-    @classmethod
-    def of(cls, dependencies: Dependencies) -> "ClusterReconciler":
-        access = SlurmAccess.of(dependencies)
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._login_ports = dependencies.provided.get(LoginPorts)
+        self._home = dependencies.settings.home
+        self._engine = dependencies.engine
+        self._access = SlurmAccess.of(dependencies)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
-        image = cache(dependencies.settings.slurm_image)
-        ports = dependencies.provided.get(LoginPorts)
-        return cls(dependencies.engine, access, image, dependencies.settings.home, ports)
+        self._image = cache(dependencies.settings.slurm_image)
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
@@ -103,7 +87,7 @@ class ClusterReconciler:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await workers.report_lost(slurm, lost)
         except SlurmUnreachable:
-            # The controller is lost as well. By itself it would notice the lost jobs only after minutes.
+            # The controller is lost too. By itself it would notice the lost jobs only after minutes.
             scope.unreported = frozenset(lost)
 
     async def _create_shared_root(self, scope: Scope) -> None:
@@ -129,14 +113,14 @@ class ClusterReconciler:
 
     async def _view(self, scope: Scope) -> ClusterView:
         if not scope.login_port:
-            # Kept before the pod exists: another port after a crash would make another pod.
+            # Stored before the pod exists: another port after a crash would replace the pod.
             free = str(_free_port(self._login_ports)).encode()
-            kept = await scope.context.secret(LOGIN_PORT, lambda: free)
-            scope.cluster.status.login.port = int(kept)
+            port = await scope.context.secret(LOGIN_PORT, lambda: free)
+            scope.cluster.status.login.port = int(port)
         claim = claim_name(scope.shared_root_id)
-        shown = models_folder(self._home, scope.cluster_id)
-        make_folder(shown)  # jobs run as users of the cluster
-        return await cluster_view(scope, self._image(), claim, scope.login_port, str(shown))
+        folder = models_folder(self._home, scope.cluster_id)
+        make_folder(folder)  # jobs run as users of the cluster
+        return await cluster_view(scope, self._image(), claim, scope.login_port, str(folder))
 
     async def _wait_for_controller(self, scope: Scope) -> None:
         await _require_ready(CONTROLLER_POD, scope)
@@ -148,7 +132,7 @@ class ClusterReconciler:
             raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
 
     async def _load_configuration(self, scope: Scope) -> None:
-        """Make daemons, which read files only when they start, read a changed configuration."""
+        """Reload a changed configuration: daemons read files only when they start."""
         version = configuration_version(scope.view or await self._view(scope))
         if scope.cluster.status.configuration_version not in ("", version):
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
@@ -177,9 +161,7 @@ class ClusterReconciler:
 
     async def _delete_owned(self, scope: Scope) -> None:
         if not await scope.context.delete_owned():
-            raise RetryLater(
-                "what belongs to the cluster is being deleted", delay_seconds=DAEMON_POLL_SECONDS
-            )
+            raise RetryLater("resources of the cluster are being deleted", delay_seconds=DAEMON_POLL_SECONDS)
 
     async def _remove_namespace(self, scope: Scope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
@@ -196,7 +178,7 @@ async def _require_ready(pod_name: str, scope: Scope) -> None:
 
 
 def _free_port(ports: LoginPorts) -> int:
-    """Return a port of the host's loopback address that nobody listens on."""
+    """Return a free port of the host's loopback address."""
     for port in ports.all():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,40 +1,55 @@
-"""What one run over a cluster knows: the spec, what the engine shows, and what Slurm reports.
+"""The scope of one run over a cluster: its spec, its pods, its nodes in Slurm, its filesystems and secrets.
 
-Built in every run, so that no step acts on what an earlier run believed.
+It is read again in every run, so that no step acts on an old state.
 """
 
+import secrets
 from dataclasses import dataclass, field
-from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
 
 from neocloud.core import contract, wire
-from neocloud.core.reconcile.reconciler import Context
+from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Context, Failed, RetryLater
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
-from neocloud.services.compute.public import preset
-from neocloud.services.slurm.reconcile.keys import cluster_secrets
+from neocloud.messages.neocloud.slurm.v1 import Cluster, NodeSet
+from neocloud.services.compute.public import claim_reference, preset
+from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
     LOGIN_POD,
     MODELS_LABEL,
+    ClusterSecrets,
     ClusterView,
     InterfaceView,
     MountView,
     NodeSetView,
 )
 from neocloud.services.slurm.slurmrestd import SlurmNode
-from neocloud.services.slurm.types import namespace, worker_names
+from neocloud.services.slurm.types import Reason, Secret, namespace, worker_names
+
+_USABLE_FILESYSTEM = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
+SLURM_KEY_BYTES = 1024
+JWT_KEY_BYTES = 32
 
 
 @dataclass
 class Scope:
     context: Context
-    cluster: Any
-    """The Cluster message as stored."""
+    cluster: Cluster
+    """The message as stored."""
     observation: Observation
     view: ClusterView | None = None
     """Set by the step that starts the pods."""
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
-    """What Slurm last reported in this run, by name."""
+    """By name, as Slurm last reported them in this run."""
     slurm_version: str = ""
     configuration_version: str = ""
     is_recovering: bool = False
@@ -62,7 +77,7 @@ class Scope:
 
     @property
     def pod_names(self) -> tuple[str, ...]:
-        """All pods that the spec asks for."""
+        """All pods of the spec."""
         return (CONTROLLER_POD, ACCOUNTING_POD, LOGIN_POD, *self.workers)
 
     @property
@@ -70,12 +85,14 @@ class Scope:
         return self.cluster.spec.login.port or self.cluster.status.login.port
 
     def may_show_models(self, worker: str) -> bool:
-        """Whether its pod mounts the folder for models or is to be made; one that runs without it is kept."""
+        """Whether the worker's pod mounts the folder for models or does not exist yet. A running pod without
+        the folder is kept."""
         pod = self.observation.pod(worker)
         return pod is None or MODELS_LABEL in pod.labels
 
     def lost_workers(self) -> dict[str, str]:
-        """Desired workers that ran in the last run and are gone or were restarted since; with the reason."""
+        """Return desired workers that ran in the last run and are gone or were restarted since, with the
+        reason."""
         lost: dict[str, str] = {}
         for known in self.cluster.status.nodes:
             if known.name not in self.workers or not known.HasField("started_at"):
@@ -88,7 +105,7 @@ class Scope:
         return lost
 
     def surplus_pods(self, role_label: str, worker_role: str) -> list[ObservedPod]:
-        """Worker pods that the spec no longer asks for, highest index first."""
+        """Return worker pods that are no longer in the spec, highest index first."""
         surplus = [
             pod
             for pod in self.observation.pods
@@ -104,7 +121,7 @@ async def read_scope(context: Context, engine: Engine) -> Scope:
 
 
 async def cluster_view(
-    scope: Scope, image: str, shared_root_claim: str, login_port: int, shown: str = ""
+    scope: Scope, image: str, shared_root_claim: str, login_port: int, models_folder: str = ""
 ) -> ClusterView:
     """Return the view that the pods are rendered from."""
     return ClusterView(
@@ -118,12 +135,12 @@ async def cluster_view(
         interfaces=scope.interfaces,
         mounts=scope.mounts,
         ssh_host_port=login_port,
-        models_folder=shown,
-        models_on=frozenset(filter(scope.may_show_models, scope.workers)) if shown else frozenset(),
+        models_folder=models_folder,
+        models_on=frozenset(filter(scope.may_show_models, scope.workers)) if models_folder else frozenset(),
     )
 
 
-def _node_set_view(node_set: Any) -> NodeSetView:
+def _node_set_view(node_set: NodeSet) -> NodeSetView:
     shape = preset(node_set.platform, node_set.preset)
     return NodeSetView(
         name=node_set.name,
@@ -133,3 +150,44 @@ def _node_set_view(node_set: Any) -> NodeSetView:
         gpus=shape.gpus,
         gpu_type=shape.gpu_type,
     )
+
+
+async def find_filesystems(scope: Scope) -> None:
+    """Set the scope's mounts. The filesystems of users must be ready before a pod starts."""
+    found: list[MountView] = []
+    for mounted in scope.cluster.spec.filesystems:
+        row = await scope.context.get(mounted.filesystem_id)
+        if row is None or row.state == FilesystemState.ERROR:
+            raise Failed(
+                Reason.FILESYSTEM_FAILED,
+                f"Filesystem {mounted.filesystem_id} is gone or has failed; take it out of spec.filesystems.",
+            )
+        if row.state not in _USABLE_FILESYSTEM:
+            raise RetryLater(
+                f"filesystem {row.name or row.id} is {row.state}", delay_seconds=CHILD_POLL_SECONDS
+            )
+        found.append(MountView(claim_reference(row), mounted.mount_path))
+    scope.mounts = tuple(found)
+
+
+async def cluster_secrets(context: Context) -> ClusterSecrets:
+    """Return the secrets of a cluster; each is made once and kept, encrypted, until the cluster is gone."""
+    return ClusterSecrets(
+        slurm_key=await context.secret(Secret.SLURM_KEY, lambda: secrets.token_bytes(SLURM_KEY_BYTES)),
+        jwt_key=await context.secret(Secret.JWT_KEY, lambda: secrets.token_bytes(JWT_KEY_BYTES)),
+        database_password=(
+            await context.secret(Secret.DATABASE_PASSWORD, lambda: secrets.token_hex(32).encode())
+        ).decode(),
+        ssh_host_key=(await context.secret(Secret.SSH_HOST_KEY, _new_ssh_host_key)).decode(),
+    )
+
+
+def public_host_key(private_key: str) -> str:
+    """Return the "ssh-ed25519 AAAA..." line of a host key."""
+    key = load_ssh_private_key(private_key.encode(), password=None)
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def _new_ssh_host_key() -> bytes:
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

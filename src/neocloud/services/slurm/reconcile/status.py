@@ -1,12 +1,8 @@
-"""A cluster's status, computed once at the end of every run from what the run saw. Pure."""
+"""The status of a cluster, computed once at the end of every run. Pure."""
 
-from typing import Any
-
-from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
-from neocloud.messages.neocloud.slurm.v1 import ClusterStatus
-from neocloud.services.slurm.reconcile.keys import public_host_key
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.messages.neocloud.slurm.v1 import ClusterStatus, Condition
+from neocloud.services.slurm.reconcile.scope import Scope, public_host_key
 from neocloud.services.slurm.types import ConditionType, State
 
 StateEnum = ClusterStatus.State
@@ -50,19 +46,18 @@ def _state(scope: Scope, result: ReconcileResult) -> State:
     return State.READY if was in {State.READY, State.UPDATING} else State.CREATING
 
 
-def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Any]:
-    condition = contract.message("neocloud.slurm.v1.Condition")
+def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Condition]:
     message = result.message
     reason = result.error.reason if result.error else ""
     available = [name for name in scope.workers if name in scope.nodes and scope.nodes[name].is_available]
     return [
-        condition(
+        Condition(
             type=ConditionType.READY,
             status=str(state in {State.READY, State.UPDATING}),
             reason=reason,
             message=message,
         ),
-        condition(
+        Condition(
             type=ConditionType.NODES_AVAILABLE,
             status=str(len(available) == len(scope.workers)),
             message=f"{len(available)} of {len(scope.workers)} workers can run jobs",
@@ -70,8 +65,8 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Any
     ]
 
 
-def _add_nodes(status: Any, scope: Scope) -> None:
-    """Nodes keep what was known of them when this run could not ask Slurm."""
+def _add_nodes(status: ClusterStatus, scope: Scope) -> None:
+    """Add the nodes. They keep their last known state when this run could not reach Slurm."""
     old = {node.name: node for node in scope.cluster.status.nodes}
     for name, node_set in scope.workers.items():
         row = status.nodes.add(name=name, node_set=node_set)

@@ -1,12 +1,11 @@
-"""The addresses of a cluster whose nodes are on a subnet: one allocation a node, and a security group.
+"""The addresses of a cluster whose nodes are on a subnet: an allocation for each node, and a security group.
 
 The group allows traffic between nodes, ssh from anywhere, and requests of the control plane, which come from
-the subnet's gateway. Users allow more by rules of their own in the group. Addresses of removed nodes are
+the subnet's gateway. Users may add rules of their own to the group. Addresses of removed nodes are
 released.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
@@ -45,7 +44,7 @@ async def find_interfaces(scope: Scope) -> None:
     subnet = await scope.context.get(subnet_id)
     if subnet is None:
         raise Failed(
-            Reason.SUBNET_GONE, f"Subnet {subnet_id} is gone; delete the cluster and make a new one."
+            Reason.SUBNET_GONE, f"Subnet {subnet_id} is gone; delete the cluster and create a new one."
         )
     network_id = SubnetSpec.FromString(subnet.spec).network_id
     group = await _ensure_group(scope, network_id, SubnetStatus.FromString(subnet.status))
@@ -61,7 +60,7 @@ async def find_interfaces(scope: Scope) -> None:
 
 
 async def release_addresses(scope: Scope) -> None:
-    """Delete the allocations of nodes that the spec does not ask for and whose pods are gone."""
+    """Delete the allocations of nodes that are not in the spec and whose pods are gone."""
     if not scope.cluster.spec.subnet_id:
         return
     present = {pod.reference.name for pod in scope.observation.pods}
@@ -88,7 +87,7 @@ def _allocation_name(scope: Scope, pod: str) -> str:
     return f"{scope.cluster.metadata.name}-{pod}"
 
 
-async def _ensure_group(scope: Scope, network_id: str, subnet: Any) -> Resource:
+async def _ensure_group(scope: Scope, network_id: str, subnet: SubnetStatus) -> Resource:
     metadata = scope.cluster.metadata
     group = await scope.context.ensure_child(
         SECURITY_GROUP,
@@ -103,8 +102,8 @@ async def _ensure_group(scope: Scope, network_id: str, subnet: Any) -> Resource:
     return group
 
 
-def _rules(group_id: str, gateways: Iterable[str]) -> dict[str, Any]:
-    """Return the rules by name. A rule without the other side allows any."""
+def _rules(group_id: str, gateways: Iterable[str]) -> dict[str, SecurityRuleSpec]:
+    """Return the rules by name. A rule without sources or destinations allows any."""
     among, out, sign_in, control = (_allow() for _ in range(4))
     among.ingress.source_security_group_id = group_id
     out.egress.destination_cidrs.append(ANYWHERE)
@@ -116,7 +115,7 @@ def _rules(group_id: str, gateways: Iterable[str]) -> dict[str, Any]:
     return {"nodes": among, "out": out, "sign-in": sign_in, "control-plane": control}
 
 
-def _allow() -> Any:
+def _allow() -> SecurityRuleSpec:
     return SecurityRuleSpec(
         access=RuleAccess.Value("ALLOW"),
         protocol=RuleProtocol.Value("ANY"),

@@ -1,4 +1,4 @@
-"""Workers as Slurm sees them: report the lost, resume the returned, retire the surplus.
+"""Workers in Slurm: report lost ones, resume returned ones, retire surplus ones.
 
 Every node state set here carries a reason that starts with REASON_PREFIX, and only nodes with such a reason
 are ever resumed: what an administrator drained stays drained.
@@ -30,7 +30,7 @@ async def report_lost(slurm: SlurmApi, lost: Mapping[str, str]) -> None:
 
 
 def _drain_reason(node: SlurmNode) -> str:
-    """Return why somebody else drained this node; "" when nobody did."""
+    """Return why an administrator drained this node; "" when none did."""
     is_theirs = "DRAIN" in node.states and not node.reason.startswith(REASON_PREFIX)
     return node.reason if is_theirs else ""
 
@@ -46,11 +46,11 @@ async def resume_returned(slurm: SlurmApi, scope: Scope) -> None:
 
 
 def _has_registered(scope: Scope, node: SlurmNode) -> bool:
-    """Slurm knows the slurmd of the pod that runs now, not one from before."""
+    """Whether Slurm knows the slurmd of the pod that runs now, not of an earlier one."""
     pod = scope.observation.pod(node.name)
     if pod is None or pod.started_at is None:
         return False
-    # Slurm's start times are whole seconds, cut off.
+    # Slurm's start times are in whole seconds, rounded down.
     return node.slurmd_started_at >= pod.started_at.replace(microsecond=0)
 
 
@@ -60,7 +60,7 @@ def missing(scope: Scope) -> list[str]:
 
 
 async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
-    """Drain surplus workers, wait for their jobs, remove pod and node record (SLURM-11)."""
+    """Drain surplus workers, wait for their jobs, remove their pods and their records in Slurm (SLURM-11)."""
     surplus = {pod.reference.name: pod for pod in scope.surplus_pods(ROLE_LABEL, WORKER_ROLE)}
     stale = [name for name in scope.nodes if name not in scope.workers and name not in surplus]
     busy: list[str] = []
@@ -78,7 +78,7 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
         await slurm.delete_node(name)
     if busy:
         raise RetryLater(
-            f"{', '.join(busy)}: draining, a job still runs (cancel it to go on)",
+            f"{', '.join(busy)}: draining, a job still runs (cancel it to continue)",
             delay_seconds=RETIRE_POLL_SECONDS,
         )
 
@@ -99,7 +99,7 @@ async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
 
 
 def _is_held_back(job: SlurmJob, now: datetime) -> bool:
-    """Whether it was requeued after losing its node and may not start for a few seconds."""
+    """Whether the job was requeued after it lost its node and may not start for a few seconds."""
     if job.state != "PENDING" or not job.restarts or job.eligible_at is None:
         return False
     return now < job.eligible_at <= now + REQUEUE_DELAY

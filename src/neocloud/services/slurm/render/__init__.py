@@ -1,13 +1,11 @@
-"""Which workloads a Slurm cluster needs: a ClusterView in, manifests out.
+"""Render the workloads of a Slurm cluster: a ClusterView in, manifests out. Pure.
 
-Pure: no store, no engine, no clock, no randomness. `view` holds the input types, `configuration` Slurm's
-files, `objects` everything that is not a pod, `pods` the pods.
+`view` holds the input types, `configuration` Slurm's files and every object but the pods, `pods` the pods.
 """
 
 from neocloud.engines.manifest import Manifest
-from neocloud.services.slurm.render import objects
-from neocloud.services.slurm.render.configuration import configuration_version
-from neocloud.services.slurm.render.objects import namespace
+from neocloud.services.slurm.render import configuration
+from neocloud.services.slurm.render.configuration import configuration_version, namespace
 from neocloud.services.slurm.render.pods import pods
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
@@ -58,17 +56,17 @@ __all__ = [
 
 
 def foundation(view: ClusterView) -> list[Manifest]:
-    """Everything that must exist before the first pod, in the order to apply it."""
+    """Return the objects that must exist before the first pod, in the order to apply them."""
     return [
         namespace(view.namespace, view.name),
-        objects.network_policy(view),
-        objects.nodes_service(view),
-        *objects.config_maps(view),
-        *objects.secrets(view),
-        *objects.volume_claims(view),
+        configuration.network_policy(view),
+        configuration.nodes_service(view),
+        *configuration.config_maps(view),
+        *configuration.secrets(view),
+        *configuration.volume_claims(view),
     ]
 
 
 def render(view: ClusterView) -> list[Manifest]:
-    """All objects of the cluster, in the order to apply them."""
+    """Return all objects of the cluster, in the order to apply them."""
     return [*foundation(view), *pods(view)]

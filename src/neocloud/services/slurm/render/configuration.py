@@ -1,20 +1,35 @@
-"""The text of Slurm's configuration files.
+"""Slurm's configuration files, and every object of a cluster except its pods: network, keys, volumes.
 
-Only the controller and the accounting daemon read these from disk. Workers and login nodes have none: they
-fetch the controller's copy ("configless"). The settings and why each is needed are told in docs/rfd/0002 and
-in the comments below; anything not named here is Slurm's default.
+Only the controller and the accounting daemon read the files from disk. Workers and login nodes fetch the
+controller's copy ("configless"). docs/rfd/0002 and the comments below explain each setting; the rest are
+Slurm's defaults.
 """
 
 import hashlib
 import json
 
+from neocloud.engines.manifest import ConfigMap, Namespace, NetworkPolicy, Secret, Service, VolumeClaim
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
+    CLUSTER_LABEL,
     CONTROLLER_POD,
     DEFAULT_PARTITION,
     ClusterView,
     NodeSetView,
 )
+
+CONFIGURATION = "slurm-configuration"
+LOGIN_KEYS = "login-keys"
+SLURM_KEY = "slurm-key"
+JWT_KEY = "jwt-key"
+ACCOUNTING_SECRET = "accounting"
+SSH_HOST_KEY = "ssh-host-key"
+CONTROLLER_STATE = "controller-state"
+ACCOUNTING_DATA = "accounting-data"
+NODES_SERVICE = "nodes"
+
+CONTROLLER_STATE_GIB = 1
+ACCOUNTING_DATA_GIB = 4
 
 MAX_NODES = 1024
 
@@ -113,7 +128,7 @@ def slurm_conf(view: ClusterView) -> str:
 
 
 def default_memory_per_cpu(node_sets: tuple[NodeSetView, ...]) -> int:
-    """What a job gets for each CPU when it does not say: an even share of the leanest node, in MiB."""
+    """Return the memory per CPU of jobs that request none: the share of a CPU on the leanest node, in MiB."""
     shares = [node_set.memory_mib // node_set.cpus for node_set in node_sets]
     return min(shares, default=1024)
 
@@ -128,9 +143,9 @@ def _partition_of(node_set: NodeSetView) -> str:
 
 
 def gres_conf(view: ClusterView) -> str:
-    """The devices are slots that a worker's entrypoint fills with whatever GPUs it was given.
+    """Return gres.conf. Its devices are slots, which a worker's entrypoint fills with the GPUs it was given.
 
-    All nodes that a set could ever have are named, so that changing a count changes no configuration.
+    It names all nodes that a set could ever have, so that a change of a count does not change the file.
     """
     return "".join(
         f"NodeName={node_set.name}-[0-{MAX_NODES - 1}] Name=gpu"
@@ -145,7 +160,7 @@ def _gpu_slots(gpus: int) -> str:
 
 
 def node_conf(node_set: NodeSetView, *features: str) -> str:
-    """How a worker describes itself when it registers (`slurmd -Z --conf`)."""
+    """Return the description of a worker when it registers (`slurmd -Z --conf`)."""
     gres = f" Gres=gpu:{node_set.gpu_type}:{node_set.gpus}" if node_set.gpus else ""
     names = ",".join((node_set.name, *features))
     return f"CPUs={node_set.cpus} RealMemory={node_set.memory_mib}{gres} Feature={names}"
@@ -161,7 +176,7 @@ def configuration_files(view: ClusterView) -> dict[str, str]:
 
 
 def accounting_files(view: ClusterView) -> dict[str, str]:
-    """These hold the database password: they belong in a Secret."""
+    """Return the files with the database password, for a Secret."""
     password = view.secrets.database_password
     return {
         "slurmdbd.conf": SLURMDBD_CONF.format(
@@ -172,6 +187,57 @@ def accounting_files(view: ClusterView) -> dict[str, str]:
 
 
 def configuration_version(view: ClusterView) -> str:
-    """The same for the same files, and only then."""
+    """Return a hash of the configuration files."""
     text = json.dumps(configuration_files(view), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def namespace(name: str, cluster_name: str) -> Namespace:
+    return Namespace(name=name, labels={CLUSTER_LABEL: cluster_name})
+
+
+def network_policy(view: ClusterView) -> NetworkPolicy:
+    """Let nodes of a cluster reach each other, and keep other namespaces out."""
+    return NetworkPolicy(name="same-namespace-only", namespace=view.namespace, labels=view.labels)
+
+
+def nodes_service(view: ClusterView) -> Service:
+    """Return a headless service: it gives pods their names in engines that resolve them through Services."""
+    return Service(
+        name=NODES_SERVICE,
+        namespace=view.namespace,
+        labels=view.labels,
+        selector={CLUSTER_LABEL: view.name},
+        is_headless=True,
+    )
+
+
+def config_maps(view: ClusterView) -> list[ConfigMap]:
+    keys = "".join(f"{key.strip()}\n" for key in view.authorized_keys)
+    files = {CONFIGURATION: configuration_files(view), LOGIN_KEYS: {"root": keys}}
+    return [
+        ConfigMap(name=name, namespace=view.namespace, labels=view.labels, data=data)
+        for name, data in files.items()
+    ]
+
+
+def secrets(view: ClusterView) -> list[Secret]:
+    files = {
+        SLURM_KEY: {"slurm.key": view.secrets.slurm_key},
+        JWT_KEY: {"jwt.key": view.secrets.jwt_key},
+        SSH_HOST_KEY: {"ssh_host_ed25519_key": view.secrets.ssh_host_key.encode()},
+        ACCOUNTING_SECRET: {name: text.encode() for name, text in accounting_files(view).items()},
+    }
+    return [
+        Secret(name=name, namespace=view.namespace, labels=view.labels, contents=contents)
+        for name, contents in files.items()
+    ]
+
+
+def volume_claims(view: ClusterView) -> list[VolumeClaim]:
+    """Return the claims of the daemons. The shared root is a compute Filesystem with a claim of its own."""
+    sizes_gib = {CONTROLLER_STATE: CONTROLLER_STATE_GIB, ACCOUNTING_DATA: ACCOUNTING_DATA_GIB}
+    return [
+        VolumeClaim(name=name, namespace=view.namespace, labels=view.labels, storage=f"{gib}Gi")
+        for name, gib in sizes_gib.items()
+    ]

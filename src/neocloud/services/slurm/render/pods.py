@@ -1,8 +1,8 @@
 """The pods of a cluster: controller, accounting, login nodes, workers.
 
-All run one image; the first argument says the role, and the image's entrypoint does the rest. Workers and
-login nodes may mount (SYS_ADMIN) because they lay private /proc, /dev and /tmp over the shared root; the
-entrypoint takes that right away again before a user's first process starts.
+All run one image; the first argument is the role, and the image's entrypoint does the rest. Workers and
+login nodes have SYS_ADMIN to mount a private /proc, /dev and /tmp over the shared root; the entrypoint drops
+it before a user's first process starts.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from neocloud.engines.manifest import (
     limits,
 )
 from neocloud.services.slurm.public import MODELS_FEATURE, MODELS_MOUNT_PATH
-from neocloud.services.slurm.render import objects
+from neocloud.services.slurm.render import configuration
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
@@ -51,8 +51,8 @@ SECRETS = "/etc/neocloud/secrets"
 CONFIGURATION = "/etc/neocloud/slurm"
 LOGIN_KEYS = "/etc/neocloud/login-keys"
 FILESYSTEMS = "/run/neocloud/filesystems"
-"""Where the image's mount-jail finds filesystem 0, 1, ...; NODE_FILESYSTEMS lists their places in order. The
-engine does not mount them below the jail: users own the folders there, and a link would lead out of it."""
+"""The image's mount-jail finds filesystem 0, 1, ... here; NODE_FILESYSTEMS lists their mount points in order.
+The engine does not mount them in the shared root: users own the folders there, and a link would lead out."""
 
 MEMORY_FOR_DAEMONS_MIB = 256
 """Added to a worker's limit, so that jobs may use all the memory the preset promises."""
@@ -73,7 +73,7 @@ def pods(view: ClusterView) -> list[Pod]:
 
 def accounting_pod(view: ClusterView) -> Pod:
     secret = Mount("accounting-secret", f"{SECRETS}/accounting", read_only=True)
-    # It listens inside the pod only, where no probe reaches; slurmdbd is ready when it has its database.
+    # It listens inside the pod only, where no probe reaches it. slurmdbd is ready once it has its database.
     database = replace(
         _container(view, "database", DATABASE_PORT, (secret, Mount("data", "/var/lib/mysql"))),
         readiness_probe=None,
@@ -82,8 +82,8 @@ def accounting_pod(view: ClusterView) -> Pod:
     slurmdbd = _container(view, "accounting", SLURMDBD_PORT, mounts)
     volumes = (
         *_secret_volumes("slurm-key", "jwt-key"),
-        Volume.of_secret("accounting-secret", objects.ACCOUNTING_SECRET),
-        Volume.of_claim("data", objects.ACCOUNTING_DATA),
+        Volume.of_secret("accounting-secret", configuration.ACCOUNTING_SECRET),
+        Volume.of_claim("data", configuration.ACCOUNTING_DATA),
     )
     return _pod(view, ACCOUNTING_POD, "accounting", (database, slurmdbd), volumes)
 
@@ -97,9 +97,9 @@ def controller_pod(view: ClusterView) -> Pod:
     slurmctld = _container(view, "controller", SLURMCTLD_PORT, mounts)
     slurmrestd = _container(view, "rest", REST_PORT, shared)
     volumes = (
-        Volume("configuration", config_map=ConfigMapSource(name=objects.CONFIGURATION)),
+        Volume("configuration", config_map=ConfigMapSource(name=configuration.CONFIGURATION)),
         Volume.of_claim("shared-root", view.shared_root_claim),
-        Volume.of_claim("state", objects.CONTROLLER_STATE),
+        Volume.of_claim("state", configuration.CONTROLLER_STATE),
         *_secret_volumes("slurm-key", "jwt-key"),
     )
     return _pod(view, CONTROLLER_POD, "controller", (slurmctld, slurmrestd), volumes)
@@ -118,12 +118,12 @@ def login_pod(view: ClusterView, index: int) -> Pod:
         _container(view, "login", SSH_PORT, mounts),
         ports=(port,),
         env=_filesystem_variables(view) if view.mounts else None,
-        security_context=_may("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
+        security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )
     volumes = (
         *_node_volumes(view, LOGIN_TMP_MIB, LOGIN_SHM_MIB),
-        Volume("login-keys", config_map=ConfigMapSource(name=objects.LOGIN_KEYS)),
-        Volume.of_secret("ssh-host-key", objects.SSH_HOST_KEY),
+        Volume("login-keys", config_map=ConfigMapSource(name=configuration.LOGIN_KEYS)),
+        Volume.of_secret("ssh-host-key", configuration.SSH_HOST_KEY),
     )
     return _pod(view, view.login_names()[index], "login", (container,), volumes)
 
@@ -134,7 +134,7 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
     volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
     labels = {NODE_SET_LABEL: node_set.name}
     features, paths = (), ()
-    if name in view.models_on:  # as one more filesystem, the last, that mount-jail lays into the shared root
+    if name in view.models_on:  # the last filesystem that mount-jail mounts in the shared root
         labels[MODELS_LABEL] = "true"
         features, paths = (MODELS_FEATURE,), (MODELS_MOUNT_PATH,)
         mounts = (*mounts, Mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True))
@@ -147,7 +147,7 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
             *_filesystem_variables(view, *paths),
         ),
         resources=limits(cpus=node_set.cpus, memory_mib=memory + MEMORY_FOR_DAEMONS_MIB, gpus=node_set.gpus),
-        security_context=_may("SYS_ADMIN", "NET_RAW"),
+        security_context=_capabilities("SYS_ADMIN", "NET_RAW"),
     )
     return _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
 
@@ -167,7 +167,7 @@ def _pod(
         interface=_interface(view.interfaces[name]) if name in view.interfaces else None,
         host_users=False,  # a user namespace, where the engine can make one
         hostname=name,
-        subdomain=objects.NODES_SERVICE,
+        subdomain=configuration.NODES_SERVICE,
         restart_policy="Always",
         termination_grace_period_seconds=5,
         automount_service_account_token=False,
@@ -177,18 +177,18 @@ def _pod(
     )
 
 
-def _interface(mine: InterfaceView) -> Interface:
+def _interface(view: InterfaceView) -> Interface:
     return Interface(
-        network=mine.network,
-        subnet=mine.subnet,
-        address=IPv4Address(mine.address),
-        mac=mine.mac,
-        security_groups=mine.security_groups,
+        network=view.network,
+        subnet=view.subnet,
+        address=IPv4Address(view.address),
+        mac=view.mac,
+        security_groups=view.security_groups,
     )
 
 
 def _container(view: ClusterView, role: str, port: int, mounts: tuple[Mount, ...]) -> Container:
-    """Roles and containers have the same names; a role is ready when its port answers."""
+    """Return the container of a role, with the name of the role. It is ready when its port answers."""
     return Container(
         name=role,
         image=view.image,
@@ -200,7 +200,7 @@ def _container(view: ClusterView, role: str, port: int, mounts: tuple[Mount, ...
     )
 
 
-def _may(*capabilities: str) -> SecurityContext:
+def _capabilities(*capabilities: str) -> SecurityContext:
     return SecurityContext(capabilities=LinuxCapabilities(add=capabilities))
 
 

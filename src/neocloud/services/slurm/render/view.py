@@ -1,7 +1,6 @@
-"""What rendering needs to know of a Slurm cluster: a plain picture, free of stores and contracts.
+"""The input of rendering: plain data of a Slurm cluster.
 
-The reconciler fills this in from the Cluster resource, its platform and preset, and the secrets it keeps.
-Nothing here reads or writes anything.
+The reconciler fills it in from the Cluster resource, its platforms and presets, and its secrets.
 """
 
 from collections.abc import Mapping
@@ -17,14 +16,14 @@ CLUSTER_LABEL = "neocloud.dev/cluster"
 ROLE_LABEL = "neocloud.dev/role"
 NODE_SET_LABEL = "neocloud.dev/node-set"
 MODELS_LABEL = "neocloud.dev/shows-models"
-"""Of worker pods that have the folder for jobs."""
+"""On worker pods that mount the folder for models."""
 
 WORKER_ROLE = "worker"
 
 SHARED_ROOT_PATH = "/jail"
-"""Where the daemons' containers mount the shared root."""
+"""The mount point of the shared root in the daemons' containers."""
 ENTER_ROOT = "/usr/local/lib/neocloud/enter-root"
-"""The image's program that runs another one inside the shared root, with a tenant's rights."""
+"""The image's program that runs a command inside the shared root, with a tenant's rights."""
 
 LOGIN_POD = "login-0"
 CONTROLLER_POD = "controller-0"
@@ -33,7 +32,7 @@ ACCOUNTING_POD = "accounting-0"
 
 @dataclass(frozen=True)
 class NodeSetView:
-    """Workers of one shape. They are called `<name>-0` up to `<name>-<count - 1>`."""
+    """Workers of one shape, named `<name>-0` to `<name>-<count - 1>`."""
 
     name: str
     count: int
@@ -49,7 +48,7 @@ class NodeSetView:
 
 @dataclass(frozen=True)
 class InterfaceView:
-    """Where on a subnet a pod is."""
+    """A pod's address on a subnet."""
 
     network: str
     subnet: str
@@ -60,7 +59,7 @@ class InterfaceView:
 
 @dataclass(frozen=True)
 class MountView:
-    """A filesystem that is no part of the cluster, and where jobs see it."""
+    """A filesystem of a user, and its mount point in the shared root."""
 
     claim: Reference
     path: str
@@ -68,13 +67,13 @@ class MountView:
 
 @dataclass(frozen=True)
 class ClusterSecrets:
-    """Made once for a cluster and kept as long as it lives."""
+    """The secrets of a cluster, which it keeps as long as it lives."""
 
     slurm_key: bytes
     jwt_key: bytes
     database_password: str
     ssh_host_key: str
-    """OpenSSH private key (ed25519); the same after a login pod is made anew."""
+    """OpenSSH private key (ed25519); it stays the same when a login pod is replaced."""
 
     def __repr__(self) -> str:
         return "ClusterSecrets(...)"
@@ -91,7 +90,7 @@ class ClusterView:
     authorized_keys: tuple[str, ...]
     """Public keys that may log in as root."""
     shared_root_claim: str
-    """The PersistentVolumeClaim, made by somebody else, that jobs see as "/"."""
+    """The PersistentVolumeClaim of the shared root, which jobs see as "/"."""
     login_count: int = 1
     ssh_host_port: int | None = None
     """Port on the host's loopback for login-0; login-1 gets the next one, and so on."""
@@ -102,13 +101,13 @@ class ClusterView:
     mounts: tuple[MountView, ...] = ()
 
     models_folder: str = ""
-    """A folder of the machine that jobs see read-only; "" for none."""
+    """A folder of the host that jobs see read-only; "" for none."""
     models_on: frozenset[str] = frozenset()
-    """Workers that have it: a running one is not started anew to get it."""
+    """Workers that mount it: a running worker is not restarted for it."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of every object of the cluster."""
+        """The labels of every object of the cluster."""
         return {CLUSTER_LABEL: self.name}
 
     def login_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""All-reduce bandwidth over all workers of a job, through torch.distributed. Rank 0 prints JSON.
+"""Measure all-reduce bandwidth over all workers of a job with torch.distributed. Rank 0 prints JSON.
 
 NCCL when every node has GPUs, gloo otherwise. Bus bandwidth is 2 (n-1)/n times size over time, the
 definition of nccl-tests, so figures of different node counts compare.

@@ -1,4 +1,4 @@
-"""Looks at one worker from inside and prints what it finds as JSON. Runs in the shared root on the worker.
+"""Measure one worker from inside and print the figures as JSON. Runs in the shared root on the worker.
 
 Usage: python3 - SHARED_ROOT < node.py
 """
@@ -13,7 +13,7 @@ FILE_MIB = 64
 
 
 def read_number(*paths):
-    """The first of these files that holds a number; None for "max" or no file."""
+    """Return the number in the first of these files that has one; None for "max" or no file."""
     for path in paths:
         try:
             with open(path) as file:
@@ -40,7 +40,7 @@ def memory_mib():
 
 
 def gpus():
-    """Names of the GPUs the driver shows; None when there is no driver."""
+    """Return the names of the GPUs that the driver lists; None without a driver."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -50,7 +50,7 @@ def gpus():
 
 
 def shared_root_speed(root):
-    """MiB/s written through to disk and read back past the page cache."""
+    """Return MiB/s written through to disk and read back past the page cache."""
     path = os.path.join(root, f".neocloud-speed-{os.uname().nodename}")
     block = os.urandom(2**20)
     try:
