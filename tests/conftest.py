@@ -53,7 +53,14 @@ REAL = (
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
 GROUPS = {
-    "clouds": (*E2E, "tests/engines/podman", "tests/security/test_egress.py"),
+    "clouds": ("tests/e2e", "tests/security/test_slurm_escape.py"),
+    "machines": (
+        "tests/conformance/test_dstack.py",
+        "tests/conformance/test_skypilot.py",
+        "tests/images/machines",
+        "tests/security/test_machine_sandbox.py",
+    ),
+    "podman": ("tests/engines/podman", "tests/security/test_egress.py"),
     "studio": ("tests/conformance/openai",),
     "pages": ("tests/gateway/pages",),
     "emulator": ("tests/emulator",),
