@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the clouds of the tests are those of this bench
 
+from neocloud.testing.waiting import wait_until  # noqa: E402
 from tests.e2e.cloud import Cloud, run  # noqa: E402
 from tests.e2e.cluster import SHARED, Cluster  # noqa: E402
-from tests.e2e.waiting import wait_until  # noqa: E402
 
 IMAGES = ROOT / ".cache" / "images"
 PUBLISHED_SECONDS = (20 * 60, 30 * 60)

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from neocloud.control_plane.gateway_supervisor import GatewayProcess, stop_gateway
+from neocloud.testing.waiting import until
 
 DEADLINE_SECONDS = 15.0
 
@@ -69,13 +70,6 @@ async def pid_at(address: str) -> int:
         return 0
 
 
-async def eventually(condition: Callable[[int], bool], address: str) -> int:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition(pid := await pid_at(address)):
-            await asyncio.sleep(0.02)
-    return pid
-
-
 @pytest.fixture
 async def home(tmp_path: Path) -> AsyncIterator[Path]:
     yield tmp_path
@@ -86,7 +80,7 @@ async def test_one_that_is_killed_answers_again_on_the_same_port(home: Path) -> 
     async with watched(stand_in(home)) as address:
         first = await pid_at(address)
         os.kill(first, signal.SIGKILL)
-        assert await eventually(lambda pid: pid not in (0, first), address)
+        assert await until(lambda: pid_at(address), holds=lambda pid: pid not in (0, first))
         assert (home / "log" / "gateway.log").exists()
 
 
@@ -97,7 +91,7 @@ async def test_it_outlives_the_control_plane_and_the_next_one_adopts_it(home: Pa
     async with watched(stand_in(home)) as again:
         assert (again, await pid_at(again)) == (address, first)
         os.kill(first, signal.SIGKILL)  # no child of this control plane, and watched all the same
-        assert await eventually(lambda pid: pid not in (0, first), again)
+        assert await until(lambda: pid_at(again), holds=lambda pid: pid not in (0, first))
 
 
 async def test_one_of_another_start_is_ended_and_another_takes_its_place(home: Path) -> None:

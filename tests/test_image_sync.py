@@ -9,6 +9,7 @@ import pytest
 from neocloud.control_plane import image_sync
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.engines.base import EngineError
+from neocloud.testing.waiting import until
 
 DEADLINE_SECONDS = 10.0
 
@@ -37,12 +38,6 @@ def build(home: Path, folder: str, name: str) -> None:
     path.mkdir(parents=True, exist_ok=True)
     (path / "image.tar").write_text(name)
     (path / "image.json").write_text(json.dumps({"name": name, "archive": "image.tar"}))
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)

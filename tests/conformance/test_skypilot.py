@@ -11,12 +11,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.conformance.trust import trusting
 from tests.e2e.cloud import Cloud
 
@@ -75,6 +76,8 @@ class Sky:
                     or (UP in output.read_text() and NO_INTERNET in self.provision_log(started))
                 ),
                 lambda: output.read_text() + self.provision_log(started)[-4000:],
+                seconds=BOOT_SECONDS,
+                poll_seconds=0.5,
             )
         finally:
             if process.poll() is None:
@@ -87,13 +90,6 @@ class Sky:
         folder = self.cloud.folder / "user" / "sky_logs"
         logs = [path for path in folder.glob("*/provision.log") if path.stat().st_mtime >= since]
         return "".join(path.read_text(errors="replace") for path in logs)
-
-
-def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + BOOT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")

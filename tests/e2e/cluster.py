@@ -9,8 +9,8 @@ from typing import Any
 
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.service import environment
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud, run
-from tests.e2e.waiting import wait_until
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 SHARED = "/home/shared"

@@ -1,9 +1,7 @@
 """An endpoint and jobs in real containers: a root file system of one static program, reached where its status
 says. CMP-01, VPC-01."""
 
-import asyncio
 import shutil
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +18,7 @@ from nebius.api.nebius.ai.v1 import (
 )
 
 from neocloud.engines.podman import PodmanEngine
+from neocloud.testing.waiting import until
 from tests.services.ai.cloud import AiCloud, cloud_in_process
 from tests.services.ai.test_endpoints import create as create_endpoint
 from tests.services.ai.test_endpoints import port
@@ -52,15 +51,8 @@ async def cloud(tmp_path: Path) -> AsyncIterator[AiCloud]:
 
 
 async def answer(address: str) -> str:
-    """What it says within the deadline; "" when it stays silent."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
-        while time.monotonic() < deadline:
-            try:
-                return (await http.get(f"http://{address}/index.html")).text
-            except httpx.HTTPError:
-                await asyncio.sleep(0.1)
-    return ""
+    """What it says, once it answers."""
+    return await until(lambda: said_at_once(address), seconds=DEADLINE_SECONDS, poll_seconds=0.1)
 
 
 async def said_at_once(address: str) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import NEO, Cloud, run
 from tests.e2e.conftest import ROOT
-from tests.e2e.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

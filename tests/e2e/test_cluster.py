@@ -1,6 +1,5 @@
 """A cluster from create to READY, by `neo` and by the official SDK, and its readiness checks."""
 
-import asyncio
 from collections import Counter
 from typing import Any
 
@@ -9,6 +8,7 @@ from nebius.api.nebius.common.v1 import GetOperationRequest, OperationServiceCli
 from nebius.sdk import SDK
 
 from neocloud.core import contract
+from neocloud.testing.waiting import until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import Cluster, user_key
 
@@ -63,13 +63,12 @@ async def call(sdk: SDK, path: str, **fields: Any) -> Any:
 
 async def finished(sdk: SDK, operation_id: str, *, seconds: float = 60.0) -> None:
     operations = OperationServiceClient(sdk)
-    async with asyncio.timeout(seconds):
-        while True:
-            operation = await operations.get(GetOperationRequest(id=operation_id))
-            if operation.done():
-                assert operation.successful(), operation.status()
-                return
-            await asyncio.sleep(0.1)
+
+    async def look() -> Any:
+        return await operations.get(GetOperationRequest(id=operation_id))
+
+    operation = await until(look, holds=lambda seen: seen.done(), seconds=seconds, poll_seconds=0.1)
+    assert operation.successful(), operation.status()
 
 
 def test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run(bank: Cluster) -> None:

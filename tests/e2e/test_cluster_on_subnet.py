@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import Cluster
 from tests.e2e.test_machines import COMPUTE, Machine
-from tests.e2e.waiting import wait_until
 
 VPC, RANGE = "nebius.vpc.v1", "10.77.13.0/24"
 MOUNT = "/mnt/data"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import NEO
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.waiting import wait_until
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster, user_key
 from tests.e2e.machine import Marks, traces
-from tests.e2e.waiting import wait_until
 
 SMALL = ("--preset", "1vcpu-1gb")
 SEED = 11

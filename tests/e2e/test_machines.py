@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from neocloud.core import contract
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
-from tests.e2e.waiting import wait_until
 
 COMPUTE = "nebius.compute.v1"
 STATE = contract.enum(f"{COMPUTE}.InstanceStatus.InstanceState")

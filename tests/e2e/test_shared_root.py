@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.waiting import wait_until
 
 ON_BOTH = ("--nodes=2", "--ntasks-per-node=1")
 

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import ROOT
-from tests.e2e.waiting import wait_until
 
 CODE = "/home/shared/finetune_code"
 STEPS = 24

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import Cluster
-from tests.e2e.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What happens to an instance unasked, as the official SDK sees it (CMP-08, CMP-13)."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from nebius.sdk import SDK
 
 from neocloud.client.errors import ClientError
 from neocloud.testing.emulator import Emulator
+from neocloud.testing.waiting import wait_until
 
 State = InstanceStatus.InstanceState
 DEADLINE_SECONDS = 10.0
@@ -75,10 +75,12 @@ def state_of(sdk: SDK, instance_id: str) -> Any:
 
 
 def comes_to_be(sdk: SDK, instance_id: str, state: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while (found := state_of(sdk, instance_id)) != state:
-        assert time.monotonic() < deadline, f"{instance_id} is {found}, not {state}"
-        time.sleep(0.02)
+    wait_until(
+        lambda: state_of(sdk, instance_id),
+        f"{instance_id} is {state}",
+        holds=lambda found: found == state,
+        seconds=DEADLINE_SECONDS,
+    )
 
 
 def test_an_instance_runs_when_create_answers_and_is_gone_when_delete_does(sdk: SDK, create: Create) -> None:

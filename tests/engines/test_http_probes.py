@@ -10,6 +10,7 @@ import pytest_asyncio
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.probes import Prober
+from neocloud.testing.waiting import until
 
 POD = Reference("Pod", "one", "web")
 
@@ -54,12 +55,6 @@ def pod(web: Web, **probes: Any) -> Pod:
 
 async def never_run(*_: Any) -> int:
     raise AssertionError("An HTTP probe runs no command.")
-
-
-async def until(holds: Any) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from neocloud.testing.gateway import (
     engine_process,
     gateway_process,
     route,
-    wait_for,
 )
 from neocloud.testing.mock_engine import Behaviour
+from neocloud.testing.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 SILENCE_SECONDS = 2
@@ -60,7 +60,7 @@ def ledger_row(home: Path, request_id: str) -> dict[str, Any]:
         found[:] = [dict(row) for row in rows]
         return bool(found) and found[0]["ended_at"] is not None
 
-    wait_for(is_closed, 10)
+    wait_until(is_closed, seconds=10)
     assert len(found) == 1
     return found[0]
 

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 import safetensors.torch
 
 import tuning_job
+from neocloud.testing.waiting import wait_until
 from recipe_errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED
 
 from .conftest import CHATS, RECIPES, write_chats
@@ -74,10 +74,11 @@ def run_here(folder: Path, until: str = "") -> None:
 
 
 def wait_for_checkpoint(folder: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 90
-    while not list(folder.glob("finetune/checkpoint-[0-9]*")):
-        assert process.poll() is None and time.monotonic() < deadline, (folder / "log.txt").read_text()
-        time.sleep(0.02)
+    def has_checkpoint() -> bool:
+        assert process.poll() is None, (folder / "log.txt").read_text()
+        return any(folder.glob("finetune/checkpoint-[0-9]*"))
+
+    wait_until(has_checkpoint, lambda: (folder / "log.txt").read_text(), seconds=90)
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from neocloud.testing.gateway import (
     engine_process,
     gateway_process,
     route,
-    wait_for,
 )
 from neocloud.testing.mock_engine import Behaviour
+from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, body
 
 MAX_REQUESTS, MAX_BYTES = 6, 400_000
@@ -78,7 +78,7 @@ def test_bodies_of_requests_that_wait_are_bounded(
     client: httpx.Client, gateway: GatewayProcess, engine: EngineProcess
 ) -> None:
     with waiting(client, 3, 120_000) as asked:
-        wait_for(lambda: is_counted(client, 120_000), 20)
+        wait_until(lambda: is_counted(client, 120_000), seconds=20)
         other = httpx.post(gateway.url + CHAT, json=sized(120_000), headers={"Authorization": "Bearer key-b"})
         assert other.status_code == 503, other.text  # another caller has its own
         gateway.set_routes(route("bank", replicas=[engine.address], engine_name="mock"))
@@ -90,7 +90,7 @@ def test_requests_that_wait_are_bounded(
     client: httpx.Client, gateway: GatewayProcess, engine: EngineProcess
 ) -> None:
     with waiting(client, MAX_REQUESTS, 10) as asked:
-        wait_for(lambda: is_counted(client, 10), 20)
+        wait_until(lambda: is_counted(client, 10), seconds=20)
         answer = client.get("/v1/files")
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, BUSY)
         assert client.get("/health").status_code == 200
@@ -103,7 +103,7 @@ def test_requests_that_wait_are_bounded(
 def test_requests_of_all_callers_are_bounded(client: httpx.Client, gateway: GatewayProcess) -> None:
     second = httpx.Client(base_url=gateway.url, headers={"Authorization": "Bearer key-b"}, timeout=30)
     with second, waiting(client, 4, 10) as first, waiting(second, 4, 10):
-        wait_for(lambda: is_counted(client, 10) and is_counted(second, 10), 20)
+        wait_until(lambda: is_counted(client, 10) and is_counted(second, 10), seconds=20)
         gateway.set_routes(route("bank", state="ERROR"))
         assert [one.result(20).status_code for one in first] == [503] * 4
     assert not is_counted(client, 10)
@@ -118,10 +118,10 @@ def test_a_client_that_leaves_gives_back(client: httpx.Client, gateway: GatewayP
     connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(3)]
     for connection in connections:
         connection.sendall(head.encode() + b"x" * 150_000)  # and never the rest
-    wait_for(lambda: is_counted(client, 150_000), 20)
+    wait_until(lambda: is_counted(client, 150_000), seconds=20)
     for connection in connections:
         connection.close()
-    wait_for(lambda: not is_counted(client, 300_000), 20)
+    wait_until(lambda: not is_counted(client, 300_000), seconds=20)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ from neocloud.testing.gateway import (
     engine_process,
     gateway_process,
     route,
-    wait_for,
 )
 from neocloud.testing.mock_engine import Behaviour
+from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, body
 
 HEAD_SECONDS, BODY_SECONDS, QUIET_SECONDS = 2, 4, 2
@@ -248,7 +248,7 @@ def test_health_is_told_while_all_connections_are_taken(tmp_path: Path) -> None:
             answer = httpx.get(gateway.url + "/v1/models", headers=gateway.headers)
             return answer.status_code == 503 and answer.headers["retry-after"] == "5"
 
-        wait_for(refusal)
+        wait_until(refusal)
         answer = httpx.get(gateway.url + "/health")
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         more = [connected(gateway) for _ in range(SPARE_CONNECTIONS * 2)]
@@ -256,7 +256,7 @@ def test_health_is_told_while_all_connections_are_taken(tmp_path: Path) -> None:
         for connection in [*more, *taken]:
             connection.close()
         answered = lambda: httpx.get(gateway.url + "/v1/models", headers=gateway.headers).status_code == 200  # noqa: E731
-        wait_for(answered)
+        wait_until(answered)
 
 
 def test_a_refused_connection_asks_once(tmp_path: Path) -> None:

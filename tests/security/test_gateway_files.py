@@ -14,6 +14,7 @@ from neocloud.gateway.composition import OpenAiFiles
 from neocloud.gateway.openai_files import files, validation
 from neocloud.gateway.openai_files.files_api import MAX_FIELDS
 from neocloud.gateway.settings import FileSettings
+from neocloud.testing.waiting import until
 from tests.gateway.openai_files.conftest import alice, client, clock, jobs, objects, sender, upload
 
 __all__ = ["alice", "clock", "jobs", "objects", "sender"]
@@ -108,9 +109,9 @@ async def test_an_input_that_was_deleted_counts_until_its_batch_is_over(
     form = {"data": {"purpose": "user_data"}, "files": {"file": ("f", b"x" * 900_000)}}
     assert (await alice.post("files", **form)).status_code == 429
     await alice.post(f"batches/{batch['id']}/cancel")
-    async with asyncio.timeout(20):
-        while (await alice.get(f"batches/{batch['id']}")).json()["status"] != "cancelled":
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: alice.get(f"batches/{batch['id']}"), holds=lambda seen: seen.json()["status"] == "cancelled"
+    )
     assert (await alice.post("files", **form)).status_code == 200
     await objects.stop()
 
@@ -151,9 +152,7 @@ async def test_two_files_are_checked_at_a_time(tmp_path: Path, monkeypatch: pyte
     large = tmp_path / "large"
     large.write_bytes(b"{}\n" * 200_000)
     checks = [asyncio.create_task(validation.validate_file("training", large)) for _ in range(18)]
-    async with asyncio.timeout(20):
-        while validation._SLOTS.waiting < 16:
-            await asyncio.sleep(0.01)
+    await until(lambda: validation._SLOTS.waiting >= 16)
     with pytest.raises(Exception) as refused:
         validation.require_validation_slot()
     assert getattr(refused.value, "status", 0) == 429 and "Retry-After" in refused.value.headers  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from neocloud.gateway.api.fields import OPERATORS
-from neocloud.testing.gateway import wait_for
+from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, Served, running, served
 
 __all__ = ["running", "served"]
@@ -206,7 +206,7 @@ def test_a_url_in_a_batch_is_not_fetched_either(served: Served) -> None:
     )
     asked = {"input_file_id": made.json()["id"], "endpoint": CHAT, "completion_window": "24h"}
     batch = served.client.post("/v1/batches", json=asked).json()
-    wait_for(lambda: served.client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed")
+    wait_until(lambda: served.client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed")
     done = served.client.get(f"/v1/batches/{batch['id']}").json()
     assert done["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
     errors = served.client.get(f"/v1/files/{done['error_file_id']}/content").text

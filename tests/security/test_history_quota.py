@@ -21,6 +21,7 @@ from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
 from neocloud.services.quotas.resources import ALLOWANCE, allowance_id
 from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 INVITATION = "nebius.iam.v1.Invitation"
@@ -173,12 +174,11 @@ async def test_a_running_cloud_removes_old_versions_and_counts_them_back(tmp_pat
     await store.write(lambda tx: tx.update(replace(row, state="ACTIVE")))
     before = await used(store, TENANT)
     await store.close()
-    async with (
-        control_plane(settings, FakeEngine(), clock=SystemClock()) as running,
-        asyncio.timeout(10),
-    ):
-        while len(await running.store.read(lambda tx: tx.history(resource_id=row.id))) > 1:
-            await asyncio.sleep(0.01)
+    async with control_plane(settings, FakeEngine(), clock=SystemClock()) as running:
+        await until(
+            lambda: running.store.read(lambda tx: tx.history(resource_id=row.id)),
+            holds=lambda entries: len(entries) <= 1,
+        )
         assert 2 * await used(running.store, TENANT) == before
 
 

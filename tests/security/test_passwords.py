@@ -30,6 +30,7 @@ from neocloud.services.iam.rules.people import (
     of_address,
     of_source,
 )
+from neocloud.testing.waiting import until
 from tests.services.iam.conftest import Answer, Cloud, running_cloud
 from tests.services.iam.people import ALICE, OWN_API, PASSWORD, make_user, sign_in, signed, try_password
 
@@ -215,8 +216,7 @@ async def test_a_crowd_of_guesses_runs_few_at_a_time_and_is_told_when_to_come_ba
         body = {"email": ALICE, "password": WRONG}
         path = f"/{OWN_API}.SignInService/WithPassword"
         asked = [asyncio.ensure_future(http.post(path, json=body)) for _ in range(crowd)]
-        while sum(each.done() for each in asked) < crowd - MAX_AT_ONCE - MAX_WAITING:
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(each.done() for each in asked) >= crowd - MAX_AT_ONCE - MAX_WAITING)
         refused = [each.result().json() for each in asked if each.done()]
         assert {each["code"] for each in refused} == {"resource_exhausted"}
         hasher.go.set()

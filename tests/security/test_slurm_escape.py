@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
 from tests.e2e.conftest import images as images
-from tests.e2e.waiting import wait_until
 
 ESCAPE = Path(__file__).with_name("escape.py").read_text()
 NODES = ("worker-0", "worker-1", "login-0")

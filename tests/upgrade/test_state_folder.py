@@ -8,7 +8,6 @@ else.
 import json
 import sqlite3
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from neocloud.testing.emulator import Emulator, connected, emulator_process
+from neocloud.testing.waiting import wait_until
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text())
@@ -44,10 +44,13 @@ def id_of(name: str) -> str:
 
 def test_all_resources_are_there_and_return_to_their_states(cloud: Emulator, home: Path) -> None:
     """`neo down` recorded what runs as stopped; it runs again soon after the start."""
-    expected, deadline = set(EXPECTED["resources"]), time.monotonic() + 60
-    while missing := expected - stored_resources(home):
-        assert time.monotonic() < deadline, f"not there, or not in this state: {sorted(missing)}"
-        time.sleep(0.05)
+    expected = set(EXPECTED["resources"])
+    wait_until(
+        lambda: sorted(expected - stored_resources(home)),
+        "not there, or not in the state",
+        holds=lambda missing: not missing,
+        seconds=60,
+    )
 
 
 def stored_resources(home: Path) -> set[str]:

@@ -1,13 +1,10 @@
 """One namespace of an engine under test, with short ways to make and ask things."""
 
-import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-
-import pytest
 
 from neocloud.engines.base import (
     Engine,
@@ -17,26 +14,13 @@ from neocloud.engines.base import (
     ObservedPod,
     Reference,
 )
+from neocloud.testing.waiting import until
 
 PATIENCE_SECONDS = 15.0
 IDLE = ["sleep", "3600"]
-_POLL_SECONDS = 0.02
 _numbers = itertools.count(1)
 
 Seen = TypeVar("Seen")
-
-
-async def eventually(look: Callable[[], Awaitable[Seen]], wanted: Callable[[Seen], bool]) -> Seen:
-    """What `look` gives, as soon as it is wanted; fails with the last sight if it never is."""
-    seen = await look()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not wanted(seen):
-                await asyncio.sleep(_POLL_SECONDS)
-                seen = await look()
-    except TimeoutError:
-        pytest.fail(f"after {PATIENCE_SECONDS:.0f} s it is still: {seen}")
-    return seen
 
 
 def on_network(pod: KubernetesObject, network: str, address: str, **changes: Any) -> KubernetesObject:
@@ -118,7 +102,12 @@ class Space:
         return (await self.engine.observe(self.name)).pod(name)
 
     async def until(self, name: str, wanted: Callable[[ObservedPod], bool]) -> ObservedPod:
-        pod = await eventually(lambda: self.seen(name), lambda pod: pod is not None and wanted(pod))
+        pod = await until(
+            lambda: self.seen(name),
+            f"pod {name}",
+            holds=lambda pod: pod is not None and wanted(pod),
+            seconds=PATIENCE_SECONDS,
+        )
         assert pod is not None
         return pod
 

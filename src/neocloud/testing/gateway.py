@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ import httpx
 from neocloud.core import contract
 from neocloud.gateway.control_plane import SERVICE
 from neocloud.testing.mock_engine import Behaviour
+from neocloud.testing.waiting import wait_until
 
 PACKAGE = SERVICE.rpartition(".")[0]
 PERMISSIONS = [
@@ -202,18 +202,14 @@ class GatewayProcess:
         self.control_plane.set_routes(routes, budgets)
         file = self.home / "gateway" / "routes.json"
         version = str(self.control_plane.version)
-        wait_for(lambda: file.exists() and json.loads(file.read_text()).get("version") == version)
+        wait_until(
+            lambda: file.exists() and json.loads(file.read_text()).get("version") == version,
+            seconds=START_SECONDS,
+        )
 
     def start(self) -> None:
         """Anew, after it ended."""
         self.process = _start(self.arguments, self.url, self.home)
-
-
-def wait_for(condition: Any, seconds: float = START_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -275,7 +271,7 @@ def _start(arguments: list[str], url: str, home: Path) -> "subprocess.Popen[byte
         except httpx.TransportError:
             return False
 
-    wait_for(answers)
+    wait_until(answers, seconds=START_SECONDS)
     return process
 
 

@@ -63,8 +63,8 @@ def wait_until(
     what: str | Callable[[], str] = "the condition",
     *,
     holds: Callable[[Seen], object] = bool,
-    seconds: float = DEADLINE_SECONDS,
-    poll_seconds: float = 0.02,
+    seconds: float = 60.0,
+    poll_seconds: float = 0.05,
 ) -> Seen:
     """The same for a thread. A `what` that is a function is called when the deadline has passed."""
     deadline = time.monotonic() + seconds

@@ -1,7 +1,6 @@
 """OpenAI's Python SDK, unmodified: what its users call, and what they catch (AIS-01, AIS-02)."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pydantic
 import pytest
 
 from neocloud.testing.gateway import route
+from neocloud.testing.waiting import wait_until
 from tests.conformance.openai.conftest import OTHER_TENANT, Studio
 from tests.conformance.openai.engine import CALL
 
@@ -152,11 +152,13 @@ def test_a_batch(client: openai.OpenAI, studio: Studio) -> None:
 
 
 def _finished(client: openai.OpenAI, batch_id: str) -> Any:
-    deadline = time.monotonic() + 30
-    while (batch := client.batches.retrieve(batch_id)).status in ("validating", "in_progress", "finalizing"):
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.02)
-    return batch
+    unfinished = ("validating", "in_progress", "finalizing")
+    return wait_until(
+        lambda: client.batches.retrieve(batch_id),
+        "the batch is finished",
+        holds=lambda batch: batch.status not in unfinished,
+        seconds=30,
+    )
 
 
 def test_fine_tuning(client: openai.OpenAI, studio: Studio) -> None:
@@ -234,9 +236,7 @@ def test_the_sdk_waits_for_a_cold_model(studio: Studio) -> None:
         import threading  # noqa: PLC0415
 
         def wake() -> None:
-            deadline = time.monotonic() + 20
-            while not any("cold" in str(report) for report in traffic) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: any("cold" in str(report) for report in traffic), seconds=20)
             studio.gateway.set_routes(*studio.routes(cold=route("cold", replicas=[studio.mock.address])))
 
         waker = threading.Thread(target=wake)

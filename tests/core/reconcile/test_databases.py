@@ -1,14 +1,14 @@
 """Workers on real databases and real time: on a file, and several at once on PostgreSQL."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import Store, open_store
+from neocloud.testing.waiting import until
 from tests.core.reconcile.toy_reconcilers import Cloud, Office, Requests
 
 _DEADLINE_SECONDS = 30
@@ -28,13 +28,6 @@ async def stores(addresses: list[str]) -> AsyncIterator[list[Store]]:
     yield stores
     for store in stores:
         await store.close()
-
-
-async def until(condition: Callable) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not await condition():
-        assert time.monotonic() < deadline, "not true in time"
-        await asyncio.sleep(0.02)
 
 
 async def test_servers_share_the_work_and_do_nothing_twice(stores: list[Store]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
-from tests.e2e.waiting import wait_until
 
 INFERENCE = "neocloud.inference.v1"
 START_SECONDS = 240.0

@@ -6,11 +6,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import Cluster
 from tests.e2e.inference.adapter import write_adapter
 from tests.e2e.inference.served import Served, chat
-from tests.e2e.waiting import wait_until
 
 NAME = "on-slurm"
 

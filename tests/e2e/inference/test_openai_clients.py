@@ -6,7 +6,6 @@ refusals. The rest of the API is driven without a model in tests/conformance/ope
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.inference.served import Served
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -100,11 +100,12 @@ def test_a_batch_is_answered(served: Served, client: openai.OpenAI) -> None:
     lines = [{"custom_id": f"c-{n}", "method": "POST", "url": url, "body": body} for n in range(8)]
     content = "\n".join(map(json.dumps, lines)).encode()
     file = client.files.create(file=("requests.jsonl", content), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
-    deadline = time.monotonic() + 60
-    while (batch := client.batches.retrieve(batch.id)).status not in ("completed", "failed"):
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.1)
+    batch_id = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h").id
+    batch = wait_until(
+        lambda: client.batches.retrieve(batch_id),
+        "the batch is finished",
+        holds=lambda seen: seen.status in ("completed", "failed"),
+    )
     assert batch.request_counts and batch.request_counts.completed == 8, batch
     answers = [json.loads(line) for line in client.files.content(batch.output_file_id or "").iter_lines()]
     said = {each["response"]["body"]["choices"][0]["message"]["content"] for each in answers}

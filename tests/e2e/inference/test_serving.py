@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.inference.adapter import write_adapter
 from tests.e2e.inference.served import Served, chat
-from tests.e2e.waiting import wait_until
 
 
 def test_it_answers_who_has_its_key_and_nobody_else(served: Served) -> None:

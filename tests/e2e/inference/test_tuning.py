@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 
 from neocloud.core import contract
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import run
 from tests.e2e.cluster import Cluster
 from tests.e2e.inference.served import Served, chat
 from tests.e2e.tiny_model import RECIPES
-from tests.e2e.waiting import wait_until
 
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
 SHAPE = ("--platform", "cpu-local", "--preset", "1vcpu-2gb")

@@ -20,7 +20,8 @@ from neocloud.engines.base import EngineError, EventKind, PodPhase, Reference
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, unmount
 from neocloud.testing.engine_conformance import SERVE
-from neocloud.testing.engine_space import Space, eventually, mounted
+from neocloud.testing.engine_space import Space, mounted
+from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench, traces_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -49,7 +50,7 @@ async def test_published_port_answers_on_loopback_only(space: Space) -> None:
         port = reserved.getsockname()[1]
     ports = {"ports": [{"containerPort": 8080, "hostPort": port}]}
     await space.apply(space.pod("web", SERVE, container=ports))
-    await eventually(lambda: _connects("127.0.0.1", port), bool)
+    await until(lambda: _connects("127.0.0.1", port))
     assert not await _connects(_address_of_this_machine(), port)
 
 
@@ -75,7 +76,7 @@ async def test_port_of_a_pod_that_was_killed_with_all_that_watched_it_leads_to_t
     try:
         for space in spaces:
             await space.apply(space.namespace(), space.pod("web", SERVE, container=ports))
-            await eventually(lambda: _connects("127.0.0.1", port), bool)
+            await until(lambda: _connects("127.0.0.1", port))
             if space is spaces[0]:
                 _kill_with_its_monitor(f"{space.name}.web.main")
                 assert not await _connects("127.0.0.1", port)
@@ -92,7 +93,7 @@ async def test_pod_whose_monitor_was_killed_can_be_replaced_and_removed(space: S
         _monitor_of(f"{space.name}.one.main").kill()
         if command:
             await space.apply(space.pod("one", command))
-            await eventually(lambda: space.lines("one"), lambda lines: lines == ["changed"])
+            await until(lambda: space.lines("one"), holds=lambda lines: lines == ["changed"])
         await space.remove("Pod", "one")
 
 
@@ -189,7 +190,7 @@ async def test_liveness_probe_restarts_a_stuck_container(space: Space) -> None:
     probe = {"exec": {"command": ["cat", "/tmp/alive"]}, "periodSeconds": 1, "failureThreshold": 1}
     script = ["sh", "-c", "echo started; exec sleep 3600"]
     await space.apply(space.pod("one", script, container={"livenessProbe": probe}))
-    await eventually(lambda: space.lines("one"), lambda lines: len(lines) > 1)
+    await until(lambda: space.lines("one"), holds=lambda lines: len(lines) > 1)
 
 
 async def test_command_out_of_time_is_really_ended(space: Space) -> None:
@@ -200,7 +201,7 @@ async def test_command_out_of_time_is_really_ended(space: Space) -> None:
     async def processes() -> bytes:
         return (await space.run("one", "ps")).stdout
 
-    await eventually(processes, lambda listing: b"3333" not in listing)
+    await until(processes, holds=lambda listing: b"3333" not in listing)
 
 
 async def test_unknown_image_says_what_to_do(space: Space) -> None:

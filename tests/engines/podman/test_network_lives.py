@@ -15,7 +15,8 @@ import pytest_asyncio
 from neocloud.engines.base import Reference
 from neocloud.engines.podman import PodmanEngine
 from neocloud.testing.engine_conformance import OPEN_RULES, SERVE
-from neocloud.testing.engine_space import Space, eventually, on_network
+from neocloud.testing.engine_space import Space, on_network
+from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench
 from tests.engines.podman.wire import Station, addresses_of_this_machine, frame, hears, listening, send_frame
 
@@ -29,7 +30,7 @@ async def space(bench: PodmanBench) -> AsyncIterator[Space]:
     """A server and a client on one subnet."""
     space = Space(bench.engine, bench.image)
     await space.apply(space.namespace(), space.network("lab", 7, *OPEN_RULES), server(space), client(space))
-    await eventually(lambda: space.reaches("client", "server"), bool)
+    await until(lambda: space.reaches("client", "server"))
     yield space
     await bench.engine.remove([Reference("Namespace", space.name, space.name)])
 
@@ -68,14 +69,14 @@ async def station(space: Space, name: str) -> Station:
 
 async def test_restarted_pod_is_on_its_new_port_at_once(space: Space) -> None:
     await space.engine.restart(space.reference("Pod", "server"))
-    await eventually(lambda: space.reaches("client", "server"), bool)
+    await until(lambda: space.reaches("client", "server"))
     assert await is_held_to_its_addresses(space)
 
 
 async def test_pod_that_died_comes_back_to_its_place(space: Space) -> None:
     await space.kill("server")
     await space.until("server", lambda pod: pod.ready and pod.restart_count == 1)
-    await eventually(lambda: space.reaches("client", "server"), bool)
+    await until(lambda: space.reaches("client", "server"))
     assert await is_held_to_its_addresses(space)
 
 
@@ -92,7 +93,7 @@ async def test_everything_is_in_place_after_a_boot(space: Space, bench: PodmanBe
     await bench.engine.observe(space.name)
     assert PUBLIC in addresses_of_this_machine()
     await space.apply(space.namespace(), space.network("lab", 7, *OPEN_RULES), server(space), client(space))
-    await eventually(lambda: space.reaches("client", SERVER), bool)
+    await until(lambda: space.reaches("client", SERVER))
     assert await is_held_to_its_addresses(space)
 
 
@@ -101,11 +102,11 @@ async def test_several_containers_share_one_place(space: Space) -> None:
     main = manifest["spec"]["containers"][0]
     manifest["spec"]["containers"].append({**main, "name": "second", "command": ["sleep", "3600"]})
     await space.apply(manifest)
-    await eventually(lambda: space.reaches("client", "server"), bool)
+    await until(lambda: space.reaches("client", "server"))
     found = await space.run("server", "ip", "address", "show", "eth0", container="second")
     assert SERVER.encode() in found.stdout and b"52:54:00:00:00:09" in found.stdout
     await space.engine.restart(space.reference("Pod", "server"))
-    await eventually(lambda: space.reaches("client", "server"), bool)
+    await until(lambda: space.reaches("client", "server"))
 
 
 async def test_pod_moves_between_its_namespace_and_a_subnet(space: Space) -> None:
@@ -114,7 +115,7 @@ async def test_pod_moves_between_its_namespace_and_a_subnet(space: Space) -> Non
     assert moved.ip and moved.ip != SERVER
     assert not await space.reaches("client", moved.ip) and not await space.reaches("client", SERVER)
     await space.apply(server(space))
-    await eventually(lambda: space.reaches("client", SERVER), bool)
+    await until(lambda: space.reaches("client", SERVER))
 
 
 async def test_engine_killed_at_any_moment_leaves_what_applying_again_mends(
@@ -139,7 +140,7 @@ async def test_engine_killed_at_any_moment_leaves_what_applying_again_mends(
             process.kill()
             process.wait()
         await space.apply(server(space))
-        await eventually(lambda: space.reaches("client", "server"), bool)
+        await until(lambda: space.reaches("client", "server"))
         assert await is_held_to_its_addresses(space)
 
 

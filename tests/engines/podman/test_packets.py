@@ -20,7 +20,7 @@ from neocloud.engines.base import EngineError, PodPhase, Reference
 from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.testing.engine_space import eventually
+from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench, traces_of
 from tests.engines.podman.wire import (
     Station,
@@ -409,7 +409,7 @@ async def test_readiness_and_published_ports_do_not_hang_on_security_groups(lab:
     probe = {"readinessProbe": {"tcpSocket": {"port": 8080}}}
     try:
         await lab.pod("a2", groups=[], **published, **probe)
-        await eventually(lambda: seen(lab, "a2"), lambda found: found.pods[0].ready)
+        await until(lambda: seen(lab, "a2"), holds=lambda found: found.pods[0].ready)
         with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1")

@@ -8,7 +8,8 @@ import pytest_asyncio
 
 from neocloud.engines.base import EngineError, PathRefused, Reference
 from neocloud.engines.podman.storage.mounts import mounts_below
-from neocloud.testing.engine_space import Space, eventually, mounted
+from neocloud.testing.engine_space import Space, mounted
+from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,11 +61,11 @@ async def test_what_is_put_in_its_place_later_is_not_shown(space: Space, bench: 
     """Not when Podman restarts the container by itself, and not to the next server."""
     pod = reader(space, "inner", ["sh", "-c", "cat /inner/file; exec sleep 3600"])
     await space.apply(pod)
-    await eventually(lambda: space.lines("reader"), lambda lines: lines == ["own"])
+    await until(lambda: space.lines("reader"), holds=lambda lines: lines == ["own"])
     swap = "cd /data && busybox mv inner moved && busybox ln -s / inner"
     await space.run("writer", "sh", "-c", swap)
     await space.kill("reader")
-    await eventually(lambda: space.lines("reader"), lambda lines: lines == ["own", "own"])
+    await until(lambda: space.lines("reader"), holds=lambda lines: lines == ["own", "own"])
     again = Space(bench.reopened(), bench.image)
     again.name = space.name
     try:

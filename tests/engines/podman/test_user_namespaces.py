@@ -14,7 +14,8 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.service import render_configuration
 from neocloud.engines.podman.storage.mounts import mounts_below
 from neocloud.engines.podman.storage.user_namespaces import SIZE, missing_support
-from neocloud.testing.engine_space import Space, eventually, mounted
+from neocloud.testing.engine_space import Space, mounted
+from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -131,7 +132,7 @@ async def test_a_pod_comes_back_with_its_folders(space: Space, bench: PodmanBenc
         found = await space.seen("again")
         return found is not None and found.ready and found.restart_count > 0
 
-    await eventually(is_back, bool)
+    await until(is_back)
     assert await space.read("again", "/data/kept") == b"kept"
     await bench.engine.shutdown()
     assert mounts_below(bench.engine.layout.run) == []
@@ -163,7 +164,7 @@ async def test_a_pod_that_gains_a_user_namespace_is_replaced(space: Space, bench
         shifted(pod)
     with pytest.raises(EngineError, match="other user ids"):
         await space.apply(pods[0])
-    await eventually(lambda: applied(space, pods), bool)
+    await until(lambda: applied(space, pods))
     assert await space.read("old-b", "/jail/kept") == b"kept"
     assert (await id_map(space, "old-a"))[1] >= 0x4000_0000
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from neocloud.testing.gateway import wait_for
+from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, Served, body
 
 
@@ -83,7 +83,7 @@ def test_a_cold_model_is_503_and_wakes(served: Served) -> None:
     assert (response.status_code, response.headers["retry-after"]) == (503, "42")
     assert response.json()["error"]["code"] == "model_not_ready"
     plane = served.gateway.control_plane
-    wait_for(lambda: max(plane.reported("deployment-bank", "waiting"), default=0) > 0, 10)
+    wait_until(lambda: max(plane.reported("deployment-bank", "waiting"), default=0) > 0, seconds=10)
 
 
 def test_who_asks_to_wait_is_held_until_a_replica_is_ready(served: Served) -> None:
@@ -96,10 +96,10 @@ def test_who_asks_to_wait_is_held_until_a_replica_is_ready(served: Served) -> No
     ):
         request = client.build_request("POST", CHAT, json=body(), headers={"x-neocloud-wait": "20"})
         answer = threads.submit(client.send, request)
-        wait_for(lambda: max(plane.reported("deployment-bank", "waiting"), default=0) > 0, 10)
+        wait_until(lambda: max(plane.reported("deployment-bank", "waiting"), default=0) > 0, seconds=10)
         served.use(served.engines[0])
         assert answer.result(20).status_code == 200
-    wait_for(lambda: plane.reported("deployment-bank", "waiting")[-1] == 0, 10)
+    wait_until(lambda: plane.reported("deployment-bank", "waiting")[-1] == 0, seconds=10)
 
 
 def test_nobody_is_held_longer_than_asked(served: Served) -> None:

@@ -1,6 +1,5 @@
 """One row for each request, whatever happens to the disk, the process and the clock. BILL-03, AIS-14."""
 
-import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +18,7 @@ from neocloud.gateway.metering.ledger_tables import LedgerError, LedgerReader, R
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import TokenUsage
 from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import until
 from tests.gateway.metering.conftest import (
     DEPLOYMENT,
     OTHER,
@@ -49,9 +49,7 @@ def table(path: Path, name: str = "requests") -> list[dict]:
 async def condensed(path: Path, before: datetime) -> None:
     """The ledger does it beside its other work, an hour's rows at a time."""
     hour = int(before.timestamp()) // HOUR * HOUR * 1000
-    async with asyncio.timeout(20):
-        while any(row["ended_at"] < hour for row in table(path)):
-            await asyncio.sleep(0.002)
+    await until(lambda: all(row["ended_at"] >= hour for row in table(path)), poll_seconds=0.002)
 
 
 async def test_a_request_is_a_row_from_its_opening_on(desk: Desk) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from neocloud.gateway.openai_files import batches
 from neocloud.gateway.openai_files.batch_run import BatchResponse
 from neocloud.gateway.settings import FileSettings
 from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import until
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient, ok
 from tests.gateway.openai_files.conftest import KnownCallers, client, upload
 
@@ -54,17 +55,11 @@ async def make(http: httpx.AsyncClient, content: bytes, **over: Any) -> Body:
     return answer.json()
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def in_state(http: httpx.AsyncClient, batch: Body, *states: str) -> Body:
-    async with asyncio.timeout(5):
-        while (found := (await http.get(f"batches/{batch['id']}")).json())["status"] not in states:
-            await asyncio.sleep(0.002)
-        return found
+    async def look() -> Body:
+        return (await http.get(f"batches/{batch['id']}")).json()
+
+    return await until(look, holds=lambda found: found["status"] in states, seconds=5, poll_seconds=0.002)
 
 
 async def content(http: httpx.AsyncClient, file_id: str) -> list[Body]:
@@ -283,9 +278,8 @@ async def test_a_restart_goes_on_and_asks_nothing_twice_that_was_answered(
         done = await in_state(http, made, "completed")
         output = await content(http, done["output_file_id"])
         files = (await http.get("files")).json()["data"]
-        async with asyncio.timeout(5):  # its folder is removed after its state is shown
-            while any((tmp_path / "gateway" / "batches").iterdir()):
-                await asyncio.sleep(0.002)
+        # the folder of a batch is removed after its state is shown
+        await until(lambda: not any((tmp_path / "gateway" / "batches").iterdir()))
     await restarted.stop()
     assert sorted(each["custom_id"] for each in output) == sorted(f"line-{n}" for n in range(20))
     assert sorted(map(question, later.sent), key=int) == [f"{n}" for n in range(1, 20)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from neocloud.testing.gateway import wait_for
+from neocloud.testing.waiting import wait_until
 from tests.gateway.pages.conftest import ROOT, Open, Site, ask, picture
 
 PROMPT = """It's "quoted", $HOME `id` \\n é 😀
@@ -45,7 +45,7 @@ def copied(page: Page, language: str) -> str:
     page.get_by_role("button", name=re.compile("Cop(y|ied)")).click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     shown = page.get_by_role("tabpanel").text_content() or ""
-    wait_for(lambda: page.evaluate("navigator.clipboard.readText()") == shown, 10)
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == shown, seconds=10)
     return shown
 
 

@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from neocloud.gateway.openai_files.validation import SMALL_BYTES
-from neocloud.testing.gateway import engine_process, free_port, gateway_process, route, wait_for
+from neocloud.testing.gateway import engine_process, free_port, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
+from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, Served, body, ledger_row
 
 
@@ -114,7 +115,7 @@ def test_an_engine_that_falls_silent_in_a_stream_is_given_up(served: Served) -> 
     response = served.post(stream=True)
     assert events_of(response.text)[-1]["error"]["code"] == "replica_silent"  # type: ignore[index]
     assert served.row(response)["output"] == 5
-    wait_for(lambda: first.counts()["in_flight"] == 0, 5)
+    wait_until(lambda: first.counts()["in_flight"] == 0, seconds=5)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -124,13 +125,13 @@ def test_a_client_that_leaves_stops_the_engine(served: Served, is_stream: bool) 
     served.use(first)
     before = first.counts()
     with raw_request(served, stream=is_stream) as connection:
-        wait_for(lambda: first.counts()["in_flight"] == 1, 5)
-        wait_for(
+        wait_until(lambda: first.counts()["in_flight"] == 1, seconds=5)
+        wait_until(
             lambda: not is_stream or first.counts()["completion_tokens"] > before["completion_tokens"] + 5
         )
         request_id = first.counts()["last"]["headers"]["x-request-id"]
         connection.shutdown(socket.SHUT_RDWR)
-    wait_for(lambda: first.counts()["in_flight"] == 0, 2)
+    wait_until(lambda: first.counts()["in_flight"] == 0, seconds=2)
     assert first.counts()["cancelled"] == before["cancelled"] + 1
     row = ledger_row(served.gateway.home, request_id)
     assert (row["outcome"], row["is_estimated"]) == ("client_left", 1)
@@ -161,9 +162,9 @@ def test_a_client_that_does_not_read_holds_the_engine_back_and_is_left(served: S
     served.use(first)
     before = first.counts()
     with raw_request(served, receive_buffer=4096, stream=True):
-        wait_for(lambda: first.counts()["in_flight"] == 1, 5)
+        wait_until(lambda: first.counts()["in_flight"] == 1, seconds=5)
         request_id = first.counts()["last"]["headers"]["x-request-id"]
-        wait_for(lambda: first.counts()["cancelled"] == before["cancelled"] + 1, 15)
+        wait_until(lambda: first.counts()["cancelled"] == before["cancelled"] + 1, seconds=15)
     made = first.counts()["completion_tokens"] - before["completion_tokens"]
     assert made * 1000 < 16 * 1024 * 1024, "what nobody reads is not made and kept"
     row = ledger_row(served.gateway.home, request_id)
@@ -180,7 +181,7 @@ def test_a_gateway_that_is_told_to_stop_finishes_what_it_began(tmp_path: Path) -
         url, headers = gateway.url + CHAT, gateway.headers
         asked = body(stream=True)
         answers = [threads.submit(httpx.post, url, json=asked, headers=headers, timeout=20) for _ in range(4)]
-        wait_for(lambda: engine.counts()["in_flight"] == 4, 10)
+        wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=10)
         gateway.process.send_signal(signal.SIGTERM)
         assert [len(events_of(answer.result(20).text)) for answer in answers] == [1 + 30 + 1] * 4
         assert gateway.process.wait(10) == 0
@@ -200,12 +201,12 @@ def test_a_gateway_killed_under_load_serves_again_and_has_each_request_once(tmp_
         gateway.set_routes(route("bank", replicas=[engine.address]))
         url, headers = gateway.url + CHAT, gateway.headers
         answers = [threads.submit(httpx.post, url, json=body(stream=True), headers=headers) for _ in range(4)]
-        wait_for(lambda: engine.counts()["in_flight"] == 4, 10)
+        wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=10)
         request_id = engine.counts()["last"]["headers"]["x-request-id"]
         gateway.process.kill()
         gateway.process.wait()
         assert all(isinstance(answer.exception(20), httpx.TransportError) for answer in answers)
-        wait_for(lambda: engine.counts()["in_flight"] == 0, 5)
+        wait_until(lambda: engine.counts()["in_flight"] == 0, seconds=5)
         gateway.start()
         engine.tell(tokens=3, token_seconds=0)
         gateway.set_routes(route("bank", replicas=[engine.address]))
@@ -243,5 +244,5 @@ def test_a_program_is_started_without_grpcs_fork_handlers(served: Served) -> Non
     made = served.client.post("/v1/files", data={"purpose": "batch"}, files=files).json()
     asked = {"input_file_id": made["id"], "endpoint": CHAT, "completion_window": "24h"}
     path = f"/v1/batches/{served.client.post('/v1/batches', json=asked).json()['id']}"
-    wait_for(lambda: served.client.get(path).json()["status"] == "completed", 20)
+    wait_until(lambda: served.client.get(path).json()["status"] == "completed", seconds=20)
     assert "fork" not in (served.gateway.home / "gateway.log").read_text()

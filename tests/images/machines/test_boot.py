@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.engines.base import PodPhase
-from neocloud.testing.engine_space import eventually
+from neocloud.testing.waiting import until
 from tests.images.machines.bench import DISK, DOMAIN, MACHINE, TOKEN, MachineBench
 from tests.images.machines.conftest import built
 
@@ -47,7 +47,7 @@ async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) 
         pod = (await machine.engine.observe(MACHINE)).pod(MACHINE)
         return pod and pod.phase
 
-    await eventually(phase, lambda seen: seen == PodPhase.SUCCEEDED)
+    await until(phase, holds=lambda seen: seen == PodPhase.SUCCEEDED)
 
 
 @contextmanager
@@ -77,9 +77,9 @@ async def test_a_full_disk_of_the_host_pauses_the_machine_until_there_is_room(ma
             "(dd if=/dev/urandom of=/root/big bs=1M count=96; sync; touch /root/written) >/dev/null 2>&1 &"
         )
         await asyncio.to_thread(machine.ssh, write)
-        await eventually(state, lambda seen: seen == "io-error")
+        await until(state, holds=lambda seen: seen == "io-error")
         subprocess.run(["mount", "-o", "remount,size=512m", folder], check=True)
-        await eventually(state, lambda seen: seen == "running")
+        await until(state, holds=lambda seen: seen == "running")
         finished = "until [ -e /root/written ]; do sleep 0.2; done; wc -c </root/big"
         assert await asyncio.to_thread(machine.ssh, finished) == f"{96 * 2**20}\n"
         await machine.engine.remove([machine.pod])

@@ -1,7 +1,6 @@
 """The application hands the gateway's ledger to billing and budgets: the whole way over HTTP.
 BILL-03, AIS-14."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 from neocloud.core.clock import SystemClock
 from neocloud.gateway.metering.ledger import open_ledger
 from neocloud.gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file
+from neocloud.testing.waiting import until
 from tests.services.billing.conftest import Bank
 
 
@@ -39,9 +39,10 @@ async def test_tokens_in_the_ledger_are_on_the_bill_and_in_the_budget(bank: Bank
     await ledger.flush()
     ledger.close()
 
-    async with asyncio.timeout(10):  # a bill ends with the last whole second
-        while not (report := await bank.bill("GetReport")).get("lines"):
-            await asyncio.sleep(0.1)
+    # a bill ends with the last whole second
+    report = await until(
+        lambda: bank.bill("GetReport"), holds=lambda report: report.get("lines"), poll_seconds=0.1
+    )
     lines = {line["sku"]: (line["cost"], line["parentId"]) for line in report["lines"]}
     assert lines == {
         "tokens.llama-3.1-70b.input": ("0.000780", bank.project_id),

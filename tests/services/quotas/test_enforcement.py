@@ -12,6 +12,7 @@ from nebius.aio.service_error import RequestError
 
 from neocloud.core import contract
 from neocloud.core.store import Store, Transaction
+from neocloud.testing.waiting import until
 from tests.services.quotas.conftest import COUNT, GIB, SIZE, Cloud, refused, running_cloud
 
 RACERS = 40
@@ -134,11 +135,11 @@ async def test_a_child_without_room_ends_its_owners_operation_in_words(cloud: Cl
     cluster.metadata.parent_id, cluster.metadata.name = cloud.project_id, "lab"
     cluster.spec.node_sets.add(name="worker", platform="cpu-local", preset="1vcpu-1gb", count=1)
     operation = await call(cloud, "neocloud.slurm.v1.ClusterService/Create", cluster)
-    async with asyncio.timeout(20):
-        while not operation.HasField("status"):
-            await asyncio.sleep(0.05)
-            request = contract.message("nebius.common.v1.GetOperationRequest")(id=operation.id)
-            operation = await call(cloud, "nebius.common.v1.OperationService/Get", request)
+    request = contract.message("nebius.common.v1.GetOperationRequest")(id=operation.id)
+    operation = await until(
+        lambda: call(cloud, "nebius.common.v1.OperationService/Get", request),
+        holds=lambda found: found.HasField("status"),
+    )
     assert operation.status.code == contract.Code.RESOURCE_EXHAUSTED
     assert SIZE in operation.status.message
 

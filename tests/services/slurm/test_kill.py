@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 from neocloud.engines.fake import FakeWorld
+from neocloud.testing.waiting import wait_until
 from tests.services.slurm.killable import server_process
 
 KILLS = 50
@@ -35,14 +35,6 @@ def connected(folder: Path) -> tuple[Client, str]:
     ready = json.loads((folder / "server.json").read_text())
     credentials = read_credentials(folder / "credentials.json")
     return connect_as(credentials, ready["grpc"]), ready["project_id"]
-
-
-def wait_until(condition: Callable[[], Any], within: float = 30.0) -> Any:
-    deadline = time.monotonic() + within
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "did not converge"
-        time.sleep(0.01)
-    return result
 
 
 def cluster(client: Client, project: str) -> Any | None:

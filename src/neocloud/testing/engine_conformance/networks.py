@@ -6,7 +6,8 @@ from neocloud.engines.base import (
     EngineError,
 )
 from neocloud.testing.engine_conformance.bench import OPEN_RULES, SERVE, Bench
-from neocloud.testing.engine_space import Space, eventually, on_network
+from neocloud.testing.engine_space import Space, on_network
+from neocloud.testing.waiting import until
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -16,7 +17,7 @@ class NetworkConformance:
         server = space.pod("server-0", SERVE, labels={"role": "front"}, hostname="server")
         await space.apply(front, server, space.pod("client"))
         for name in ("server", "front"):
-            await eventually(lambda name=name: space.reaches("client", name), bool)
+            await until(lambda name=name: space.reaches("client", name))
 
     async def test_namespaces_do_not_reach_each_other(self, space: Space, bench: Bench) -> None:
         if not (await bench.engine.capabilities()).isolates_namespaces:
@@ -28,7 +29,7 @@ class NetworkConformance:
             await other.apply(other.pod("stranger"))
             server = await space.until("server", lambda pod: pod.ready)
             assert server.ip
-            await eventually(lambda: space.reaches("neighbour", server.ip or ""), bool)
+            await until(lambda: space.reaches("neighbour", server.ip or ""))
             assert not await other.reaches("stranger", server.ip)
             assert not await other.reaches("stranger", "server")
         finally:
@@ -46,7 +47,7 @@ class NetworkConformance:
             found = await other.until("server", lambda pod: pod.ready)
             assert found.ip == "10.210.1.9"
             for name in ("server", "server.lab.internal", "10.210.1.9"):
-                await eventually(lambda name=name: space.reaches("client", name), bool)
+                await until(lambda name=name: space.reaches("client", name))
             assert not await space.reaches("stranger", "10.210.1.9")
             assert b"server" not in await space.read("stranger", "/etc/hosts")
             with pytest.raises(EngineError, match="in use by pod"):
@@ -65,7 +66,7 @@ class NetworkConformance:
         before = await space.until("server", lambda pod: pod.ready)
         assert not await space.reaches("client", "10.210.2.9")
         await space.apply(space.network("lab", 2, *OPEN_RULES))
-        await eventually(lambda: space.reaches("client", "10.210.2.9"), bool)
+        await until(lambda: space.reaches("client", "10.210.2.9"))
         await space.apply(on_network(space.pod("server", SERVE), space.name, "10.210.2.9", securityGroups=[]))
         assert not await space.reaches("client", "10.210.2.9")
         assert await space.seen("server") == before

@@ -9,7 +9,8 @@ from neocloud.engines.base import (
     PodPhase,
 )
 from neocloud.testing.engine_conformance.bench import Bench
-from neocloud.testing.engine_space import Space, eventually
+from neocloud.testing.engine_space import Space
+from neocloud.testing.waiting import until
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -75,7 +76,7 @@ class PodConformance:
         await space.apply(space.pod("one", ["sh", "-c", "echo started; exec sleep 3600"]))
         before = await space.until("one", lambda pod: pod.ready)
         await space.engine.restart(space.reference("Pod", "one"))
-        await eventually(lambda: space.lines("one"), lambda lines: lines == ["started"] * 2)
+        await until(lambda: space.lines("one"), holds=lambda lines: lines == ["started"] * 2)
         after = await space.until("one", lambda pod: pod.ready)
         assert after.ip == before.ip
 

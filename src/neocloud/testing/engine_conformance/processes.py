@@ -17,7 +17,8 @@ from neocloud.engines.base import (
     PodPhase,
 )
 from neocloud.testing.engine_conformance.bench import SERVE, Bench
-from neocloud.testing.engine_space import PATIENCE_SECONDS, Space, eventually
+from neocloud.testing.engine_space import PATIENCE_SECONDS, Space
+from neocloud.testing.waiting import until
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -62,14 +63,14 @@ class ProcessConformance:
     async def test_logs_are_lines_oldest_first(self, space: Space) -> None:
         script = "echo one; echo two; echo three; exec sleep 3600"
         await space.apply(space.pod("one", ["sh", "-c", script]))
-        await eventually(lambda: space.lines("one"), lambda lines: lines == ["one", "two", "three"])
+        await until(lambda: space.lines("one"), holds=lambda lines: lines == ["one", "two", "three"])
         assert await space.lines("one", tail=2) == ["two", "three"]
 
     async def test_pages_of_a_log_go_on_where_the_last_one_ended(self, space: Space) -> None:
         script = "echo one; echo two; echo three; exec sleep 3600"
         await space.apply(space.pod("one", ["sh", "-c", script]))
         pod = space.reference("Pod", "one")
-        page = await eventually(lambda: space.engine.log_page(pod), lambda page: len(page.lines) == 3)
+        page = await until(lambda: space.engine.log_page(pod), holds=lambda page: len(page.lines) == 3)
         assert page == LogPage(("one", "two", "three"), 3)
         assert await space.engine.log_page(pod, tail=2) == LogPage(("two", "three"), 3)
         assert await space.engine.log_page(pod, first_line=1) == LogPage(("two", "three"), 3)
@@ -80,7 +81,7 @@ class ProcessConformance:
         text = "x" * (3 * MAX_LINE_BYTES)
         await space.apply(space.pod("one", ["sh", "-c", f"echo {text}; exec sleep 3600"]))
         pod = space.reference("Pod", "one")
-        page = await eventually(lambda: space.engine.log_page(pod), lambda page: len(page.lines) >= 3)
+        page = await until(lambda: space.engine.log_page(pod), holds=lambda page: len(page.lines) >= 3)
         assert page.lines == (text[:MAX_LINE_BYTES],) * 3
         assert await space.lines("one") == [text[:MAX_LINE_BYTES]] * 3
 
