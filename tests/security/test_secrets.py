@@ -12,8 +12,7 @@ from nebius.api.nebius.compute.v1 import GetInstanceRequest, InstanceServiceClie
 from neocloud.core import contract
 from neocloud.core.store import Transaction
 from neocloud.server import withholding
-from neocloud.services.iam.rules.role_table import ROLES
-from neocloud.services.iam.rules.roles import allows
+from neocloud.services.iam.rules.roles import ROLES, allows
 from neocloud.testing.emulator import Emulator, connected, emulator_process
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
 from tests.services.compute.cloud import instance_spec, machine_cloud

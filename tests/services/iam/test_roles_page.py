@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from neocloud.services.iam.roles_page import page
-from neocloud.services.iam.rules.role_table import ROLES
+from neocloud.services.iam.rules.roles import ROLES
 from tests.services.iam.conftest import Cloud
 from tests.services.iam.test_access import robot
 

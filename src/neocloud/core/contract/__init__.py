@@ -40,12 +40,22 @@ from neocloud.core.contract.ids import id_prefix, is_id, new_id
 from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_json
 from neocloud.core.contract.masks import Mask, parse_mask
 from neocloud.core.contract.merge import merge_update
-from neocloud.core.contract.paging import bad_page_token, page_after, page_size, page_token
+from neocloud.core.contract.paging import (
+    DEFAULT_PAGE_SIZE,
+    MAX_PAGE_SIZE,
+    bad_page_token,
+    page,
+    page_after,
+    page_size,
+    page_token,
+)
 from neocloud.core.contract.registry import Rpc, enum, has_package, message, method, methods, pool, services
 from neocloud.core.contract.secrets import holds_secrets, keep_secrets, secret_parts
 from neocloud.core.contract.well_known import pack, timestamp, to_datetime, unpack
 
 __all__ = [
+    "DEFAULT_PAGE_SIZE",
+    "MAX_PAGE_SIZE",
     "ApiError",
     "Code",
     "ContractUnavailable",
@@ -86,6 +96,7 @@ __all__ = [
     "operation_aborted",
     "operation_conflict",
     "pack",
+    "page",
     "page_after",
     "page_size",
     "page_token",

@@ -10,12 +10,16 @@ import base64
 import binascii
 import hashlib
 import re
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from neocloud.core.contract.errors import ApiError, bad_field
 
 MAX_TOKEN_CHARS = 4096
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
 _SUM_LENGTH = 8
+Item = TypeVar("Item")
 _NUMBER = r"[0-9]{1,18}"
 """Fits the 64-bit columns of both databases."""
 
@@ -47,7 +51,7 @@ def page_after(token: str, scope: str, *, numbers: int = 0) -> str:
 
 
 class PagedRequest(Protocol):
-    """A List request."""
+    """A List request, as far as its page size matters."""
 
     @property
     def page_size(self) -> int: ...
@@ -58,6 +62,23 @@ def page_size(request: PagedRequest, *, default: int, most: int) -> int:
     if request.page_size < 0:
         raise bad_field("page_size", f"is {request.page_size}; must be 1 to {most}, or 0 for the default")
     return min(request.page_size or default, most)
+
+
+class ListRequest(PagedRequest, Protocol):
+    @property
+    def page_token(self) -> str: ...
+
+
+def page(
+    items: Sequence[Item], request: ListRequest, *, scope: str, key: Callable[[Item], str]
+) -> tuple[Sequence[Item], str]:
+    """Return the page of a whole list that a List request names, in the order of `key`, and the token of the
+    next page ("" for the last). Raises ApiError."""
+    size = page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
+    after = page_after(request.page_token, scope)
+    rest = [item for item in sorted(items, key=key) if key(item) > after]
+    found = rest[:size]
+    return found, page_token(key(found[-1]), scope) if len(rest) > len(found) else ""
 
 
 def bad_page_token() -> ApiError:

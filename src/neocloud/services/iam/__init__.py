@@ -1,6 +1,8 @@
 """Identity and access: tenants, projects, accounts, groups, permits, tokens, people and their sessions."""
 
+from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
+from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.authentication import StoreAuthenticator
 from neocloud.services.iam.access.authorization import StoreAuthorizer, tenant_rights
 from neocloud.services.iam.access.federation import Issuers
@@ -9,8 +11,140 @@ from neocloud.services.iam.access.passwords import PasswordChecker
 from neocloud.services.iam.access.tokens import token_issuer
 from neocloud.services.iam.api import ALIASES, METHODS
 from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
-from neocloud.services.iam.kinds import KINDS
 from neocloud.services.iam.public import TenantRights, TokenAuthenticator, TokenIssuer
+from neocloud.services.iam.rules.accounts import (
+    AccessPermitRules,
+    GroupMembershipRules,
+    GroupRules,
+    ProjectRules,
+    ServiceAccountRules,
+    view_group,
+    view_membership,
+)
+from neocloud.services.iam.rules.federations import FederatedCredentialsRules, OidcFederationRules
+from neocloud.services.iam.rules.keys import AccessKeyRules, AuthPublicKeyRules, view_key, view_static_key
+from neocloud.services.iam.rules.people import InvitationRules, show_expired
+
+KINDS = (
+    Kind(
+        message=iam.CONTAINER,
+        rpc="nebius.iam.v1.ProjectService",
+        id_prefix=iam.PROJECT_ID_PREFIX,
+        permission="iam.projects",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
+        rules=ProjectRules(),
+        initial_state=iam.State.ACTIVE,
+        method_overrides={"Delete": "nebius.iam.v2.ProjectService/Delete"},
+    ),
+    Kind(
+        message=iam.SERVICE_ACCOUNT,
+        rpc="nebius.iam.v1.ServiceAccountService",
+        id_prefix=iam.SERVICE_ACCOUNT_ID_PREFIX,
+        permission="iam.serviceAccounts",
+        parent_kinds=(iam.CONTAINER,),
+        rules=ServiceAccountRules(),
+        # Whoever makes something act as an account can do what the account can.
+        reference_verb="impersonate",
+    ),
+    Kind(
+        message=iam.AUTH_PUBLIC_KEY,
+        rpc="nebius.iam.v1.AuthPublicKeyService",
+        id_prefix=iam.AUTH_PUBLIC_KEY_ID_PREFIX,
+        permission="iam.authPublicKeys",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Create", "Get", "List", "Update", "Delete"}),
+        rules=AuthPublicKeyRules(),
+        initial_state=iam.State.ACTIVE,
+        view=view_key,
+    ),
+    Kind(
+        message=iam.GROUP,
+        rpc="nebius.iam.v1.GroupService",
+        id_prefix=iam.GROUP_ID_PREFIX,
+        permission="iam.groups",
+        parent_kinds=(iam.CONTAINER,),
+        rules=GroupRules(),
+        initial_state=iam.State.ACTIVE,
+        view=view_group,
+    ),
+    Kind(
+        message=iam.GROUP_MEMBERSHIP,
+        rpc="nebius.iam.v1.GroupMembershipService",
+        id_prefix=iam.GROUP_MEMBERSHIP_ID_PREFIX,
+        permission="iam.groupMemberships",
+        parent_kinds=(iam.GROUP,),
+        verbs=frozenset({"Create", "Get", "Delete"}),
+        rules=GroupMembershipRules(),
+        view=view_membership,
+    ),
+    Kind(
+        message=iam.ACCESS_PERMIT,
+        rpc="nebius.iam.v1.AccessPermitService",
+        id_prefix=iam.ACCESS_PERMIT_ID_PREFIX,
+        permission="iam.accessPermits",
+        parent_kinds=(iam.GROUP,),
+        verbs=frozenset({"Create", "Get", "List", "Delete"}),
+        rules=AccessPermitRules(),
+    ),
+    Kind(
+        message=iam.ACCESS_KEY,
+        rpc="nebius.iam.v2.AccessKeyService",
+        id_prefix=iam.ACCESS_KEY_ID_PREFIX,
+        permission="iam.accessKeys",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Create", "Get", "List", "Update", "Delete"}),
+        rules=AccessKeyRules(),
+        initial_state=iam.State.ACTIVE,
+        is_named_anyway=True,
+        view=view_key,
+    ),
+    Kind(
+        message=iam.STATIC_KEY,
+        rpc="nebius.iam.v1.StaticKeyService",
+        id_prefix=iam.STATIC_KEY_ID_PREFIX,
+        permission="iam.staticKeys",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Get", "GetByName", "List", "Delete"}),
+        view=view_static_key,
+    ),
+    Kind(
+        message=iam.TENANT_USER_ACCOUNT,
+        rpc="nebius.iam.v1.TenantUserAccountService",
+        id_prefix=iam.TENANT_USER_ACCOUNT_ID_PREFIX,
+        permission="iam.tenantUserAccounts",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Get", "List"}),
+    ),
+    Kind(
+        message=iam.INVITATION,
+        rpc="nebius.iam.v1.InvitationService",
+        id_prefix=iam.INVITATION_ID_PREFIX,
+        permission="iam.invitations",
+        parent_kinds=(iam.CONTAINER,),
+        verbs=frozenset({"Get", "List", "Update", "Delete"}),
+        rules=InvitationRules(),
+        view=show_expired,
+    ),
+    Kind(
+        message=iam.OIDC_FEDERATION,
+        rpc="neocloud.iam.v1.OidcFederationService",
+        id_prefix=iam.OIDC_FEDERATION_ID_PREFIX,
+        permission="iam.oidcFederations",
+        parent_kinds=(iam.CONTAINER,),
+        rules=OidcFederationRules(),
+        initial_state=iam.State.ACTIVE,
+    ),
+    Kind(
+        message=iam.FEDERATED_CREDENTIALS,
+        rpc="nebius.iam.v1.FederatedCredentialsService",
+        id_prefix=iam.FEDERATED_CREDENTIALS_ID_PREFIX,
+        permission="iam.federatedCredentials",
+        parent_kinds=(iam.CONTAINER,),
+        rules=FederatedCredentialsRules(),
+    ),
+)
+"""Verbs, permissions and rules of each resource that has standard verbs."""
 
 
 def _issuers(dependencies: Dependencies) -> Issuers:

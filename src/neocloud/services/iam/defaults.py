@@ -21,8 +21,13 @@ from neocloud.messages.nebius.iam.v1 import (
     ServiceAccount,
 )
 from neocloud.services.iam import types as iam
-from neocloud.services.iam.rules.accounts import AuthPublicKeyRules, ServiceAccountRules, active_container
-from neocloud.services.iam.rules.permits import GroupMembershipRules, GroupRules
+from neocloud.services.iam.rules.accounts import (
+    GroupMembershipRules,
+    GroupRules,
+    ServiceAccountRules,
+    active_container,
+)
+from neocloud.services.iam.rules.keys import AuthPublicKeyRules
 
 OPERATOR_NAME = "operator"
 OPERATOR_GROUP = "admins"

@@ -8,12 +8,12 @@
 import sys
 from pathlib import Path
 
-from neocloud.services.iam.rules.role_table import ROLES
+from neocloud.services.iam.rules.roles import ROLES
 from neocloud.services.iam.types import FIRST_GROUPS
 
 HEAD = """# Roles
 
-<!-- Written by `make docs` from services/iam/rules/role_table.py; change that table, not this page. -->
+<!-- Written by `make docs` from services/iam/rules/roles.py; change that table, not this page. -->
 
 Rights come only through groups: an access permit gives a group a role on a tenant, a project or one resource,
 and on everything inside it. `neo iam role list` shows the roles of a running cloud.

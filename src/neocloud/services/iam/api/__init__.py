@@ -12,7 +12,6 @@ from neocloud.services.iam.api import (
     invitations,
     keys,
     profile,
-    sessions,
     sign_in,
     token_exchange,
     users,
@@ -73,9 +72,9 @@ _PEOPLE_METHODS = (
     Method(f"{_USERS}/ChangePassword", users.change_password, permission="", is_change=True),
     Method(f"{_USERS}/StartTotp", users.start_totp, permission="", is_change=True),
     Method(f"{_USERS}/ConfirmTotp", users.confirm_totp, permission="", is_change=True),
-    Method("neocloud.iam.v1.SessionService/List", sessions.list_sessions, permission=""),
-    Method("neocloud.iam.v1.SessionService/Revoke", sessions.revoke_one, permission="", is_change=True),
-    Method("nebius.iam.v1.SessionManagementService/Revoke", sessions.revoke, permission="", is_change=True),
+    Method("neocloud.iam.v1.SessionService/List", profile.list_sessions, permission=""),
+    Method("neocloud.iam.v1.SessionService/Revoke", profile.revoke_one, permission="", is_change=True),
+    Method("nebius.iam.v1.SessionManagementService/Revoke", profile.revoke, permission="", is_change=True),
 )
 
 
@@ -95,7 +94,6 @@ METHODS = (
     *keys.METHODS,
     *access_keys.METHODS,
     *groups.METHODS,
-    *profile.METHODS,
     *_PEOPLE_METHODS,
 )
 

@@ -20,10 +20,11 @@ from neocloud.messages.nebius.iam.v1 import GroupMembershipWithAttributes as Wit
 from neocloud.messages.nebius.iam.v1 import (
     ListGroupMembershipsWithAttributesResponse as ListWithAttributesResponse,
 )
+from neocloud.messages.neocloud.iam.v1 import GetRoleRequest, ListRolesRequest, ListRolesResponse, Role
 from neocloud.services.iam.access.users import attributes_of
 from neocloud.services.iam.api.keys import by_id
-from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, page
-from neocloud.services.iam.rules.permits import view_group, view_membership
+from neocloud.services.iam.rules.accounts import view_group, view_membership
+from neocloud.services.iam.rules.roles import ROLES
 from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
 
 SERVICE = "nebius.iam.v1.GroupMembershipService"
@@ -68,10 +69,9 @@ async def list_member_of(call: Call, request: ListMemberOfRequest) -> ListMember
     _refuse_filter(request)
 
     def find(tx: Transaction) -> Any:
-        found, token = page(
+        found, token = contract.page(
             groups_of(tx, request.subject_id),
-            request.page_size,
-            request.page_token,
+            request,
             scope=f"memberOf/{request.subject_id}",
             key=lambda row: row.id,
         )
@@ -91,11 +91,9 @@ def groups_of(tx: Transaction, subject_id: str) -> Sequence[Resource]:
 
 def _members(tx: Transaction, request: Any) -> tuple[Sequence[Resource], str]:
     _refuse_filter(request)
-    if request.page_size < 0:
-        raise contract.bad_field("page_size", "must not be negative")
     scope = f"{GROUP_MEMBERSHIP}/{request.parent_id}"
     wanted = Page(
-        size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
+        size=contract.page_size(request, default=contract.DEFAULT_PAGE_SIZE, most=contract.MAX_PAGE_SIZE),
         after=contract.page_after(request.page_token, scope, numbers=1),
     )
     rows, after = tx.list(GROUP_MEMBERSHIP, parent_id=request.parent_id, page=wanted)
@@ -131,6 +129,27 @@ def _with_attributes(tx: Transaction, call: Call, row: Resource) -> Any:
     return answer
 
 
+ROLES_SERVICE = "neocloud.iam.v1.RoleService"
+
+
+def role_message(name: str) -> Any:
+    role = Role(metadata={"id": name, "name": name})
+    role.spec.description = ROLES[name].about
+    role.spec.permissions.extend(ROLES[name].permissions)
+    return role
+
+
+async def get_role(call: Call, request: GetRoleRequest) -> Role:
+    if request.id not in ROLES:
+        raise contract.not_found("role", request.id)
+    return role_message(request.id)
+
+
+async def list_roles(call: Call, request: ListRolesRequest) -> ListRolesResponse:
+    found, token = contract.page(list(ROLES), request, scope="roles", key=lambda name: name)
+    return ListRolesResponse(items=[role_message(name) for name in found], next_page_token=token)
+
+
 METHODS = (
     Method(
         f"{SERVICE}/ListMembers",
@@ -151,4 +170,6 @@ METHODS = (
         "iam.groupMemberships.list",
         target=lambda request: request.subject_id,
     ),
+    Method(f"{ROLES_SERVICE}/Get", get_role, permission=""),
+    Method(f"{ROLES_SERVICE}/List", list_roles, permission=""),
 )

@@ -21,7 +21,6 @@ from neocloud.messages.nebius.iam.v1 import (
     StaticKeyStatus,
 )
 from neocloud.services.iam.access.account_keys import find_static_key, key_id_in, new_token
-from neocloud.services.iam.api.pages import page
 from neocloud.services.iam.rules.grants import holds_at_least, refusal
 from neocloud.services.iam.rules.keys import (
     account_problem,
@@ -47,10 +46,9 @@ async def list_keys_of(call: Call, request: Any, kind: str, response: Any) -> An
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
     account_id, now = account_of(request), call.dependencies.clock.now()
     owned = await call.dependencies.store.read(lambda tx: tx.owned(account_id))
-    found, token = page(
+    found, token = contract.page(
         [row for row in owned if row.kind == kind],
-        request.page_size,
-        request.page_token,
+        request,
         scope=f"{kind}/{account_id}",
         key=lambda row: row.id,
     )

@@ -1,17 +1,28 @@
-"""The caller's own account, and the roles that a permit can give. Any signed-in subject may read both."""
-
-from typing import Any
+"""The caller's own account, and sessions: list them, end one, end all of an account."""
 
 from neocloud.core import contract, wire
-from neocloud.core.service import Call, Method
+from neocloud.core.service import Call, Write
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.messages.nebius.iam.v1 import GetProfileRequest, GetProfileResponse, TenantUserAccountStatus
-from neocloud.messages.neocloud.iam.v1 import GetRoleRequest, ListRolesRequest, ListRolesResponse, Role
-from neocloud.messages.neocloud.iam.v1 import Role as RoleMessage
+from neocloud.messages.nebius.iam.v1 import (
+    GetProfileRequest,
+    GetProfileResponse,
+    RevokeSessionRequest,
+    RevokeSessionResponse,
+    TenantUserAccountStatus,
+    UserProfile,
+)
+from neocloud.messages.neocloud.iam.v1 import (
+    ListSessionsRequest,
+    ListSessionsResponse,
+    RevokeOneSessionRequest,
+    RevokeOneSessionResponse,
+)
+from neocloud.services.iam.access import sessions
+from neocloud.services.iam.access.authentication import REVOKED_BEFORE
+from neocloud.services.iam.access.authorization import require
+from neocloud.services.iam.access.tokens import find_signing_key, read_access_token
 from neocloud.services.iam.access.users import attributes_of
-from neocloud.services.iam.api.pages import page
-from neocloud.services.iam.rules.role_table import ROLES
-from neocloud.services.iam.types import TENANT_USER_ACCOUNT
+from neocloud.services.iam.types import SERVICE_ACCOUNT, SESSION, TENANT_USER_ACCOUNT
 
 
 async def get(call: Call, request: GetProfileRequest) -> GetProfileResponse:
@@ -19,7 +30,7 @@ async def get(call: Call, request: GetProfileRequest) -> GetProfileResponse:
     return await call.dependencies.store.read(lambda tx: _profile(tx, subject_id))
 
 
-def _profile(tx: Transaction, subject_id: str) -> Any:
+def _profile(tx: Transaction, subject_id: str) -> GetProfileResponse:
     row = tx.get(subject_id)
     if row is None:
         raise contract.not_found("account", subject_id)
@@ -31,7 +42,7 @@ def _profile(tx: Transaction, subject_id: str) -> Any:
     return profile
 
 
-def _fill_user(tx: Transaction, row: Resource, profile: Any) -> None:
+def _fill_user(tx: Transaction, row: Resource, profile: UserProfile) -> None:
     """An account belongs to one tenant here, so the user and the account are the same."""
     status, attributes = TenantUserAccountStatus.FromString(row.status), attributes_of(tx, row.id)
     profile.id = row.id
@@ -45,30 +56,66 @@ def _fill_user(tx: Transaction, row: Resource, profile: Any) -> None:
         profile.federation_info.federation_user_account_id = attributes.sub
 
 
-ROLES_SERVICE = "neocloud.iam.v1.RoleService"
+REVOKE, LIST = "iam.sessions.revoke", "iam.sessions.list"
 
 
-def role_message(name: str) -> Any:
-    role = RoleMessage(metadata={"id": name, "name": name})
-    role.spec.description = ROLES[name].about
-    role.spec.permissions.extend(ROLES[name].permissions)
-    return role
+async def list_sessions(call: Call, request: ListSessionsRequest) -> ListSessionsResponse:
+    own_id = call.subject.id if call.subject else ""
+    account_id = request.parent_id or own_id
+    if account_id != own_id:
+        await require(call, LIST, account_id, record_as="neocloud.iam.v1.SessionService/List")
+    rows = await call.dependencies.store.read(lambda tx: sessions.sessions_of(tx, account_id))
+    scope = f"sessionsOf/{account_id}"
+    found, token = contract.page(rows, request, scope=scope, key=lambda row: row.id)
+    return ListSessionsResponse(items=[wire.resource_message(row) for row in found], next_page_token=token)
 
 
-async def get_role(call: Call, request: GetRoleRequest) -> Role:
-    if request.id not in ROLES:
-        raise contract.not_found("role", request.id)
-    return role_message(request.id)
+async def revoke_one(call: Call, request: RevokeOneSessionRequest) -> Write[RevokeOneSessionResponse]:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or row.parent_id != (call.subject.id if call.subject else ""):
+        await require(call, REVOKE, request.id)
+
+    def close(tx: Transaction) -> RevokeOneSessionResponse:
+        found = tx.get(request.id)
+        if found is None or found.kind != SESSION:
+            raise contract.not_found("session", request.id)
+        tx.delete(found.id)
+        return RevokeOneSessionResponse()
+
+    return Write(close)
 
 
-async def list_roles(call: Call, request: ListRolesRequest) -> ListRolesResponse:
-    found, token = page(
-        list(ROLES), request.page_size, request.page_token, scope="roles", key=lambda name: name
-    )
-    return ListRolesResponse(items=[role_message(name) for name in found], next_page_token=token)
+async def revoke(call: Call, request: RevokeSessionRequest) -> Write[RevokeSessionResponse]:
+    """The published call: everything of one account."""
+    own_id = call.subject.id if call.subject else ""
+    which = request.WhichOneof("revoke")
+    if which is None or (which == "all_my_active" and not request.all_my_active):
+        raise contract.bad_request([], "Say whose sessions: an account's id, or all_my_active.")
+    account_id = own_id if which == "all_my_active" else getattr(request, which)
+    if which != "all_my_active":
+        await require(call, REVOKE, account_id)
+    wanted = {"service_account_id": SERVICE_ACCOUNT, "tenant_user_account_id": TENANT_USER_ACCOUNT}.get(which)
+
+    def close(tx: Transaction) -> RevokeSessionResponse:
+        row = tx.get(account_id)
+        if row is None or (wanted and row.kind != wanted):
+            raise contract.not_found("account", account_id)
+        _end_all(tx, row, call)
+        return RevokeSessionResponse()
+
+    return Write(close)
 
 
-METHODS = (
-    Method(f"{ROLES_SERVICE}/Get", get_role, permission=""),
-    Method(f"{ROLES_SERVICE}/List", list_roles, permission=""),
-)
+async def proof_of(call: Call) -> str:
+    """What the caller's access token stands on: for a user, the id of the present session."""
+    token = call.headers.get("authorization", "").partition(" ")[2].strip()
+    key = await call.dependencies.store.read(find_signing_key)
+    return read_access_token(token, key).proof_id if key else ""
+
+
+def _end_all(tx: Transaction, row: Resource, call: Call) -> None:
+    if row.kind == SERVICE_ACCOUNT:
+        now = call.dependencies.clock.now()
+        tx.put_secret(row.id, REVOKED_BEFORE, now.isoformat().encode())
+    else:
+        sessions.close_all(tx, row.id)

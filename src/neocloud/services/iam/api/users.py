@@ -53,8 +53,7 @@ from neocloud.services.iam.access.passwords import (
     remove_second_factor,
     use_code,
 )
-from neocloud.services.iam.api.pages import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from neocloud.services.iam.api.sessions import proof_of
+from neocloud.services.iam.api.profile import proof_of
 from neocloud.services.iam.api.sign_in import count_or_refuse
 from neocloud.services.iam.rules.people import of_account, password_violations
 from neocloud.services.iam.types import TENANT_USER_ACCOUNT, State, is_tenant
@@ -183,15 +182,13 @@ async def get_with_attributes(
 async def list_with_attributes(
     call: Call, request: ListTenantUserAccountsWithAttributesRequest
 ) -> ListTenantUserAccountsWithAttributesResponse:
-    if request.page_size < 0:
-        raise contract.bad_field("page_size", "must not be negative")
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
 
     def read(tx: Transaction) -> Any:
         scope = f"usersOf/{request.parent_id}"
         wanted = Page(
-            size=min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
+            size=contract.page_size(request, default=contract.DEFAULT_PAGE_SIZE, most=contract.MAX_PAGE_SIZE),
             after=contract.page_after(request.page_token, scope, numbers=1),
         )
         rows, after = tx.list(TENANT_USER_ACCOUNT, parent_id=request.parent_id, page=wanted)

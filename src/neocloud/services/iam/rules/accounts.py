@@ -1,25 +1,41 @@
-"""What is legal for projects, service accounts and their keys."""
+"""Rules of projects, service accounts, groups, memberships and permits, and their computed status.
 
+A caller can give no right that the caller does not have.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
-from neocloud.core import contract
+from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.messages.nebius.iam.v1 import AuthPublicKeyStatus, ContainerStatus, SuspensionState
-from neocloud.messages.nebius.iam.v1 import State as ContainerState
-from neocloud.services.iam.rules.grants import refuse_mightier
-from neocloud.services.iam.rules.keys import (
-    PublicKey,
-    PublicKeyError,
-    account_problem,
-    expiry_violations,
-    read_public_key,
+from neocloud.core.store.protocol import Transaction
+from neocloud.messages.nebius.iam.v1 import (
+    ContainerStatus,
+    GroupStatus,
+    SuspensionState,
+    TenantUserAccountStatus,
 )
-from neocloud.services.iam.types import PROJECT_ID_PREFIX, State, is_project, is_tenant
+from neocloud.messages.nebius.iam.v1 import State as ContainerState
+from neocloud.services.iam.rules.grants import grants_of, is_granted, member_id
+from neocloud.services.iam.rules.roles import ROLES
+from neocloud.services.iam.types import (
+    GROUP,
+    GROUP_MEMBERSHIP,
+    PROJECT_ID_PREFIX,
+    SERVICE_ACCOUNT,
+    TENANT_USER_ACCOUNT,
+    TENANT_USER_ACCOUNT_ID_PREFIX,
+    is_project,
+    is_tenant,
+    lineage,
+    tenant_of,
+)
 
-KeyState = AuthPublicKeyStatus.State
-
+GroupState = GroupStatus.State
+CREATE_PERMIT = "iam.accessPermits.create"
 DEFAULT_REGION = "eu-north1"
 
 
@@ -73,43 +89,111 @@ class ServiceAccountRules(Rules):
             )
 
 
-class AuthPublicKeyRules(Rules):
+def _lies_in_project(new: Any, reader: ResourceReader) -> bool:
+    parent = reader.get(new.metadata.parent_id)
+    return parent is not None and is_project(parent)
+
+
+class GroupRules(Rules):
     def quota_demand(self, resource: Any) -> Mapping[str, int]:
-        return {"iam.auth-public-key.count": 1}
+        return {"iam.group.count": 1}
 
     def defaults(self, resource: Any) -> None:
-        status = resource.status
-        if not status.state:
-            status.state = KeyState.Value(State.ACTIVE)
-        is_read = bool(status.fingerprint) or not resource.spec.data
-        key = None if is_read else _read(resource.spec.data)
-        if isinstance(key, PublicKey):
-            status.fingerprint, status.algorithm, status.key_size = key.fingerprint, key.algorithm, key.bits
-
-    def owner_id(self, resource: Any) -> str:
-        return resource.spec.account.service_account.id
-
-    def request_violations(self, request: Any) -> Iterable[Violation]:
-        is_kept = bool(request.metadata.id) and not request.spec.data
-        key = None if is_kept else _read(request.spec.data)
-        if isinstance(key, PublicKeyError):
-            yield Violation("spec.data", str(key))
+        resource.status.state = GroupState.Value("ACTIVE")
 
     def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
-        yield from account_problem(new, reader.get)
-        refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), reader)
-        yield from expiry_violations(new, "expires_at", reader.now)
+        parent = reader.get(new.metadata.parent_id)
+        if parent is None or not is_tenant(parent):
+            yield Violation("metadata.parent_id", "a group lies in a tenant; give an id tenant-...")
+        if not new.metadata.name:
+            yield Violation("metadata.name", "a group needs a name")
 
 
-def _read(pem: str) -> PublicKey | PublicKeyError:
-    try:
-        return read_public_key(pem)
-    except PublicKeyError as error:
-        return error
+class GroupMembershipRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.group-membership.count": 1}
+
+    def owner_id(self, resource: Any) -> str:
+        return resource.spec.member_id
+
+    def defaults(self, resource: Any) -> None:
+        if contract.id_prefix(resource.spec.member_id) == TENANT_USER_ACCOUNT_ID_PREFIX:
+            resource.status.tenant_user_account_status.SetInParent()
+        else:
+            resource.status.service_account_status.active = True
+
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        if old is not None:
+            return
+        group = _group(new, reader)
+        if group is None:
+            yield Violation("metadata.parent_id", "a membership lies in a group; give an id group-...")
+            return
+        member = reader.get(new.spec.member_id) if new.spec.member_id else None
+        is_account = member is not None and member.kind in (SERVICE_ACCOUNT, TENANT_USER_ACCOUNT)
+        if not is_account or tenant_of(new.spec.member_id, reader.get) != group.parent_id:
+            yield Violation(
+                "spec.member_id",
+                f'"{new.spec.member_id}" is no user or service account of the group\'s tenant',
+            )
+        if any(member_id(row) == new.spec.member_id for row in reader.list(GROUP_MEMBERSHIP, group.id)):
+            raise contract.already_exists("group membership", new.spec.member_id, group.id)
 
 
-def _lies_in_project(new: Any, reader: ResourceReader) -> bool:
+class AccessPermitRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.access-permit.count": 1}
+
+    def owner_id(self, resource: Any) -> str:
+        return resource.metadata.parent_id
+
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        if old is not None:
+            return
+        group = _group(new, reader)
+        if group is None:
+            yield Violation("metadata.parent_id", "a permit lies in its group; give an id group-...")
+            return
+        if new.spec.role not in ROLES:
+            known = ", ".join(sorted(ROLES))
+            yield Violation("spec.role", f'"{new.spec.role}" is no role; one of: {known}')
+        target = [row.id for row in lineage(new.spec.resource_id, reader.get)]
+        if not target or target[-1] != group.parent_id:
+            yield Violation(
+                "spec.resource_id", f'"{new.spec.resource_id}" is no resource of the group\'s tenant'
+            )
+        elif reader.subject and not is_granted(grants_of(reader, reader.subject.id), CREATE_PERMIT, target):
+            raise contract.permission_denied(
+                CREATE_PERMIT,
+                new.spec.resource_id,
+                f'Only who may give rights on "{new.spec.resource_id}" can make a permit for it.'
+                " Ask an admin of the tenant.",
+            )
+
+
+def _group(new: Any, reader: ResourceReader) -> Any | None:
     parent = reader.get(new.metadata.parent_id)
-    return parent is not None and is_project(parent)
+    return parent if parent is not None and parent.kind == GROUP else None
+
+
+def view_group(group: Any, tx: Transaction, now: datetime) -> None:
+    memberships, _ = tx.list(GROUP_MEMBERSHIP, parent_id=group.metadata.id)
+    members = [tx.get(member_id(row)) for row in memberships]
+    kinds = Counter(member.kind for member in members if member is not None)
+    group.status.members_count = kinds.total()
+    group.status.service_accounts_count = kinds[SERVICE_ACCOUNT]
+    group.status.tenant_user_accounts_count = kinds[TENANT_USER_ACCOUNT]
+
+
+def view_membership(membership: Any, tx: Transaction, now: datetime) -> None:
+    member = tx.get(membership.spec.member_id)
+    if member is None:
+        return
+    status = membership.status
+    status.group_member_metadata.CopyFrom(wire.metadata(member))
+    if member.kind == SERVICE_ACCOUNT:
+        status.service_account_status.active = member.deleted_at is None
+    else:
+        status.tenant_user_account_status.CopyFrom(TenantUserAccountStatus.FromString(member.status))

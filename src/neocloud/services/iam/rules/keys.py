@@ -5,7 +5,7 @@ the other, so a signed request finds its key without an index.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -22,6 +22,7 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.store.writing import refuse_while_writing
+from neocloud.messages.nebius.iam.v1 import AuthPublicKeyStatus
 from neocloud.messages.nebius.iam.v2 import SecretDeliveryMode as DeliveryMode
 from neocloud.services.iam.rules.grants import refuse_mightier
 from neocloud.services.iam.types import ACCESS_KEY_ID_PREFIX, SERVICE_ACCOUNT, State
@@ -98,6 +99,44 @@ def _algorithm(key: object) -> tuple[str, int]:
 
 
 EXPIRED = "EXPIRED"
+KeyState = AuthPublicKeyStatus.State
+
+
+class AuthPublicKeyRules(Rules):
+    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+        return {"iam.auth-public-key.count": 1}
+
+    def defaults(self, resource: Any) -> None:
+        status = resource.status
+        if not status.state:
+            status.state = KeyState.Value(State.ACTIVE)
+        is_read = bool(status.fingerprint) or not resource.spec.data
+        key = None if is_read else _read(resource.spec.data)
+        if isinstance(key, PublicKey):
+            status.fingerprint, status.algorithm, status.key_size = key.fingerprint, key.algorithm, key.bits
+
+    def owner_id(self, resource: Any) -> str:
+        return resource.spec.account.service_account.id
+
+    def request_violations(self, request: Any) -> Iterable[Violation]:
+        is_kept = bool(request.metadata.id) and not request.spec.data
+        key = None if is_kept else _read(request.spec.data)
+        if isinstance(key, PublicKeyError):
+            yield Violation("spec.data", str(key))
+
+    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+        if old is not None:
+            return
+        yield from account_problem(new, reader.get)
+        refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), reader)
+        yield from expiry_violations(new, "expires_at", reader.now)
+
+
+def _read(pem: str) -> PublicKey | PublicKeyError:
+    try:
+        return read_public_key(pem)
+    except PublicKeyError as error:
+        return error
 
 
 class AccessKeyRules(Rules):
