@@ -42,6 +42,7 @@ REWORDED = (
     "src/neocloud/services/emulator",
     "src/neocloud/services/quotas",
     "src/neocloud/services/slurm",
+    "src/neocloud/services/vpc",
 )
 """What was reworded so far; the rest follows."""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, shuffled, wanted
+from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, parse_request, shuffled
 
 WITHIN = IPv4Network("10.1.0.0/16")
 
@@ -21,7 +21,7 @@ WITHIN = IPv4Network("10.1.0.0/16")
     ],
 )
 def test_what_a_cidr_asks_for(text: str, length: int, network: str | None) -> None:
-    found = wanted(text)
+    found = parse_request(text)
     assert (found.prefix_length, str(found.network) if found.network else None) == (length, network)
 
 

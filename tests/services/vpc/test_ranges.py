@@ -5,7 +5,7 @@ from neocloud.messages.nebius.vpc.v1 import PoolStatus
 
 from neocloud.core.contract import ApiError, Code
 from neocloud.services.vpc import types as vpc
-from neocloud.services.vpc.rules.reservations import OWN_RANGE
+from neocloud.services.vpc.rules.lookup import OWN_RANGE
 from tests.services.vpc.world import PROJECT, PlainWorld, Refused, cidrs_of
 
 
@@ -87,7 +87,7 @@ def test_a_pool_can_grow_and_give_back_what_nobody_uses(world: PlainWorld) -> No
     spec = {"version": "IPV4", "visibility": "PRIVATE"}
     grown = world.update(pool, {**spec, "cidrs": [{"cidr": "172.20.0.0/24"}, {"cidr": "172.22.0.0/24"}]})
     assert list(grown.status.cidrs) == ["172.20.0.0/24", "172.22.0.0/24"]
-    with pytest.raises(Refused, match="172.20.0.0/24 cannot be taken away: subnet-e00"):
+    with pytest.raises(Refused, match="172.20.0.0/24 cannot be removed: subnet-e00"):
         world.update(grown, {**spec, "cidrs": [{"cidr": "172.22.0.0/24"}]})
 
 

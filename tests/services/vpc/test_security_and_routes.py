@@ -139,7 +139,7 @@ def test_routes_that_lead_nowhere(world: PlainWorld, network, table) -> None:
         (
             "10.9.0.0/16",
             {"allocation": {"id": foreign.metadata.id}},
-            "no private address of the table's network",
+            "not a private address of the table's network",
         ),
         ("10.9.0.0/16", {"allocation": {"id": block.metadata.id}}, "a next hop is one address"),
     ]

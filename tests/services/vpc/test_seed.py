@@ -13,7 +13,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.vpc import SERVICE
 from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.defaults import create_project_defaults
-from neocloud.services.vpc.rules.reservations import OWN_RANGE
+from neocloud.services.vpc.rules.lookup import OWN_RANGE
 from tests.services.vpc.conftest import Cloud
 
 

@@ -4,11 +4,16 @@ from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.services.vpc import rules
 from neocloud.services.vpc import types as vpc
-from neocloud.services.vpc.api import ALIASES, METHODS
+from neocloud.services.vpc.api import (
+    ALIASES,
+    METHODS,
+    view_allocation,
+    view_pool,
+    view_route_table,
+    view_subnet,
+)
 from neocloud.services.vpc.defaults import create_project_defaults
 from neocloud.services.vpc.reconcile import NetworkReconciler
-from neocloud.services.vpc.types import State
-from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
 
 _PROJECT = ("nebius.iam.v1.Container",)
 
@@ -20,7 +25,7 @@ KINDS = (
         permission="vpc.networks",
         parent_kinds=_PROJECT,
         rules=rules.NetworkRules(),
-        initial_state=State.CREATING,
+        initial_state=vpc.State.CREATING,
         is_reconciled=True,
     ),
     Kind(
@@ -30,7 +35,7 @@ KINDS = (
         permission="vpc.subnets",
         parent_kinds=_PROJECT,
         rules=rules.SubnetRules(),
-        initial_state=State.READY,
+        initial_state=vpc.State.READY,
         view=view_subnet,
     ),
     Kind(
@@ -40,7 +45,7 @@ KINDS = (
         permission="vpc.pools",
         parent_kinds=_PROJECT,
         rules=rules.PoolRules(),
-        initial_state=State.READY,
+        initial_state=vpc.State.READY,
         view=view_pool,
     ),
     Kind(
@@ -50,7 +55,7 @@ KINDS = (
         permission="vpc.allocations",
         parent_kinds=_PROJECT,
         rules=rules.AllocationRules(),
-        initial_state=State.ALLOCATED,
+        initial_state=vpc.State.ALLOCATED,
         view=view_allocation,
     ),
     Kind(
@@ -60,7 +65,7 @@ KINDS = (
         permission="vpc.routeTables",
         parent_kinds=_PROJECT,
         rules=rules.RouteTableRules(),
-        initial_state=State.READY,
+        initial_state=vpc.State.READY,
         view=view_route_table,
     ),
     Kind(
@@ -70,7 +75,7 @@ KINDS = (
         permission="vpc.routes",
         parent_kinds=(vpc.ROUTE_TABLE,),
         rules=rules.RouteRules(),
-        initial_state=State.READY,
+        initial_state=vpc.State.READY,
     ),
     Kind(
         message=vpc.SECURITY_GROUP,
@@ -79,7 +84,7 @@ KINDS = (
         permission="vpc.securityGroups",
         parent_kinds=_PROJECT,
         rules=rules.SecurityGroupRules(),
-        initial_state=State.READY,
+        initial_state=vpc.State.READY,
     ),
     Kind(
         message=vpc.SECURITY_RULE,
@@ -88,7 +93,7 @@ KINDS = (
         permission="vpc.securityRules",
         parent_kinds=(vpc.SECURITY_GROUP,),
         rules=rules.SecurityRuleRules(),
-        initial_state=State.READY,
+        initial_state=vpc.State.READY,
     ),
 )
 

@@ -1,40 +1,117 @@
-"""What a caller may do beyond the standard verbs: lists by something else, and a default network."""
+"""Verbs beyond the standard six (lists, the default network) and computed status fields."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.kind import View
+from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call, Method, MethodAlias, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
-from neocloud.messages.nebius.vpc.v1 import CreateDefaultNetworkRequest, SubnetStatus
+from neocloud.messages.nebius.compute.v1 import Instance, InstanceSpec
+from neocloud.messages.nebius.vpc.v1 import (
+    Allocation,
+    AllocationStatus,
+    CreateDefaultNetworkRequest,
+    Pool,
+    RouteTable,
+    SecurityGroup,
+    Subnet,
+    SubnetStatus,
+)
 from neocloud.services.vpc import types as vpc
-from neocloud.services.vpc.defaults import make_network
-from neocloud.services.vpc.views import view_allocation, view_pool, view_route_table, view_subnet
+from neocloud.services.vpc.defaults import create_network
+from neocloud.services.vpc.rules.allocations import is_public
+from neocloud.services.vpc.rules.lookup import pool_blocks
+from neocloud.services.vpc.rules.pools import networks_with
+from neocloud.services.vpc.rules.routes import subnets_with
+from neocloud.services.vpc.rules.subnets import show_network_status
 
 _API = "nebius.vpc.v1"
 _CREATE_DEFAULT = f"{_API}.NetworkService/CreateDefault"
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
+_INSTANCE = Instance.DESCRIPTOR.full_name
+
+
+class ListRequest(Protocol):
+    """The fields that every List request has."""
+
+    parent_id: str
+    page_size: int
+    page_token: str
+
+
+# Status fields that follow from other rows when a resource is read.
+
+
+def view_allocation(allocation: Allocation, tx: Transaction, now: datetime) -> None:
+    row = tx.get(allocation.metadata.id)
+    allocation.status.static = row is None or not row.owner_id
+    for holder_id in tx.reservations(vpc.assignment_namespace(allocation.metadata.id)).values():
+        allocation.status.state = AllocationStatus.State.Value("ASSIGNED")
+        interface = allocation.status.assignment.network_interface
+        interface.instance_id = holder_id
+        interface.name = _interface_name(tx.get(holder_id))
+        interface.type = interface.Type.Value("PUBLIC" if is_public(allocation) else "PRIMARY")
+
+
+def view_subnet(subnet: Subnet, tx: Transaction, now: datetime) -> None:
+    network = tx.get(subnet.spec.network_id)
+    if network is not None:
+        show_network_status(subnet, network, TransactionReader(tx, now))
+
+
+def view_pool(pool: Pool, tx: Transaction, now: datetime) -> None:
+    pool.status.assignment.networks.extend(networks_with(TransactionReader(tx, now), pool))
+    holders = sorted(set(tx.reservations(pool_blocks(pool.metadata.id)).values()))
+    subnets = [row.id for holder in holders if (row := tx.get(holder)) and row.kind == vpc.SUBNET]
+    pool.status.assignment.subnets.extend(subnets)
+
+
+def view_route_table(table: RouteTable, tx: Transaction, now: datetime) -> None:
+    table.status.assignment.subnets.extend(subnets_with(TransactionReader(tx, now), table))
+
+
+def _interface_name(holder: Resource | None) -> str:
+    """Return the name of the holder's interface, of which an instance has one here.
+
+    The contract of an Allocation names instances, so vpc reads the contract's spec of one. It does not import
+    compute, which is built on vpc.
+    """
+    if holder is None or holder.kind != _INSTANCE:
+        return ""
+    interfaces = InstanceSpec.FromString(holder.spec).network_interfaces
+    return interfaces[0].name if interfaces else ""
 
 
 @dataclass(frozen=True)
 class ListBy:
-    """One list: what it is of, what it is by, and whether a row belongs to it."""
+    """A method that lists the resources of one kind that belong to a resource of another kind."""
 
     path: str
     kind: str
     by: str
+    """The kind of the resource that is named."""
     field: str
+    """The field of the request with its id."""
+    permission: str
     belongs: Callable[[Any, Resource], bool]
-    """Of a message, to the row that the list is by."""
+    """Whether a listed message belongs to the row of the named resource."""
     view: View | None = None
 
-    async def serve(self, call: Call, request: Any) -> Any:
-        by_id = getattr(request, self.field)
+    @property
+    def method(self) -> Method:
+        return Method(self.path, self.serve, self.permission, target=self._named_id)
 
-        def find(tx: Transaction) -> Any:
+    async def serve(self, call: Call, request: Any) -> Message:
+        by_id = self._named_id(request)
+
+        def find(tx: Transaction) -> Message:
             by = tx.get(by_id)
             if by is None or by.kind != self.by:
                 raise contract.not_found(self.field.removesuffix("_id"), by_id)
@@ -44,30 +121,94 @@ class ListBy:
 
         return await call.dependencies.store.read(find)
 
-    def _page(self, found: list[Any], request: Any, scope: str, tx: Transaction, call: Call) -> Any:
-        """In order of creation; the token counts how many were shown."""
+    def _named_id(self, request: Message) -> str:
+        return getattr(request, self.field)
+
+    def _page(
+        self, found: list[Message], request: ListRequest, scope: str, tx: Transaction, call: Call
+    ) -> Message:
+        """Return one page in order of creation. Its token is the count of items up to its end."""
         if request.page_size < 0:
             raise contract.bad_field("page_size", "must not be negative")
         first = int(contract.page_after(request.page_token, scope, numbers=1) or 0)
         end = first + min(request.page_size or _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE)
         items = found[first:end]
-        for item in items if self.view is not None else ():
-            self.view(item, tx, call.dependencies.clock.now())  # pyright: ignore[reportOptionalCall]
+        if self.view is not None:
+            for item in items:
+                self.view(item, tx, call.dependencies.clock.now())
         token = contract.page_token(str(end), scope) if end < len(found) else ""
         return contract.method(self.path).output(items=items, next_page_token=token)
 
 
+def _is_of_network(resource: Subnet | RouteTable | SecurityGroup, network: Resource) -> bool:
+    return resource.spec.network_id == network.id
+
+
+def _has_source(pool: Pool, source: Resource) -> bool:
+    return pool.spec.source_pool_id == source.id
+
+
+def _is_of_pool(allocation: Allocation, pool: Resource) -> bool:
+    return allocation.status.details.pool_id == pool.id
+
+
+def _is_of_subnet(allocation: Allocation, subnet: Resource) -> bool:
+    """Whether the address is of the subnet, or of a public pool that interfaces in the subnet may use."""
+    pools = SubnetStatus.FromString(subnet.status).ipv4_public_pools
+    details = allocation.status.details
+    return details.subnet_id == subnet.id or (
+        is_public(allocation) and details.pool_id in {pool.pool_id for pool in pools}
+    )
+
+
+def _lists() -> Iterable[ListBy]:
+    def by_network(service: str, kind: str, permission: str, view: View | None = None) -> ListBy:
+        path = f"{_API}.{service}/ListByNetwork"
+        return ListBy(path, kind, vpc.NETWORK, "network_id", permission, _is_of_network, view)
+
+    yield by_network("SubnetService", vpc.SUBNET, "vpc.subnets.list", view_subnet)
+    yield by_network("RouteTableService", vpc.ROUTE_TABLE, "vpc.routeTables.list", view_route_table)
+    yield by_network("SecurityGroupService", vpc.SECURITY_GROUP, "vpc.securityGroups.list")
+    yield ListBy(
+        path=f"{_API}.PoolService/ListBySourcePool",
+        kind=vpc.POOL,
+        by=vpc.POOL,
+        field="pool_id",
+        permission="vpc.pools.list",
+        belongs=_has_source,
+        view=view_pool,
+    )
+    yield ListBy(
+        path=f"{_API}.AllocationService/ListByPool",
+        kind=vpc.ALLOCATION,
+        by=vpc.POOL,
+        field="pool_id",
+        permission="vpc.allocations.list",
+        belongs=_is_of_pool,
+        view=view_allocation,
+    )
+    yield ListBy(
+        path=f"{_API}.AllocationService/ListBySubnet",
+        kind=vpc.ALLOCATION,
+        by=vpc.SUBNET,
+        field="subnet_id",
+        permission="vpc.allocations.list",
+        belongs=_is_of_subnet,
+        view=view_allocation,
+    )
+
+
 async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Write[Operation]:
-    """A network as a project starts with, under another name."""
+    """Create a network like the default network of a project, under another name."""
     metadata, now = request.metadata, call.dependencies.clock.now()
     labels = dict(metadata.labels)
 
-    def work(tx: Transaction) -> Any:
+    def work(tx: Transaction) -> Operation:
         project = tx.get(metadata.parent_id)
         if project is None or not project.parent_id or project.deleted_at is not None:
             raise contract.bad_field("metadata.parent_id", "must be the id of a project")
         try:
-            row = make_network(tx, metadata.parent_id, metadata.name, now, labels)
+            row = create_network(tx, metadata.parent_id, metadata.name, now, labels)
         except AlreadyExists:
             other = tx.find(vpc.NETWORK, metadata.parent_id, metadata.name)
             raise contract.already_exists("network", metadata.name, other.id if other else "") from None
@@ -77,88 +218,8 @@ async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Wr
     return Write(work)
 
 
-def _is_of_network(resource: Any, network: Resource) -> bool:
-    return resource.spec.network_id == network.id
-
-
-def _has_source(pool: Any, source: Resource) -> bool:
-    return pool.spec.source_pool_id == source.id
-
-
-def _is_of_pool(allocation: Any, pool: Resource) -> bool:
-    return allocation.status.details.pool_id == pool.id
-
-
-def _is_of_subnet(allocation: Any, subnet: Resource) -> bool:
-    """Also a public address that something in the subnet could have."""
-    pools = SubnetStatus.FromString(subnet.status).ipv4_public_pools
-    details = allocation.status.details
-    is_public = allocation.spec.WhichOneof("ip_spec") == "ipv4_public"
-    return details.subnet_id == subnet.id or (
-        is_public and details.pool_id in {pool.pool_id for pool in pools}
-    )
-
-
-LISTS = (
-    ListBy(
-        f"{_API}.SubnetService/ListByNetwork",
-        vpc.SUBNET,
-        vpc.NETWORK,
-        "network_id",
-        _is_of_network,
-        view_subnet,
-    ),
-    ListBy(
-        f"{_API}.RouteTableService/ListByNetwork",
-        vpc.ROUTE_TABLE,
-        vpc.NETWORK,
-        "network_id",
-        _is_of_network,
-        view_route_table,
-    ),
-    ListBy(
-        f"{_API}.SecurityGroupService/ListByNetwork",
-        vpc.SECURITY_GROUP,
-        vpc.NETWORK,
-        "network_id",
-        _is_of_network,
-    ),
-    ListBy(f"{_API}.PoolService/ListBySourcePool", vpc.POOL, vpc.POOL, "pool_id", _has_source, view_pool),
-    ListBy(
-        f"{_API}.AllocationService/ListByPool",
-        vpc.ALLOCATION,
-        vpc.POOL,
-        "pool_id",
-        _is_of_pool,
-        view_allocation,
-    ),
-    ListBy(
-        f"{_API}.AllocationService/ListBySubnet",
-        vpc.ALLOCATION,
-        vpc.SUBNET,
-        "subnet_id",
-        _is_of_subnet,
-        view_allocation,
-    ),
-)
-_PERMISSIONS = {
-    vpc.SUBNET: "vpc.subnets.list",
-    vpc.ROUTE_TABLE: "vpc.routeTables.list",
-    vpc.SECURITY_GROUP: "vpc.securityGroups.list",
-    vpc.POOL: "vpc.pools.list",
-    vpc.ALLOCATION: "vpc.allocations.list",
-}
-
 METHODS = (
-    *(
-        Method(
-            each.path,
-            each.serve,
-            _PERMISSIONS[each.kind],
-            target=lambda request, field=each.field: getattr(request, field),
-        )
-        for each in LISTS
-    ),
+    *(each.method for each in _lists()),
     Method(
         _CREATE_DEFAULT,
         create_default,
@@ -170,11 +231,11 @@ METHODS = (
 
 
 def _aggregated(service: str) -> MethodAlias:
-    """Over all regions; a cloud on one machine has one."""
+    """Return the list over all regions, which is the plain list: a cloud on one machine has one region."""
     plain = f"{_API}.{service}/List"
     request_class = contract.method(plain).input
 
-    def request(aggregated: Any) -> Any:
+    def request(aggregated: ListRequest) -> Message:
         return request_class(
             parent_id=aggregated.parent_id, page_size=aggregated.page_size, page_token=aggregated.page_token
         )

@@ -4,7 +4,7 @@ begins with "default-subnet" and create instances in it.
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocloud.core import contract
 from neocloud.core.kind import FINALIZER
@@ -22,17 +22,19 @@ from neocloud.messages.nebius.vpc.v1 import (
 )
 from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.rules import NetworkRules, SubnetRules
-from neocloud.services.vpc.rules.defaults import row_of
-from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME
-from neocloud.services.vpc.rules.reservations import OWN_RANGE
+from neocloud.services.vpc.rules.lookup import OWN_RANGE
+from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME, row_of
+
+if TYPE_CHECKING:
+    from neocloud.control_plane.settings import Settings
 
 NETWORK_NAME = "default-network"
 DEFAULT_PUBLIC_RANGE = "198.18.0.0/16"
-"""Set aside for benchmarks (RFC 2544): nobody routes it on the Internet and hardly anybody at home, so the
-addresses are reachable from the host and collide with nothing."""
+"""Set aside for benchmarks (RFC 2544) and routed nowhere on the Internet, so the addresses are reachable from
+the host and do not collide with others."""
 
 
-def create_project_defaults(tx: Transaction, project: Resource, now: datetime, settings: Any) -> None:
+def create_project_defaults(tx: Transaction, project: Resource, now: datetime, settings: "Settings") -> None:
     """Create the default network of a project. A container without a parent is a tenant and gets nothing."""
     if not project.parent_id or tx.find(vpc.NETWORK, project.id, NETWORK_NAME) is not None:
         return
@@ -42,10 +44,10 @@ def create_project_defaults(tx: Transaction, project: Resource, now: datetime, s
         tx.reserve(OWN_RANGE, private_range, OWN_RANGE)
     if tx.find(vpc.POOL, project.id, PUBLIC_POOL_NAME) is None:
         tx.insert(_public_pool(project.id, public_range, now))
-    make_network(tx, project.id, NETWORK_NAME, now)
+    create_network(tx, project.id, NETWORK_NAME, now)
 
 
-def make_network(
+def create_network(
     tx: Transaction, project_id: str, name: str, now: datetime, labels: dict[str, str] | None = None
 ) -> Resource:
     """Create a network with its default rows and a subnet. Raises AlreadyExists for a taken name."""
@@ -63,7 +65,7 @@ def make_network(
     return row
 
 
-def _subnet(network: Any, reader: TransactionReader) -> Resource:
+def _subnet(network: Network, reader: TransactionReader) -> Resource:
     subnet = Subnet()
     subnet.metadata.id = contract.new_id(vpc.SUBNET_ID_PREFIX)
     subnet.metadata.parent_id = network.metadata.parent_id

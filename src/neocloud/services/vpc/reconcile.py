@@ -1,11 +1,10 @@
-"""A network and its records become one object of the engine.
+"""Applies a network with its subnets, routes and security groups as one object of the engine.
 
 Every change inside a network enqueues it (`Rules.dependents`), and it is applied whole: one atomic change.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocloud.core.reconcile.reconciler import (
     IDLE_RESYNC_SECONDS,
@@ -43,11 +42,13 @@ from neocloud.services.vpc.render import (
     render,
 )
 
+NetworkedSpec = RouteTableSpec | SecurityGroupSpec | SubnetSpec
+
 
 @dataclass(frozen=True)
 class NetworkScope:
     view: NetworkView
-    status: Any
+    status: NetworkStatus
     is_deleting: bool
 
 
@@ -104,7 +105,9 @@ async def view_of(context: Context, network: Resource) -> NetworkView:
     )
 
 
-async def _of_network(context: Context, kind: str, spec: Any, network: Resource) -> list[Resource]:
+async def _of_network(
+    context: Context, kind: str, spec: type[NetworkedSpec], network: Resource
+) -> list[Resource]:
     rows = await context.list(kind, network.parent_id)
     return [row for row in rows if spec.FromString(row.spec).network_id == network.id]
 

@@ -1,4 +1,4 @@
-"""Which object a network is for the engine: a VirtualNetwork with all in it, in a namespace of its own."""
+"""Renders a network as one VirtualNetwork with everything in it, in a namespace of its own."""
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -36,7 +36,7 @@ class RuleView:
     ports: tuple[int, ...] = ()
     cidrs: tuple[str, ...] = ()
     group: str = ""
-    """Where no ranges and no group are given the other side may be anybody."""
+    """Without ranges and without a group the rule matches every other side."""
     is_stateful: bool = True
 
 
@@ -92,7 +92,7 @@ def _route(route: RouteView) -> Route:
 
 
 def _group(group: GroupView) -> SecurityGroup:
-    """The first rule that matches decides, so they go in order of priority."""
+    """Return the group with its rules in order of priority: the first that matches decides."""
     rules = sorted(group.rules, key=lambda rule: rule.priority)
     return SecurityGroup(group.id, tuple(_rule(rule) for rule in rules))
 

@@ -1,4 +1,4 @@
-"""Arithmetic on address ranges: free addresses and free blocks. The caller says what is taken."""
+"""Arithmetic on address ranges: free addresses and free blocks, given what is taken. Pure."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 _SMALLEST_ALLOCATION_PREFIX = 24
-"""A block of addresses is claimed address by address, so one is at most 256."""
+"""A block is reserved address by address, so it has 256 addresses at most."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the `cidr` of a spec asks for: a length, and a place where one was chosen."""
+class CidrRequest:
+    """The request in the `cidr` of a spec: a length, and the range where one was chosen."""
 
     prefix_length: int
     network: IPv4Network | None = None
 
 
-def wanted(text: str, default_prefix_length: int = 32) -> Wanted:
-    """Reads "10.1.2.3", "10.1.2.0/24", "/24" or "". Raises ValueError in words for people."""
+def parse_request(text: str, default_prefix_length: int = 32) -> CidrRequest:
+    """Parse "10.1.2.3", "10.1.2.0/24", "/24" or "". Raises ValueError with a message for the client."""
     if not text:
-        return Wanted(default_prefix_length)
+        return CidrRequest(default_prefix_length)
     if text.startswith("/"):
         length = int(text[1:])
         if length > 32:
             raise ValueError("must be at most /32: only IPv4 is served here")
-        return Wanted(length)
+        return CidrRequest(length)
     try:
         network = IPv4Network(text)
     except ValueError:
@@ -33,18 +33,18 @@ def wanted(text: str, default_prefix_length: int = 32) -> Wanted:
             "must be an IPv4 address, an IPv4 range such as 10.1.2.0/24 with nothing set after its prefix,"
             " or a length such as /24"
         ) from None
-    return Wanted(network.prefixlen, network)
+    return CidrRequest(network.prefixlen, network)
 
 
 def overlapping(block: IPv4Network, others: Iterable[str]) -> str | None:
-    """The first of the others that shares an address with the block."""
+    """Return the first of the others that shares an address with the block."""
     return next((other for other in others if block.overlaps(IPv4Network(other))), None)
 
 
 def first_free_block(
     ranges: Iterable[IPv4Network], prefix_length: int, taken: Iterable[str]
 ) -> IPv4Network | None:
-    """The lowest block of this length in the ranges that shares no address with what is taken."""
+    """Return the lowest block of this length in the ranges that overlaps nothing taken."""
     occupied = sorted({IPv4Network(each) for each in taken})
     for within in ranges:
         if prefix_length < within.prefixlen:
@@ -67,7 +67,7 @@ def _free_in(within: IPv4Network, prefix_length: int, occupied: Sequence[IPv4Net
 
 
 def largest_free_prefix(ranges: Iterable[IPv4Network], taken: Collection[str]) -> int | None:
-    """The shortest prefix of which a block is free in any of the ranges."""
+    """Return the shortest prefix length of which a block is free in any of the ranges."""
     found = list(ranges)
     shortest = min((each.prefixlen for each in found), default=33)
     lengths = range(shortest, 33)
@@ -75,15 +75,15 @@ def largest_free_prefix(ranges: Iterable[IPv4Network], taken: Collection[str]) -
 
 
 def is_too_many(prefix_length: int) -> bool:
-    """Whether an Allocation of this size is more than one may be."""
+    """Whether the size is beyond the limit of one Allocation."""
     return prefix_length < _SMALLEST_ALLOCATION_PREFIX
 
 
 def shuffled(within: IPv4Network, seed: str) -> Iterator[IPv4Address]:
-    """All addresses of a range in an order that the seed decides on. The same seed, the same order.
+    """Yield all addresses of a range in a pseudo-random order, the same for the same seed.
 
-    The stride is odd and the size a power of two, so each comes once. With a stride of one, searches would
-    run into one another's heaps.
+    The stride is odd and the size a power of two, so each address comes once. With a stride of one, searches
+    would run through the same sequences of taken addresses.
     """
     size = within.num_addresses
     digest = hashlib.sha256(seed.encode()).digest()

@@ -1,52 +1,55 @@
-"""Pools: ranges of addresses, taken out of another pool or, for private ones, standing by themselves."""
+"""Pools: ranges of addresses, of another pool or, for private ones, without a source."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.vpc.v1 import (
     AddressBlockState,
+    CreatePoolRequest,
     IpVersion,
     IpVisibility,
     NetworkSpec,
+    Pool,
+    PoolCidr,
     PoolSpec,
     PoolStatus,
+    SubnetCidr,
+    UpdatePoolRequest,
 )
-from neocloud.services.vpc.rules.cidr import Wanted, first_free_block, overlapping, wanted
-from neocloud.services.vpc.rules.lookup import Source, find, missing, sources_of
-from neocloud.services.vpc.rules.reservations import pool_blocks
+from neocloud.services.vpc.rules.cidr import CidrRequest, first_free_block, overlapping, parse_request
+from neocloud.services.vpc.rules.lookup import Source, find, missing, pool_blocks, sources_of
 from neocloud.services.vpc.types import NETWORK, POOL, SCOPE_ID_PREFIX
 
 PRIVATE_RANGES = tuple(
     IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
 )
 MAX_BLOCKS = 64
-"""Ranges of one pool or subnet."""
+"""The most ranges that one pool or subnet may have."""
 _IPV4 = IpVersion.Value("IPV4")
 _PUBLIC = IpVisibility.Value("PUBLIC")
 
 
 def too_many_blocks(field: str, count: int) -> Iterable[Violation]:
-    """Each is compared with all others, in the transaction that takes them."""
+    """Limit the ranges of a request: each is compared with all others inside the transaction."""
     if count > MAX_BLOCKS:
-        yield Violation(field, f"are {count} ranges; at most {MAX_BLOCKS} are taken")
+        yield Violation(field, f"has {count} ranges; at most {MAX_BLOCKS} are allowed")
 
 
-class PoolRules(Rules):
-    def request_violations(self, request: Any) -> Iterable[Violation]:
+class PoolRules(Rules[Pool]):
+    def request_violations(self, request: CreatePoolRequest | UpdatePoolRequest) -> Iterable[Violation]:
         return too_many_blocks("spec.cidrs", len(request.spec.cidrs))
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: Pool) -> None:
         for block in resource.spec.cidrs:
             default_block(block)
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: Pool) -> Mapping[str, int]:
         return {"vpc.pool.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Pool, old: Pool | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if old is not None and spec == old.spec:
             return
@@ -68,7 +71,7 @@ class PoolRules(Rules):
             )
         yield from self._cidr_violations(new, old, reader)
 
-    def _cidr_violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterator[Violation]:
+    def _cidr_violations(self, new: Pool, old: Pool | None, reader: ResourceReader) -> Iterator[Violation]:
         spec, kept = new.spec, _kept(new, old)
         sources = list(sources_of(reader, spec.source_pool_id)) if spec.source_pool_id else []
         held = reader.reservations(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
@@ -77,7 +80,7 @@ class PoolRules(Rules):
         for index, block in enumerate(spec.cidrs):
             field = f"spec.cidrs[{index}]"
             try:
-                requested = wanted(kept[index] if index in kept else str(block.cidr))
+                requested = parse_request(kept[index] if index in kept else str(block.cidr))
             except ValueError as error:
                 yield Violation(f"{field}.cidr", str(error))
                 continue
@@ -94,10 +97,10 @@ class PoolRules(Rules):
             chosen.append(str(requested.network))
         yield from _removal_violations(new, old, kept, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: Pool, old: Pool | None, reader: ResourceReader) -> None:
         kept, source_id = _kept(new, old), new.spec.source_pool_id
         found = [
-            kept[index] if index in kept else self._take(new, block, reader)
+            kept[index] if index in kept else self._reserve_block(new, block, reader)
             for index, block in enumerate(new.spec.cidrs)
         ]
         for gone in set(old.status.cidrs if old else ()) - set(found):
@@ -107,8 +110,8 @@ class PoolRules(Rules):
         new.status.cidrs[:] = found
         new.status.scope_id = new.status.scope_id or _scope_id(reader, source_id)
 
-    def _take(self, new: Any, block: Any, reader: ResourceReader) -> str:
-        requested, source_id = wanted(block.cidr), new.spec.source_pool_id
+    def _reserve_block(self, new: Pool, block: PoolCidr, reader: ResourceReader) -> str:
+        requested, source_id = parse_request(block.cidr), new.spec.source_pool_id
         if not source_id:
             return str(requested.network)
         namespace = pool_blocks(source_id)
@@ -122,7 +125,7 @@ class PoolRules(Rules):
         reader.reserve(namespace, str(chosen), new.metadata.id)
         return str(chosen)
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: Pool, reader: ResourceReader) -> None:
         pool_id = resource.metadata.id
         users = {*reader.reservations(pool_blocks(pool_id)).values(), *networks_with(reader, resource)}
         if users:
@@ -132,13 +135,13 @@ class PoolRules(Rules):
             )
 
 
-def default_block(block: Any) -> None:
+def default_block(block: PoolCidr | SubnetCidr) -> None:
     """Fill in the defaults of a range of a pool or a subnet."""
     block.state = block.state or AddressBlockState.Value("AVAILABLE")
     block.max_mask_length = block.max_mask_length or 32
 
 
-def mask_violations(field: str, block: Any, requested: Wanted) -> Iterator[Violation]:
+def mask_violations(field: str, block: PoolCidr | SubnetCidr, requested: CidrRequest) -> Iterator[Violation]:
     if not requested.prefix_length <= block.max_mask_length <= 32:
         yield Violation(
             f"{field}.max_mask_length",
@@ -146,8 +149,8 @@ def mask_violations(field: str, block: Any, requested: Wanted) -> Iterator[Viola
         )
 
 
-def networks_with(reader: ResourceReader, pool: Any) -> list[str]:
-    """Ids of the networks that have this pool."""
+def networks_with(reader: ResourceReader, pool: Pool) -> list[str]:
+    """Return the ids of the networks that have this pool."""
     rows = reader.list(NETWORK, pool.metadata.parent_id)
     specs = ((row.id, NetworkSpec.FromString(row.spec)) for row in rows)
     return [
@@ -158,8 +161,8 @@ def networks_with(reader: ResourceReader, pool: Any) -> list[str]:
     ]
 
 
-def _kept(new: Any, old: Any | None) -> dict[int, str]:
-    """Which ranges were there before, by their place now: those whose words did not change."""
+def _kept(new: Pool, old: Pool | None) -> dict[int, str]:
+    """Return the ranges that an update leaves as they are, by their index in the new spec."""
     if old is None:
         return {}
     before = [(block.cidr, cidr) for block, cidr in zip(old.spec.cidrs, old.status.cidrs, strict=False)]
@@ -187,14 +190,14 @@ def _why_not(block: IPv4Network, sources: list[Source] | None, siblings: list[st
 
 
 def _removal_violations(
-    new: Any, old: Any | None, kept: dict[int, str], reader: ResourceReader
+    new: Pool, old: Pool | None, kept: dict[int, str], reader: ResourceReader
 ) -> Iterator[Violation]:
     gone = set(old.status.cidrs if old else ()) - set(kept.values())
     taken = reader.reservations(pool_blocks(new.metadata.id)) if gone else {}
     for cidr in sorted(gone):
         user = overlapping(IPv4Network(cidr), taken)
         if user is not None:
-            yield Violation("spec.cidrs", f"{cidr} cannot be taken away: {taken[user]} has {user} of it")
+            yield Violation("spec.cidrs", f"{cidr} cannot be removed: {taken[user]} has {user} of it")
 
 
 def _scope_id(reader: ResourceReader, source_id: str) -> str:

@@ -1,8 +1,7 @@
-"""Route tables and routes: where a subnet's packets go."""
+"""Route tables and routes: the next hops of a subnet's packets."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
@@ -11,8 +10,10 @@ from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.vpc.v1 import (
     AllocationStatus,
     NetworkStatus,
+    Route,
     RouteSpec,
     RouteStatus,
+    RouteTable,
     RouteTableSpec,
     RouteTableStatus,
     SubnetSpec,
@@ -21,42 +22,45 @@ from neocloud.services.vpc.rules.lookup import find, missing, network_violations
 from neocloud.services.vpc.types import ALLOCATION, NETWORK, ROUTE, SUBNET, address_of
 
 
-class RouteTableRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class RouteTableRules(Rules[RouteTable]):
+    def quota_demand(self, resource: RouteTable) -> Mapping[str, int]:
         return {"vpc.route-table.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: RouteTable, old: RouteTable | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         return network_violations(new, old, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: RouteTable, old: RouteTable | None, reader: ResourceReader) -> None:
         new.status.state = RouteTableStatus.State.Value("READY")
 
-    def dependents(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: RouteTable) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: RouteTable, reader: ResourceReader) -> None:
         table_id = resource.metadata.id
         if resource.status.default:
             raise contract.bad_state(
-                table_id, f"{table_id} is the default of network {resource.spec.network_id} and goes with it."
+                table_id,
+                f"{table_id} is the default of network {resource.spec.network_id} and is deleted with it.",
             )
         users = subnets_with(reader, resource)
         if users:
             raise contract.bad_state(
                 table_id,
-                f"Route table {table_id} is in use by {', '.join(users)}. Give those another one first.",
+                f"Route table {table_id} is in use by {', '.join(users)}. Give them another table first.",
             )
 
 
-class RouteRules(Rules):
-    def owner_id(self, resource: Any) -> str:
-        """Routes go with their table."""
+class RouteRules(Rules[Route]):
+    def owner_id(self, resource: Route) -> str:
+        """A route is deleted with its table."""
         return resource.metadata.parent_id
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: Route) -> Mapping[str, int]:
         return {"vpc.route.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Route, old: Route | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         table = reader.get(new.metadata.parent_id)
@@ -75,7 +79,7 @@ class RouteRules(Rules):
         elif not new.spec.next_hop.default_egress_gateway:
             yield Violation("spec.next_hop.default_egress_gateway", "must be true where it is chosen")
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: Route, old: Route | None, reader: ResourceReader) -> None:
         new.status.state = RouteStatus.State.Value("READY")
         new.status.type = RouteStatus.Type.Value("STATIC")
         if new.spec.next_hop.WhichOneof("next_hop") == "allocation":
@@ -85,12 +89,12 @@ class RouteRules(Rules):
         else:
             new.status.next_hop.default_egress_gateway.SetInParent()
 
-    def dependents(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Route) -> Iterable[str]:
         return (resource.metadata.parent_id,)
 
 
-def subnets_with(reader: ResourceReader, table: Any) -> list[str]:
-    """Ids of the subnets that use the table; the default one has all that name none."""
+def subnets_with(reader: ResourceReader, table: RouteTable) -> list[str]:
+    """Return the ids of the subnets that use the table; the default one serves all that name none."""
     network = reader.get(table.spec.network_id)
     if network is None or network.kind != NETWORK:
         return []
@@ -113,6 +117,6 @@ def _next_hop_violations(allocation_id: str, table: Resource, reader: ResourceRe
     subnet = reader.get(details.subnet_id) if details.subnet_id else None
     network_id = SubnetSpec.FromString(subnet.spec).network_id if subnet is not None else ""
     if network_id != RouteTableSpec.FromString(table.spec).network_id:
-        yield Violation(field, f"{allocation_id} is no private address of the table's network")
+        yield Violation(field, f"{allocation_id} is not a private address of the table's network")
     elif not details.allocated_cidr.endswith("/32"):
         yield Violation(field, f"{allocation_id} is a range; a next hop is one address")

@@ -1,20 +1,22 @@
-"""Security groups and their rules: what matches, in which order, and when a group may go."""
+"""Security groups and their rules: what a rule matches, its priority, and when a group may be deleted."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
-from typing import Any
 
-from neocloud.core import contract, wire
+from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.compute.v1 import Instance, InstanceSpec
 from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
 from neocloud.messages.nebius.vpc.v1 import (
     RuleDirection,
     RuleProtocol,
     RuleType,
+    SecurityGroup,
     SecurityGroupSpec,
     SecurityGroupStatus,
+    SecurityRule,
     SecurityRuleSpec,
     SecurityRuleStatus,
 )
@@ -23,27 +25,31 @@ from neocloud.services.vpc.types import SECURITY_GROUP, SECURITY_RULE
 
 INTERNET = "0.0.0.0/0"
 DEFAULT_PRIORITY = 500
-_INSTANCE = "nebius.compute.v1.Instance"
+_INSTANCE = Instance.DESCRIPTOR.full_name
+"""vpc reads the contract's spec of an instance; compute, which is built on vpc, is not imported."""
 
 
-class SecurityGroupRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class SecurityGroupRules(Rules[SecurityGroup]):
+    def quota_demand(self, resource: SecurityGroup) -> Mapping[str, int]:
         return {"vpc.security-group.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: SecurityGroup, old: SecurityGroup | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         return network_violations(new, old, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: SecurityGroup, old: SecurityGroup | None, reader: ResourceReader) -> None:
         new.status.state = SecurityGroupStatus.State.Value("READY")
 
-    def dependents(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: SecurityGroup) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: SecurityGroup, reader: ResourceReader) -> None:
         group_id, project_id = resource.metadata.id, resource.metadata.parent_id
         if resource.status.default:
             raise contract.bad_state(
-                group_id, f"{group_id} is the default of network {resource.spec.network_id} and goes with it."
+                group_id,
+                f"{group_id} is the default of network {resource.spec.network_id} and is deleted with it.",
             )
         users = [*_rules_about(reader, group_id, project_id), *_instances_in(reader, group_id, project_id)]
         if users:
@@ -52,17 +58,19 @@ class SecurityGroupRules(Rules):
             )
 
 
-class SecurityRuleRules(Rules):
-    def defaults(self, resource: Any) -> None:
+class SecurityRuleRules(Rules[SecurityRule]):
+    def defaults(self, resource: SecurityRule) -> None:
         default_rule(resource)
 
-    def owner_id(self, resource: Any) -> str:
+    def owner_id(self, resource: SecurityRule) -> str:
         return resource.metadata.parent_id
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: SecurityRule) -> Mapping[str, int]:
         return {"vpc.security-rule.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: SecurityRule, old: SecurityRule | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         spec = new.spec
         side = spec.WhichOneof("match")
         match = getattr(spec, side)
@@ -76,20 +84,20 @@ class SecurityRuleRules(Rules):
         if group_id:
             yield from _group_violations(f"spec.{side}.{other}_security_group_id", group_id, new, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: SecurityRule, old: SecurityRule | None, reader: ResourceReader) -> None:
         complete_rule(new)
 
-    def dependents(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: SecurityRule) -> Iterable[str]:
         return (resource.metadata.parent_id,)
 
 
-def default_rule(rule: Any) -> None:
+def default_rule(rule: SecurityRule) -> None:
     rule.spec.priority = rule.spec.priority or DEFAULT_PRIORITY
     rule.spec.type = rule.spec.type or RuleType.Value("STATEFUL")
 
 
-def complete_rule(rule: Any) -> None:
-    """What the status of a security rule says follows from its spec."""
+def complete_rule(rule: SecurityRule) -> None:
+    """Set the status of a security rule, which follows from its spec."""
     spec, status = rule.spec, rule.status
     status.Clear()
     status.state = SecurityRuleStatus.State.Value("READY")
@@ -114,7 +122,9 @@ def _is_ipv4_range(text: str) -> bool:
     return True
 
 
-def _group_violations(field: str, group_id: str, rule: Any, reader: ResourceReader) -> Iterator[Violation]:
+def _group_violations(
+    field: str, group_id: str, rule: SecurityRule, reader: ResourceReader
+) -> Iterator[Violation]:
     own = reader.get(rule.metadata.parent_id)
     if own is None:
         return
@@ -130,7 +140,7 @@ def _network_of(group: Resource) -> str:
 
 
 def _rules_about(reader: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
-    """Its own rules, and those of other groups that name it."""
+    """Yield the group's own rules, and those of other groups that name it."""
     for group in reader.list(SECURITY_GROUP, project_id):
         for row in reader.list(SECURITY_RULE, group.id):
             spec = SecurityRuleSpec.FromString(row.spec)
@@ -141,6 +151,6 @@ def _rules_about(reader: ResourceReader, group_id: str, project_id: str) -> Iter
 
 def _instances_in(reader: ResourceReader, group_id: str, project_id: str) -> Iterator[str]:
     for row in reader.list(_INSTANCE, project_id):
-        for interface in wire.resource_message(row).spec.network_interfaces:
+        for interface in InstanceSpec.FromString(row.spec).network_interfaces:
             if group_id in {group.id for group in interface.security_groups}:
                 yield f"instance {row.name or row.id}"

@@ -1,55 +1,66 @@
-"""Subnets: the range that each has for itself, chosen or taken from its network's pools."""
+"""Subnets: the ranges that each has alone, chosen or taken from its network's pools."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.messages.nebius.vpc.v1 import AddressBlockState, NetworkStatus, RouteTableSpec, SubnetStatus
-from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, overlapping, wanted
+from neocloud.messages.nebius.vpc.v1 import (
+    AddressBlockState,
+    CreateSubnetRequest,
+    IPv4PrivateSubnetPools,
+    IPv4PublicSubnetPools,
+    NetworkStatus,
+    RouteTableSpec,
+    Subnet,
+    SubnetCidr,
+    SubnetSpec,
+    SubnetStatus,
+    SubnetStatusPool,
+    UpdateSubnetRequest,
+)
+from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, overlapping, parse_request
 from neocloud.services.vpc.rules.lookup import (
+    SUBNET_BLOCKS,
     Source,
     find,
     missing,
     network_violations,
+    pool_blocks,
     private_sources,
     public_sources,
-)
-from neocloud.services.vpc.rules.pools import default_block, mask_violations, too_many_blocks
-from neocloud.services.vpc.rules.reservations import (
-    SUBNET_BLOCKS,
-    pool_blocks,
     subnet_addresses,
     taken_for_subnets,
 )
+from neocloud.services.vpc.rules.pools import default_block, mask_violations, too_many_blocks
 from neocloud.services.vpc.types import NETWORK, ROUTE_TABLE, SMALLEST_SUBNET_PREFIX
 
+SubnetPools = IPv4PrivateSubnetPools | IPv4PublicSubnetPools
 _POOLS = "spec.ipv4_private_pools"
 _SHARE_PREFIX = 20
-"""The size of the range that a subnet without a chosen one gets from a large pool, so that others fit too."""
+"""The prefix length of the range that a subnet without a chosen one gets from a large pool."""
 _FIRST_SHARE_PREFIX = 17
-"""The first of a network gets more: half of the pool, but no more than this."""
+"""The first subnet of a network gets half of the pool, but no more than a range of this prefix length."""
 
 
-class SubnetRules(Rules):
-    def request_violations(self, request: Any) -> Iterable[Violation]:
+class SubnetRules(Rules[Subnet]):
+    def request_violations(self, request: CreateSubnetRequest | UpdateSubnetRequest) -> Iterable[Violation]:
         for field in ("ipv4_private_pools", "ipv4_public_pools"):
             count = sum(1 for _ in _blocks(getattr(request.spec, field)))
             yield from too_many_blocks(f"spec.{field}.pools", count)
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: Subnet) -> None:
         for pools in (resource.spec.ipv4_private_pools, resource.spec.ipv4_public_pools):
             pools.use_network_pools = pools.use_network_pools or not pools.pools
             for _, block in _blocks(pools):
                 default_block(block)
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: Subnet) -> Mapping[str, int]:
         return {"vpc.subnet.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Subnet, old: Subnet | None, reader: ResourceReader) -> Iterable[Violation]:
         private, public = new.spec.ipv4_private_pools, new.spec.ipv4_public_pools
         yield from network_violations(new, old, reader)
         if public.pools:
@@ -59,25 +70,25 @@ class SubnetRules(Rules):
             yield Violation(f"{_POOLS}.use_network_pools", "must be false where pools are given")
         yield from _route_table_violations(new, reader)
         network = find(reader, NETWORK, new.spec.network_id, new.metadata.parent_id)
-        if old is not None and _words(private) != _words(old.spec.ipv4_private_pools):
-            yield Violation(_POOLS, "the ranges of a subnet cannot be changed; make another subnet")
+        if old is not None and _cidrs(private) != _cidrs(old.spec.ipv4_private_pools):
+            yield Violation(_POOLS, "the ranges of a subnet cannot be changed; create another subnet")
         elif old is None and network is not None:
             yield from _block_violations(new, network, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: Subnet, old: Subnet | None, reader: ResourceReader) -> None:
         network = reader.get(new.spec.network_id)
         if old is None and network is not None:
             new.status.state = SubnetStatus.State.Value("READY")
-            for source, block in _taken_blocks(new, network, reader):
-                _add(new.status.ipv4_private_pools, source.pool_id, block)
-                new.status.ipv4_private_cidrs.append(str(block))
+            blocks = list(_reserve_blocks(new, network, reader))
+            new.status.ipv4_private_pools.extend(_pool_statuses(blocks))
+            new.status.ipv4_private_cidrs.extend(str(block) for _, block in blocks)
         if network is not None:
-            show_surroundings(new, network, reader)
+            show_network_status(new, network, reader)
 
-    def dependents(self, resource: Any) -> Iterable[str]:
+    def dependents(self, resource: Subnet) -> Iterable[str]:
         return (resource.spec.network_id,)
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: Subnet, reader: ResourceReader) -> None:
         subnet_id = resource.metadata.id
         users = sorted(set(reader.reservations(subnet_addresses(subnet_id)).values()))
         if users:
@@ -89,20 +100,20 @@ class SubnetRules(Rules):
             )
 
 
-def show_surroundings(subnet: Any, network: Resource, reader: ResourceReader) -> None:
-    """The parts of a subnet's status that follow from its network, as that is now."""
+def show_network_status(subnet: Subnet, network: Resource, reader: ResourceReader) -> None:
+    """Set the parts of a subnet's status that follow from the current state of its network."""
     default_table = NetworkStatus.FromString(network.status).default_route_table_id
     subnet.status.route_table.id = subnet.spec.route_table_id or default_table
     subnet.status.route_table.default = subnet.status.route_table.id == default_table
     del subnet.status.ipv4_public_pools[:]
-    for source in public_sources(reader, network):
-        _add(subnet.status.ipv4_public_pools, source.pool_id, source.cidr)
+    ranges = [(source, source.cidr) for source in public_sources(reader, network)]
+    subnet.status.ipv4_public_pools.extend(_pool_statuses(ranges))
     cidrs = [cidr for pool in subnet.status.ipv4_public_pools for cidr in pool.cidrs]
     subnet.status.ipv4_public_cidrs[:] = cidrs
 
 
-def subnet_ranges(spec: Any, status: Any) -> Iterator[tuple[str, IPv4Network, int]]:
-    """The ranges of a subnet that are not disabled: pool, range, longest prefix of an allocation."""
+def subnet_ranges(spec: SubnetSpec, status: SubnetStatus) -> Iterator[tuple[str, IPv4Network, int]]:
+    """Yield the ranges of a subnet that are not disabled: pool, range, longest prefix of an allocation."""
     blocks = [block for _, block in _blocks(spec.ipv4_private_pools)]
     pool_of = {cidr: pool.pool_id for pool in status.ipv4_private_pools for cidr in pool.cidrs}
     for index, cidr in enumerate(status.ipv4_private_cidrs):
@@ -112,18 +123,18 @@ def subnet_ranges(spec: Any, status: Any) -> Iterator[tuple[str, IPv4Network, in
             yield pool_of[cidr], IPv4Network(cidr), longest
 
 
-def _blocks(pools: Any) -> Iterator[tuple[str, Any]]:
-    """All ranges of a subnet's pools, with the path of each."""
+def _blocks(pools: SubnetPools) -> Iterator[tuple[str, SubnetCidr]]:
+    """Yield all ranges of a subnet's pools, each with its path."""
     for index, pool in enumerate(pools.pools):
         for number, block in enumerate(pool.cidrs):
             yield f"pools[{index}].cidrs[{number}]", block
 
 
-def _words(pools: Any) -> list[str]:
+def _cidrs(pools: SubnetPools) -> list[str]:
     return [block.cidr for _, block in _blocks(pools)]
 
 
-def _route_table_violations(new: Any, reader: ResourceReader) -> Iterator[Violation]:
+def _route_table_violations(new: Subnet, reader: ResourceReader) -> Iterator[Violation]:
     table_id = new.spec.route_table_id
     row = find(reader, ROUTE_TABLE, table_id, new.metadata.parent_id) if table_id else None
     if table_id and row is None:
@@ -132,12 +143,12 @@ def _route_table_violations(new: Any, reader: ResourceReader) -> Iterator[Violat
         yield Violation("spec.route_table_id", f"{table_id} belongs to another network")
 
 
-def _block_violations(new: Any, network: Resource, reader: ResourceReader) -> Iterator[Violation]:
+def _block_violations(new: Subnet, network: Resource, reader: ResourceReader) -> Iterator[Violation]:
     sources, chosen = private_sources(reader, network), []
     for path, block in _blocks(new.spec.ipv4_private_pools):
         field = f"{_POOLS}.{path}"
         try:
-            requested = wanted(block.cidr)
+            requested = parse_request(block.cidr)
         except ValueError as error:
             yield Violation(f"{field}.cidr", str(error))
             continue
@@ -170,17 +181,17 @@ def _source_of(block: IPv4Network, sources: Iterable[Source]) -> Source | None:
     return next((source for source in sources if block.subnet_of(source.cidr)), None)
 
 
-def _taken_blocks(
-    subnet: Any, network: Resource, reader: ResourceReader
+def _reserve_blocks(
+    subnet: Subnet, network: Resource, reader: ResourceReader
 ) -> Iterator[tuple[Source, IPv4Network]]:
-    """The subnet's ranges, claimed for it, each with where it comes from."""
+    """Reserve the subnet's ranges and yield each with its source."""
     sources = private_sources(reader, network)
-    texts = _words(subnet.spec.ipv4_private_pools)
+    texts = _cidrs(subnet.spec.ipv4_private_pools)
     for text in texts or [""]:
-        requested = wanted(text) if text else None
+        requested = parse_request(text) if text else None
         if requested is not None and requested.network is not None:
             source, block = _source_of(requested.network, sources), requested.network
-            assert source is not None, "It was checked before."
+            assert source is not None, "The violations were checked before."
         else:
             source, block = _free_block(
                 subnet, sources, requested.prefix_length if requested else None, reader
@@ -191,7 +202,7 @@ def _taken_blocks(
 
 
 def _free_block(
-    subnet: Any, sources: list[Source], prefix_length: int | None, reader: ResourceReader
+    subnet: Subnet, sources: list[Source], prefix_length: int | None, reader: ResourceReader
 ) -> tuple[Source, IPv4Network]:
     for source in sources:
         taken = taken_for_subnets(reader, source.pool_id)
@@ -211,13 +222,17 @@ def _free_block(
 
 
 def _share(source: Source, taken: list[str]) -> int | None:
-    """How long the prefix of a subnet is that only says that it wants something of the pool."""
+    """Return the prefix length for a subnet that names no range and no length; None: the pool is full."""
     free = largest_free_prefix([source.cidr], taken)
     if free is None or free >= _SHARE_PREFIX:
         return free
     return max(free + 1, _FIRST_SHARE_PREFIX) if free == source.cidr.prefixlen else _SHARE_PREFIX
 
 
-def _add(pools: Any, pool_id: str, block: IPv4Network) -> None:
-    found = next((pool for pool in pools if pool.pool_id == pool_id), None) or pools.add(pool_id=pool_id)
-    found.cidrs.append(str(block))
+def _pool_statuses(ranges: Iterable[tuple[Source, IPv4Network]]) -> Iterable[SubnetStatusPool]:
+    """Return the ranges as a status has them: grouped by pool."""
+    found: dict[str, SubnetStatusPool] = {}
+    for source, block in ranges:
+        pool = found.setdefault(source.pool_id, SubnetStatusPool(pool_id=source.pool_id))
+        pool.cidrs.append(str(block))
+    return found.values()
