@@ -8,6 +8,6 @@ their behalf. It keeps serving known models while the control plane is not reach
 
 import os
 
-# The gateway starts programs and never goes on in Python after a fork. uvloop's fork() would run gRPC's fork
-# handlers, which now and then crash the child before its program starts, and break the parent's calls.
+# The gateway starts programs and never continues in Python after a fork. uvloop's fork() would run gRPC's
+# fork handlers, which now and then crash the child before its program starts, and break the parent's calls.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # read when grpc is imported

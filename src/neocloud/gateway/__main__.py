@@ -1,3 +1,4 @@
+# pyright: strict
 """Run the gateway: `python -m neocloud.gateway`. The control plane starts it; it outlives restarts of the
 control plane."""
 
@@ -9,10 +10,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -61,7 +63,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -142,17 +144,18 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     rate = GatewaySettings.requests_per_second
     parser.add_argument("--requests-per-second", type=float, default=rate, help="per subject; 0: no limit")
     for name in NUMBERS:
-        default = getattr(GatewaySettings, name)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+        default: int | float = getattr(GatewaySettings, name)
+        number = int if isinstance(default, int) else float
+        parser.add_argument(f"--{name.replace('_', '-')}", type=number, default=default)
     parser.add_argument("--known-host", dest="hosts", action="append", default=[], help="may be repeated")
     parser.add_argument(
         "--media-domain", dest="media_domains", action="append", default=[], help="may be repeated"
     )
     parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
-    values = vars(parser.parse_args(arguments))
-    lists = {"hosts": tuple(values["hosts"]), "media_domains": frozenset(values["media_domains"])}
-    return GatewaySettings(**{**values, **lists})
+    values: dict[str, Any] = vars(parser.parse_args(arguments))
+    hosts, media_domains = tuple[str, ...](values.pop("hosts")), frozenset[str](values.pop("media_domains"))
+    return GatewaySettings(**values, hosts=hosts, media_domains=media_domains)
 
 
 def main() -> None:

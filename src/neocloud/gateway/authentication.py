@@ -25,6 +25,7 @@ from neocloud.core.osfiles import write_file
 from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden, not_authenticated, unavailable
 from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
 from neocloud.gateway.settings import GatewaySettings
+from neocloud.messages.neocloud.inference.v1 import AdmitResponse
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +48,14 @@ class Caller:
     def may(self, permission: str, project_id: str) -> bool:
         return permission in self.grants.get(project_id, ())
 
-    def project(self, asked: str, permission: str) -> str:
-        """Return the project of a request; `asked` is its OpenAI-Project header, or "".
+    def project(self, requested: str, permission: str) -> str:
+        """Return the project of a request; `requested` is its OpenAI-Project header, or "".
 
         Raises OpenAiError: 403 where the caller lacks the permission, 400 where the project is
         ambiguous.
         """
         possible = [project for project in self.grants if self.may(permission, project)]
-        chosen = asked or self.home_project_id or (possible[0] if len(possible) == 1 else "")
+        chosen = requested or self.home_project_id or (possible[0] if len(possible) == 1 else "")
         if not chosen and possible:
             raise bad_request(
                 f"You have access to several projects ({', '.join(sorted(possible))}). Choose one with the"
@@ -147,8 +148,8 @@ class Authenticator:
 
         Batches of an earlier release have no proof: their service account is its own proof.
         """
-        stands_on = {"of": caller.subject_id, "by": caller.subject_id, "at": _EARLIER, "actor": None}
-        proof = caller.proof or json.dumps(stands_on)
+        own_proof = {"of": caller.subject_id, "by": caller.subject_id, "at": _EARLIER, "actor": None}
+        proof = caller.proof or json.dumps(own_proof)
         return await self._current(hashlib.sha256(b"proof " + proof.encode()).digest(), "", proof)
 
     async def _current(self, digest: bytes, token: str, proof: str) -> Caller:
@@ -171,7 +172,7 @@ class Authenticator:
     async def _lookup(
         self, digest: bytes, token: str, proof: str, entry: "_CacheEntry | None"
     ) -> Caller | None:
-        """Ask the control plane, and use the cached entry when it takes too long."""
+        """Look the caller up at the control plane; use the cached entry when that takes too long."""
         lookup = asyncio.shield(self._start_lookup(digest, token, proof))
         if entry is None or entry.caller is None:
             return await lookup
@@ -226,7 +227,7 @@ class Authenticator:
         raise _control_plane_unavailable()
 
 
-def _caller_from(response: Any) -> Caller:
+def _caller_from(response: AdmitResponse) -> Caller:
     return Caller(
         subject_id=response.subject_id,
         subject_name=response.subject_name,
@@ -276,7 +277,7 @@ def load_callers(path: Path, now: datetime, most_seconds: float) -> Iterator[tup
         logger.warning("%s cannot be read and is ignored: %s", path, error)
 
 
-def _to_json(caller: Caller) -> dict[str, Any]:
+def _to_json(caller: Caller) -> dict[str, object]:
     grants = {project: sorted(permissions) for project, permissions in caller.grants.items()}
     return {
         "subject_id": caller.subject_id,

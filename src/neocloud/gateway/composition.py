@@ -5,17 +5,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.gateway_key import gateway_key_file
 from neocloud.gateway.api import models_api
-from neocloud.gateway.api.app import GatewayApp, Receive, Scope, Send
+from neocloud.gateway.api.app import GatewayApp
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.authentication import Authenticator
 from neocloud.gateway.control_plane import CallerApi, ControlPlane, GrpcCallerApi
@@ -35,6 +35,7 @@ from neocloud.gateway.routing.routes import LoadBalancer, RouteTable, RouteWatch
 from neocloud.gateway.routing.traffic import Metrics, Traffic
 from neocloud.gateway.routing.upstream import ConnectionPool
 from neocloud.gateway.settings import FileSettings, GatewaySettings
+from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse
 
 
 class OpenAiFiles:
@@ -54,15 +55,15 @@ class OpenAiFiles:
         settings, clock = settings or FileSettings(), clock or SystemClock()
         self._callers = callers
         self.files = FileStore(home, clock)
-        room = self.files.quota(
+        quota = self.files.quota(
             StorageLimits(settings.max_project_files, settings.max_project_bytes, settings.min_free_bytes)
         )
-        self._files_api = FilesApi(self.files, room, settings)
+        self._files_api = FilesApi(self.files, quota, settings)
         rows = BatchRows(self.files.database)
         self._runner = BatchRunner(home, rows, self.files, callers, batch_client, settings, clock)
         self._calls = calls or GrpcCallerApi(api, gateway_key_file(home))
         self._tuning_api = TuningApi(self.files, self._calls)
-        self._batches_api = BatchesApi(rows, self.files, room, self._runner, settings, clock)
+        self._batches_api = BatchesApi(rows, self.files, quota, self._runner, settings, clock)
 
     def routes(self) -> list[Route]:
         apis = (self._files_api, self._batches_api, self._tuning_api)
@@ -113,22 +114,24 @@ class Gateway:
         self.proxy = Proxy(
             self.table, self.recorder, self.balancer, self.pool, self.traffic, self.metrics, settings
         )
-        self._follower = RouteWatcher(control_plane, self.table, settings.routes_file, self._routes_changed)
+        self._route_watcher = RouteWatcher(
+            control_plane, self.table, settings.routes_file, self._routes_changed
+        )
         batch_client = ProxyBatchClient(self.proxy, self.authenticator, self.traffic, settings.media_domains)
         self.objects = OpenAiFiles(settings.home, self.authenticator, batch_client, settings.api, clock=clock)
-        looks = models_api.routes(
-            self.authenticator, self.table, self.metrics, lambda: self._follower.is_connected
+        model_routes = models_api.routes(
+            self.authenticator, self.table, self.metrics, lambda: self._route_watcher.is_connected
         )
         pages = Pages(self.authenticator, self._answer, clock)
-        routes = [*looks, *self.objects.routes(), *pages.routes()]
+        routes = [*model_routes, *self.objects.routes(), *pages.routes()]
         self.app = GatewayApp(self.authenticator, self.proxy, settings, routes)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         self.authenticator.load_from_disk()
-        self._follower.load_from_disk()
+        self._route_watcher.load_from_disk()
         loops = [
-            asyncio.create_task(self._follower.watch_forever()),
+            asyncio.create_task(self._route_watcher.watch_forever()),
             asyncio.create_task(self.traffic.report_periodically(self._control_plane)),
             asyncio.create_task(self.proxy.stop_silent_periodically()),
             asyncio.create_task(self.proxy.recheck_access_periodically()),
@@ -149,7 +152,7 @@ class Gateway:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
 
-    def _routes_changed(self, response: Any) -> None:
+    def _routes_changed(self, response: ListRoutesResponse) -> None:
         self.recorder.update_terms(response)
         addresses = self.table.addresses()
         self.pool.keep_only(addresses)

@@ -2,16 +2,25 @@
 """Calls of the control plane over gRPC: those of the gateway itself, and those on behalf of a caller."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.core.gateway_key import CLIENT_HEADER, KEY_HEADER
 from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticated
+from neocloud.messages.neocloud.inference.v1 import (
+    AdmitRequest,
+    AdmitResponse,
+    ListRoutesRequest,
+    ListRoutesResponse,
+    ReportTrafficRequest,
+    Traffic,
+)
 
 SERVICE = "neocloud.inference.v1.GatewayService"
 CALL_SECONDS = 5.0
@@ -32,15 +41,15 @@ class ControlPlaneUnavailable(Exception):
 
 
 class ControlPlane(Protocol):
-    async def admit(self, token: str = "", *, proof: str = "") -> Any:
-        """Return an AdmitResponse. Raises InvalidToken, ControlPlaneUnavailable."""
+    async def admit(self, token: str = "", *, proof: str = "") -> AdmitResponse:
+        """Raises InvalidToken, ControlPlaneUnavailable."""
         ...
 
-    async def list_routes(self, version: str, wait_seconds: int) -> Any:
-        """Return a ListRoutesResponse. Raises ControlPlaneUnavailable."""
+    async def list_routes(self, version: str, wait_seconds: int) -> ListRoutesResponse:
+        """Raises ControlPlaneUnavailable."""
         ...
 
-    async def report(self, items: Sequence[Any]) -> None:
+    async def report(self, items: Sequence[Traffic]) -> None:
         """Send Traffic messages. Raises ControlPlaneUnavailable."""
         ...
 
@@ -50,40 +59,39 @@ class GrpcControlPlane:
         self._key_file = key_file
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
 
-    async def admit(self, token: str = "", *, proof: str = "") -> Any:
+    async def admit(self, token: str = "", *, proof: str = "") -> AdmitResponse:
         try:
-            return await self._call("Admit", {"token": token, "proof": proof}, CALL_SECONDS)
+            return await self._call("Admit", AdmitRequest(token=token, proof=proof), CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 raise InvalidToken from error
             raise ControlPlaneUnavailable(f"{error.code().name}: {error.details()}") from error
 
-    async def list_routes(self, version: str, wait_seconds: int) -> Any:
-        request = {"version": version, "wait_seconds": wait_seconds}
+    async def list_routes(self, version: str, wait_seconds: int) -> ListRoutesResponse:
+        request = ListRoutesRequest(version=version, wait_seconds=wait_seconds)
         return await self._call_or_away("ListRoutes", request, wait_seconds + CALL_SECONDS)
 
-    async def report(self, items: Sequence[Any]) -> None:
-        request = contract.message(f"{_package()}.ReportTrafficRequest")(items=items)
+    async def report(self, items: Sequence[Traffic]) -> None:
+        request = ReportTrafficRequest(items=items)
         await self._call_or_away("ReportTraffic", request, CALL_SECONDS)
 
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _call_or_away(self, method: str, request: Any, seconds: float) -> Any:
+    async def _call_or_away(self, method: str, request: Message, seconds: float) -> Any:
         try:
             return await self._call(method, request, seconds)
         except grpc.aio.AioRpcError as error:
             raise ControlPlaneUnavailable(f"{error.code().name}: {error.details()}") from error
 
-    async def _call(self, method: str, request: Any, seconds: float) -> Any:
+    async def _call(self, method: str, request: Message, seconds: float) -> Any:
         rpc = contract.method(f"{SERVICE}/{method}")
-        message = rpc.input(**request) if isinstance(request, dict) else request
         unary = self._channel.unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=rpc.input.SerializeToString,
             response_deserializer=rpc.output.FromString,
         )
-        return await unary(message, metadata=((KEY_HEADER, self._key()),), timeout=seconds)
+        return await unary(request, metadata=((KEY_HEADER, self._key()),), timeout=seconds)
 
     def _key(self) -> str:
         """Read the key for each call: calls are few, and a new control plane may have created a new key."""
@@ -93,10 +101,6 @@ class GrpcControlPlane:
             raise ControlPlaneUnavailable(
                 f"the key {self._key_file} cannot be read: {error.strerror}"
             ) from error
-
-
-def _package() -> str:
-    return SERVICE.rpartition(".")[0]
 
 
 logger = logging.getLogger(__name__)
@@ -111,7 +115,9 @@ Code = grpc.StatusCode
 
 
 class CallerApi(Protocol):
-    async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
+    async def call(
+        self, authorization: str, path: str, request: Mapping[str, object], *, client: str = ""
+    ) -> Any:
         """Call a method with the token of the caller. Raises OpenAiError.
 
         `path` is "package.Service/Method", `request` the JSON form of the message, `client` the
@@ -126,7 +132,9 @@ class GrpcCallerApi:
         self._key_file = key_file
         self._channel: grpc.aio.Channel | None = None
 
-    async def call(self, authorization: str, path: str, request: dict[str, Any], *, client: str = "") -> Any:
+    async def call(
+        self, authorization: str, path: str, request: Mapping[str, object], *, client: str = ""
+    ) -> Any:
         if self._channel is None:  # made in the loop that uses it
             self._channel = grpc.aio.insecure_channel(self._address, options=_CALLER_OPTIONS)
         try:
@@ -136,7 +144,7 @@ class GrpcCallerApi:
                 request_serializer=rpc.input.SerializeToString,
                 response_deserializer=rpc.output.FromString,
             )
-            message = contract.from_dict(rpc.input, request)
+            message = contract.from_dict(rpc.input, dict(request))
             metadata = (("authorization", authorization), *self._about(client))
             return await unary(message, metadata=metadata, timeout=CALLER_CALL_SECONDS)
         except contract.ApiError as error:

@@ -1,3 +1,4 @@
+# pyright: strict
 """The gateway as an ASGI application: routing by path, and errors in one format.
 
 Model requests go straight to the proxy. All other requests are rare and are served by Starlette.
@@ -7,10 +8,9 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
+from starlette.types import Message, Receive, Scope, Send
 
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 from neocloud.gateway.api.request import INPUT_FIELD, RequestContext, parse_request
@@ -26,10 +27,6 @@ from neocloud.gateway.metering.limits import RequestLimits, RequestSlot
 from neocloud.gateway.routing.proxy import Proxy
 from neocloud.gateway.routing.relay import CLIENT_LEFT, Headers, RequestStopped
 from neocloud.gateway.settings import GatewaySettings
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ClientLeft(Exception):
@@ -53,8 +50,8 @@ async def read_body(
 
     Raises OpenAiError 413 as soon as the body is too large, without reading the rest.
     """
-    said = scope_headers.get(b"content-length", b"")
-    if said.isdigit() and int(said) > most_bytes:
+    length = scope_headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > most_bytes:
         raise too_large(most_bytes)
     message = await receive()
     if message["type"] == "http.disconnect":
@@ -232,7 +229,7 @@ class GatewayApp:
 
 
 def _counted(receive: Receive, slot: RequestSlot) -> Receive:
-    async def receive_counted() -> MutableMapping[str, Any]:
+    async def receive_counted() -> Message:
         message = await receive()
         size = min(len(message.get("body", b"")), MAX_COUNTED_BYTES - slot.size)
         slot.add_bytes(size)
@@ -259,7 +256,7 @@ def _wait_seconds(header: bytes) -> float:
 def _with_request_id(scope: Scope, send: Send) -> Send:
     header = (b"x-request-id", scope["state"]["request_id"].encode())
 
-    async def send_with_id(message: Any) -> None:
+    async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             if not any(
@@ -272,8 +269,9 @@ def _with_request_id(scope: Scope, send: Send) -> Send:
     return send_with_id
 
 
-async def _http_error(request: Request, error: Any) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """Translate errors of Starlette: an unknown path or a method that is not allowed."""
+    assert isinstance(error, HTTPException), "Starlette selects the handler by the class of the error."
     if error.status_code == 405 or (error.status_code == 404 and request.url.path in INPUT_FIELD):
         allowed = (error.headers or {}).get("Allow", "POST")
         refused = OpenAiError(
@@ -286,10 +284,11 @@ async def _http_error(request: Request, error: Any) -> Response:
         refused = OpenAiError(404, f"Unknown URL: {request.method} {request.url.path}.", code="unknown_url")
     else:
         refused = OpenAiError(error.status_code, str(error.detail))
-    return await _openai_error(request, refused)
+    return _error_response(refused)
 
 
-async def _openai_error(request: Request, error: Any) -> Response:
+async def _openai_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OpenAiError), "Starlette selects the handler by the class of the error."
     return _error_response(error)
 
 
@@ -298,7 +297,7 @@ def _error_response(error: OpenAiError) -> Response:
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:
-    return await _openai_error(request, _internal_error())
+    return _error_response(_internal_error())
 
 
 def _internal_error() -> OpenAiError:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Client connections: limits on their number, and on the size and duration of their requests.
 
 HTTP/1.1 is uvicorn's. Time is counted by checking all connections periodically, not by a timer for each
@@ -15,9 +16,10 @@ from typing import Any, Protocol
 
 import httptools
 import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from neocloud.gateway.api.app import Receive, Scope, Send, new_request_id
+from neocloud.gateway.api.app import new_request_id
 from neocloud.gateway.api.errors import OpenAiError, bad_request, unavailable
 from neocloud.gateway.settings import GatewaySettings
 
@@ -246,7 +248,7 @@ class ClientProtocol(HttpToolsProtocol):
             raise self._fault
 
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return bool(self.cycle) and not self.cycle.response_complete
 
     def _time_out(self, part: str, seconds: float) -> None:
         if not self._has_begun:
@@ -272,11 +274,11 @@ class ClientProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def _health_only(app: Any) -> Any:
+def _health_only(app: ASGIApp) -> ASGIApp:
     """Wrap the application for spare connections: one request, to /health alone."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_last(message: Any) -> None:
+        async def send_last(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             await send(message)

@@ -1,10 +1,12 @@
+# pyright: strict
 """Errors in the format of OpenAI clients: {"error": {"message", "type", "param", "code"}}."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
+
+from neocloud.core.json_types import Json, JsonObject
 
 
 @dataclass
@@ -16,10 +18,10 @@ class OpenAiError(Exception):
     type: str = "invalid_request_error"
     code: str | None = None
     param: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Sent with the response, for example Retry-After."""
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -95,7 +97,7 @@ def _is_too_long(message: str) -> bool:
 
 def _message_and_param(data: bytes) -> tuple[str, str | None]:
     try:
-        content: Any = orjson.loads(data)
+        content: Json = orjson.loads(data)
     except orjson.JSONDecodeError:
         return data[:500].decode("utf-8", "replace"), None
     if not isinstance(content, dict):

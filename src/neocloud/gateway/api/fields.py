@@ -1,3 +1,4 @@
+# pyright: strict
 """Check the JSON of callers: its depth and size, and which fields and media may reach the model server.
 
 All JSON of tenants is read by `parse_json`. It counts values in the bytes before anything is built from them:
@@ -12,11 +13,11 @@ pass and https URLs of allowed hosts, since a model server fetches URLs from ins
 import re
 from collections.abc import Iterator, Mapping, Set
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
+from neocloud.core.json_types import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 
 MAX_DEPTH = 64
@@ -36,7 +37,7 @@ class InvalidJson(ValueError):
         """The message where the text is a line of a file."""
 
 
-def parse_json(raw: bytes | bytearray) -> Any:
+def parse_json(raw: bytes | bytearray) -> Json:
     """Return the value of a JSON text. Raises InvalidJson."""
     opened = raw.count(b"[") + raw.count(b"{")
     if opened + raw.count(b",") > MAX_VALUES:
@@ -57,11 +58,11 @@ def _require_few_values(raw: bytes | bytearray) -> None:
         raise InvalidJson(f"has more than {MAX_VALUES} values")
 
 
-def _require_flat(value: Any) -> None:
+def _require_flat(value: Json) -> None:
     """Check level by level, since deep texts would exhaust Python's stack."""
-    level = [value]
+    level: list[Json] = [value]
     for _ in range(MAX_DEPTH + 1):
-        below: list[Any] = []
+        below: list[Json] = []
         for each in level:
             if isinstance(each, dict):
                 below += [child for child in each.values() if isinstance(child, dict | list)]
@@ -79,7 +80,7 @@ _REFUSED_TYPES = ("image_embeds", "audio_embeds", "video_embeds", "prompt_embeds
 """Tensors, which a model server reads with code that trusts them."""
 
 
-def check_media(value: Any, param: str, allowed: Set[str]) -> None:
+def check_media(value: Json, param: str, allowed: Set[str]) -> None:
     """Check all media in a value of the input. Raises OpenAiError 400.
 
     `parse_json` bounds the depth of the recursion.
@@ -89,7 +90,7 @@ def check_media(value: Any, param: str, allowed: Set[str]) -> None:
             raise _refused_url(url, param, allowed)
 
 
-def _urls(value: Any, param: str) -> Iterator[Any]:
+def _urls(value: Json, param: str) -> Iterator[Json]:
     """Yield every value under a key that model servers take for a URL."""
     if isinstance(value, list):
         for each in value:
@@ -106,7 +107,7 @@ def _urls(value: Any, param: str) -> Iterator[Any]:
                 yield from _urls(each, param)
 
 
-def _is_allowed(url: Any, allowed: Set[str]) -> bool:
+def _is_allowed(url: Json, allowed: Set[str]) -> bool:
     if url is None:
         return True  # the model server reports what is missing
     if not isinstance(url, str):
@@ -131,7 +132,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _refused_url(url: Any, param: str, allowed: Set[str]) -> OpenAiError:
+def _refused_url(url: Json, param: str, allowed: Set[str]) -> OpenAiError:
     hosts = f" or an https URL on {', '.join(sorted(allowed))}" if allowed else ""
     return bad_request(
         f"The URL {str(url)[:80]!r} is not allowed. Send the media as a data: URL{hosts}.",
@@ -230,7 +231,7 @@ _COMPILED = ("response_format", "structured_outputs", "text")
 _CHECKED = frozenset((*MAX_ENTRIES, *_COMPILED, "stream_options"))
 
 
-def check_fields(path: str, body: dict[str, Any]) -> None:
+def check_fields(path: str, body: JsonObject) -> None:
     """Raise OpenAiError 400 that names an unsupported field. Unsupported fields that are null are removed."""
     allowed = ALLOWED[path]
     if not body.keys() <= allowed:
@@ -242,7 +243,7 @@ def check_fields(path: str, body: dict[str, Any]) -> None:
         _check_field(path, name, body[name])
 
 
-def _check_field(path: str, name: str, value: Any) -> None:
+def _check_field(path: str, name: str, value: Json) -> None:
     most = MAX_ENTRIES.get(name)
     if most is not None and isinstance(value, list | dict) and len(value) > most:
         raise bad_request(f"{name} has more than {most} entries.", param=name, code="invalid_value")
@@ -264,7 +265,7 @@ def _check_field(path: str, name: str, value: Any) -> None:
                 raise bad_request(found, param="tools", code="invalid_value")
 
 
-def _check_template(value: Any) -> None:
+def _check_template(value: Json) -> None:
     """Accept switches such as `enable_thinking`, and no name of the template or its input."""
     if value is None:
         return

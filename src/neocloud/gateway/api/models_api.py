@@ -2,7 +2,6 @@
 """GET /v1/models, /health and /metrics."""
 
 from collections.abc import Callable
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -75,9 +74,9 @@ def _pricing(target: Target) -> dict[str, str] | None:
     return {**price, "charge": "by_token"} if price else None
 
 
-def _model(target: Target) -> dict[str, Any]:
+def _model(target: Target) -> dict[str, object]:
     """OpenAI's fields first, then those of vLLM and Token Factory."""
-    model: dict[str, Any] = {
+    model: dict[str, object] = {
         "id": target.name,
         "object": "model",
         "created": target.created_at,

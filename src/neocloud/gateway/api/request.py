@@ -1,3 +1,4 @@
+# pyright: strict
 """Parse a model request: the few fields that the gateway reads, and their checks.
 
 Other fields that `fields` allows pass to the model server unchanged. All work is bounded by the size of the
@@ -7,10 +8,10 @@ body, which is limited before it is read.
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
+from neocloud.core.json_types import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 from neocloud.gateway.api.fields import (
     CHAT,
@@ -52,7 +53,7 @@ COMPLETIONS_DEFAULT_TOKENS = 16
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     path: str
-    body: dict[str, Any]
+    body: JsonObject
     model: str
     is_stream: bool
     shows_usage: bool
@@ -113,16 +114,17 @@ class ModelRequest:
             return 0
         each = self.max_output_tokens
         if each is None:
-            room = max(context_length - self.input_tokens, 1) if context_length else DEFAULT_OUTPUT_TOKENS
-            each = COMPLETIONS_DEFAULT_TOKENS if self.path == COMPLETIONS else room
+            rest = max(context_length - self.input_tokens, 1) if context_length else DEFAULT_OUTPUT_TOKENS
+            each = COMPLETIONS_DEFAULT_TOKENS if self.path == COMPLETIONS else rest
         return each * self.sequences
 
     def for_model_server(self, served_name: str) -> bytes:
         """Return the body for the model server: with its own name of the model, and usage requested."""
-        body = {**self.body, "model": served_name}
+        body: JsonObject = {**self.body, "model": served_name}
         if self.is_stream and self.path in (CHAT, COMPLETIONS):
-            options = body.get("stream_options") or {}
-            body["stream_options"] = {**options, "include_usage": True}
+            options = body.get("stream_options")
+            given = options if isinstance(options, dict) else {}
+            body["stream_options"] = {**given, "include_usage": True}
         return orjson.dumps(body)
 
 
@@ -153,7 +155,7 @@ def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) 
     return read_request(path, body, media_domains)
 
 
-def read_request(path: str, body: dict[str, Any], media_domains: Set[str] = frozenset()) -> ModelRequest:
+def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozenset()) -> ModelRequest:
     """Check a body that `parse_json` returned. Raises OpenAiError 400."""
     check_fields(path, body)
     model = body.get("model")
@@ -190,12 +192,12 @@ def read_request(path: str, body: dict[str, Any], media_domains: Set[str] = froz
     )
 
 
-def _best_of(path: str, body: Mapping[str, Any]) -> int:
+def _best_of(path: str, body: Mapping[str, Json]) -> int:
     """Return how many completions are computed for each prompt; n of them are returned."""
     return (_whole(body, "best_of", MAX_CHOICES) or 1) if path == COMPLETIONS else 1
 
 
-def _prompts(path: str, body: Mapping[str, Any]) -> int:
+def _prompts(path: str, body: Mapping[str, Json]) -> int:
     """Count prompts: a list of strings or of token lists has several, a list of tokens is one."""
     most = {COMPLETIONS: MAX_PROMPTS, EMBEDDINGS: MAX_EMBEDDING_INPUTS}.get(path)
     value = body.get(INPUT_FIELD[path])
@@ -211,19 +213,19 @@ def _prompts(path: str, body: Mapping[str, Any]) -> int:
     return count
 
 
-def _output_limit(path: str, body: Mapping[str, Any]) -> int | None:
+def _output_limit(path: str, body: Mapping[str, Json]) -> int | None:
     limits = [_whole(body, name, None) for name in OUTPUT_FIELDS[path]]
     return next((limit for limit in limits if limit is not None), None)
 
 
-def _boolean(body: Mapping[str, Any], name: str) -> bool:
+def _boolean(body: Mapping[str, Json], name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise _wrong_type(name, "true or false")
     return bool(value)
 
 
-def _whole(body: Mapping[str, Any], name: str, most: int | None) -> int | None:
+def _whole(body: Mapping[str, Json], name: str, most: int | None) -> int | None:
     value = body.get(name)
     if value is None:
         return None
@@ -235,11 +237,11 @@ def _whole(body: Mapping[str, Any], name: str, most: int | None) -> int | None:
     return value
 
 
-def _wrong_type(name: str, wanted: str) -> OpenAiError:
-    return bad_request(f"{name} must be {wanted}.", param=name, code="invalid_type")
+def _wrong_type(name: str, expected: str) -> OpenAiError:
+    return bad_request(f"{name} must be {expected}.", param=name, code="invalid_type")
 
 
-def _measure(path: str, body: Mapping[str, Any], media_domains: Set[str]) -> tuple[int, int, str]:
+def _measure(path: str, body: Mapping[str, Json], media_domains: Set[str]) -> tuple[int, int, str]:
     """Return (bytes of text, images, prefix) of the input. Tools count by their text."""
     name = INPUT_FIELD[path]
     value = body.get(name)
@@ -258,18 +260,19 @@ def _measure(path: str, body: Mapping[str, Any], media_domains: Set[str]) -> tup
     extra = body.get("tools")
     if isinstance(extra, list):
         size += len(orjson.dumps(extra))
-    if path == RESPONSES and isinstance(body.get("instructions"), str):
-        size += _length(body["instructions"])
+    instructions = body.get("instructions")
+    if path == RESPONSES and isinstance(instructions, str):
+        size += _length(instructions)
     return size, images, repr(value[:2])[:PREFIX_LENGTH]
 
 
-def _measure_items(items: list[Any], name: str, media_domains: Set[str]) -> tuple[int, int]:
+def _measure_items(items: list[Json], name: str, media_domains: Set[str]) -> tuple[int, int]:
     size = images = 0
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         if isinstance(item, dict):
             content = item.get("content")
             if isinstance(content, str):
-                size += _length(content) + BYTES_PER_TOKEN  # the template's words around it
+                size += _length(content) + BYTES_PER_TOKEN  # the template's text around it
             elif isinstance(content, list):
                 more, pictures = _measure_parts(content)
                 size, images = size + more, images + pictures
@@ -283,7 +286,7 @@ def _measure_items(items: list[Any], name: str, media_domains: Set[str]) -> tupl
                 size += _length(output) if isinstance(output, str) else len(orjson.dumps(output))
         elif name == "messages":
             raise bad_request(
-                f"messages[{place}] must be an object with a role.", param="messages", code="invalid_type"
+                f"messages[{position}] must be an object with a role.", param="messages", code="invalid_type"
             )
         elif isinstance(item, str):
             size += _length(item)
@@ -293,12 +296,12 @@ def _measure_items(items: list[Any], name: str, media_domains: Set[str]) -> tupl
             size += BYTES_PER_TOKEN * len(item)
         else:
             raise bad_request(
-                f"Item {place} of the input is neither a string nor a list of tokens.", code="invalid_type"
+                f"Item {position} of the input is neither a string nor a list of tokens.", code="invalid_type"
             )
     return size, images
 
 
-def _measure_parts(parts: list[Any]) -> tuple[int, int]:
+def _measure_parts(parts: list[Json]) -> tuple[int, int]:
     size = images = 0
     for part in parts:
         if isinstance(part, dict):

@@ -12,10 +12,11 @@ estimates, and is then refused. A project with a budget cannot call a model with
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
+from neocloud.messages.neocloud.inference.v1 import TokenPrice
 
 _TOKEN_DECIMALS = 14
 _PRICE_DECIMALS = 8
@@ -40,7 +41,7 @@ class Price(NamedTuple):
 FREE = Price(0, 0, 0)
 
 
-def price_of(message: Any) -> Price | None:
+def price_of(message: TokenPrice) -> Price | None:
     """Return the price of an inference.v1.TokenPrice; None when it is empty.
 
     A part that is missing costs nothing, but cached input costs as much as other input.
@@ -170,7 +171,7 @@ def _exhausted(balance: BudgetBalance, start: RequestStart, cost: int, left: int
 
 
 def _insufficient_quota(message: str) -> OpenAiError:
-    """Tell OpenAI clients not to retry, which they do for a 429 by default."""
+    """Return a 429 that OpenAI clients do not retry; by default they retry it."""
     return OpenAiError(
         429,
         message,

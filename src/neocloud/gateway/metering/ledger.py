@@ -63,8 +63,8 @@ class Ledger:
         self._keep_ms = keep_days * _DAY_MS
         self._waiting: deque[_Item] = deque()
         self._unwritten: list[_Item] = []
-        self._wake, self._hurry, self._stop = threading.Event(), threading.Event(), threading.Event()
-        self._condensed_at = 0
+        self._wake, self._write_now, self._stop = threading.Event(), threading.Event(), threading.Event()
+        self._aggregated_at = 0
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
@@ -91,7 +91,7 @@ class Ledger:
         if self._stop.is_set():
             return
         self._stop.set()
-        self._hurry.set()
+        self._write_now.set()
         self._wake.set()
         self._thread.join()
         self._connection.close()
@@ -100,7 +100,7 @@ class Ledger:
     async def _write_and_wait(self, row: Reservation | None) -> None:
         done: Future[None] = Future()
         self._waiting.append(_Item(row, done))
-        self._hurry.set()
+        self._write_now.set()
         self._wake.set()
         await asyncio.wrap_future(done)
 
@@ -108,8 +108,8 @@ class Ledger:
         while not self._stop.is_set():
             self._wake.wait(_RETRY_SECONDS if self._unwritten else None)
             self._wake.clear()
-            self._hurry.wait(_GATHER_SECONDS)
-            self._hurry.clear()
+            self._write_now.wait(_GATHER_SECONDS)
+            self._write_now.clear()
             self._write_waiting()
             self._aggregate()
         self._write_waiting()
@@ -133,7 +133,7 @@ class Ledger:
         self._unwritten, self.problem = [], ""
         for item in batch:
             if item.done is not None:
-                _tell(item.done, None)
+                _finish(item.done, None)
 
     def _keep(self, batch: list[_Item], error: sqlite3.Error) -> None:
         """Keep rows for the next attempt, except reservations with a waiter, which are refused."""
@@ -143,12 +143,12 @@ class Ledger:
         self._unwritten = [_as_refused(item) for item in batch if item.row is not None]
         for item in batch:
             if item.done is not None:
-                _tell(item.done, LedgerUnavailable(self.problem))
+                _finish(item.done, LedgerUnavailable(self.problem))
 
     def _aggregate(self) -> None:
         """Aggregate one hour of rows at a time, so that writes never wait for long."""
         now = _milliseconds(self._clock)
-        if self.problem or abs(now - self._condensed_at) < HOUR_MS:
+        if self.problem or abs(now - self._aggregated_at) < HOUR_MS:
             return
         before = (now - self._keep_ms) // HOUR_MS * HOUR_MS
         try:
@@ -160,7 +160,7 @@ class Ledger:
         if is_more:
             self._wake.set()
         else:
-            self._condensed_at = now
+            self._aggregated_at = now
 
 
 def open_ledger(path: Path, clock: Clock, *, keep_days: int = KEEP_DAYS) -> Ledger:
@@ -203,7 +203,7 @@ def _as_refused(item: _Item) -> _Item:
     return _Item(RequestEnd(item.row.request_id, item.row.started_at, 0, 0, 0, "refused", 0), None)
 
 
-def _tell(done: "Future[None]", error: LedgerUnavailable | None) -> None:
+def _finish(done: "Future[None]", error: LedgerUnavailable | None) -> None:
     with suppress(InvalidStateError):
         if error:
             done.set_exception(error)

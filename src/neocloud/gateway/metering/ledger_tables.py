@@ -1,3 +1,4 @@
+# pyright: strict
 """The tables of the ledger: the SQL that writes them, and their reader for other processes.
 
 `requests` has a row for each request from its start on; old rows become sums in `hours`. Prices are those at
@@ -11,7 +12,7 @@ without a gateway has no usage.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -309,7 +310,7 @@ class LedgerReader:
             rows = connection.execute("SELECT deployment_id, at FROM last_requests")
             return {deployment_id: datetime.fromtimestamp(at / 1000, UTC) for deployment_id, at in rows}
 
-    def _sums(self, project_ids: Sequence[str], start: int, end: int) -> Sequence[tuple]:
+    def _sums(self, project_ids: Sequence[str], start: int, end: int) -> Sequence[tuple[Any, ...]]:
         """Sum tokens by project, deployment, model, price and day."""
         marks = ", ".join("?" * len(project_ids))
         sums = "sum(input), sum(cached_input), sum(output)"
@@ -329,7 +330,7 @@ class LedgerReader:
             ).fetchall()
 
     @contextmanager
-    def _read(self) -> Iterator[sqlite3.Connection | None]:
+    def _read(self) -> Generator[sqlite3.Connection | None]:
         """Yield None where no gateway has written yet."""
         if not self._path.exists():
             yield None

@@ -6,7 +6,7 @@ the disk.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
@@ -23,6 +23,7 @@ from neocloud.gateway.metering.ledger import Ledger, LedgerUnavailable
 from neocloud.gateway.metering.ledger_tables import NO_PRICE, RequestEnd, Reservation
 from neocloud.gateway.metering.limits import Bucket, RateLimits
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
+from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse, Route
 
 _BY_HOUR: int = contract.enum("neocloud.inference.v1.DeploymentSpec.Charge").Value("BY_HOUR")
 _UNPRICED = Price(NO_PRICE, NO_PRICE, NO_PRICE)
@@ -47,7 +48,7 @@ class UsageRecorder:
         self._limits = RateLimits(clock)
         self._balances = BudgetBalances(ledger.spent)
 
-    def update_terms(self, routes: Any) -> None:
+    def update_terms(self, routes: ListRoutesResponse) -> None:
         """Apply the terms of an inference.v1.ListRoutesResponse to new requests."""
         self._terms = {route.deployment_id: _terms(route) for route in routes.routes}
         limits: dict[str, int] = {}
@@ -178,7 +179,7 @@ class RequestRecord:
             self._recorder.release(self)
 
 
-def _terms(route: Any) -> Terms:
+def _terms(route: Route) -> Terms:
     price = FREE if route.charge == _BY_HOUR else price_of(route.price)
     return Terms(route.limits.requests_per_minute, route.limits.tokens_per_minute, price)
 
@@ -208,7 +209,7 @@ def _plausible(usage: TokenUsage) -> TokenUsage:
 
 
 def _ledger_unavailable() -> OpenAiError:
-    """The log says why."""
+    """Return the error of requests that cannot be recorded; the reason is in the log."""
     return unavailable(
         "The gateway cannot record usage: its disk is full or failing. Requests are rejected until it"
         " can. Try again, and contact your administrator if this persists.",

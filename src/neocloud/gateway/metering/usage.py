@@ -1,3 +1,4 @@
+# pyright: strict
 """Token usage of requests, read from the responses of model servers.
 
 Streams pass as complete events. Only an event with the key `"usage"` is parsed; this key cannot be part of a
@@ -7,9 +8,10 @@ JSON string, where quotes are escaped. The usage event is hidden from clients th
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
+
+from neocloud.core.json_types import Json, JsonObject
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class EventStream:
 
     def _look_into(self, data: bytes) -> bytes:
         """Parse the events with usage: mostly one, the last."""
-        kept, done = [], 0
+        kept: list[bytes] = []
+        done = 0
         for match in _USAGE.finditer(data):
             place = match.start()
             if place < done:
@@ -123,25 +126,32 @@ class EventStream:
         return self._hides_usage and content.get("choices") == []
 
 
-def usage_in(content: Any) -> TokenUsage | None:
+def usage_in(content: Json) -> TokenUsage | None:
     """Return usage of a response or a final event, in either of OpenAI's two formats."""
     if not isinstance(content, dict):
         return None
-    usage = content.get("usage")
-    if usage is None and isinstance(content.get("response"), dict):  # an event of /v1/responses
-        usage = content["response"].get("usage")
+    usage, response = content.get("usage"), content.get("response")
+    if usage is None and isinstance(response, dict):  # an event of /v1/responses
+        usage = response.get("usage")
     return token_usage(usage) if isinstance(usage, dict) else None
 
 
-def token_usage(usage: dict[str, Any]) -> TokenUsage | None:
+def token_usage(usage: JsonObject) -> TokenUsage | None:
     if "prompt_tokens" in usage:
-        asked, said, details = "prompt_tokens", "completion_tokens", "prompt_tokens_details"
+        input_key, output_key, details_key = "prompt_tokens", "completion_tokens", "prompt_tokens_details"
     else:
-        asked, said, details = "input_tokens", "output_tokens", "input_tokens_details"
-    if not isinstance(usage.get(asked), int):
+        input_key, output_key, details_key = "input_tokens", "output_tokens", "input_tokens_details"
+    tokens = usage.get(input_key)
+    if not isinstance(tokens, int):
         return None
-    cached = (usage.get(details) or {}).get("cached_tokens") or 0
-    return TokenUsage(input=usage[asked], cached_input=cached, output=usage.get(said) or 0)
+    details = usage.get(details_key)
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    output = usage.get(output_key)
+    return TokenUsage(
+        input=tokens,
+        cached_input=cached if isinstance(cached, int) else 0,
+        output=output if isinstance(output, int) else 0,
+    )
 
 
 def usage_of_answer(data: bytes) -> TokenUsage | None:

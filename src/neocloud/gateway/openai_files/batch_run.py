@@ -1,3 +1,4 @@
+# pyright: strict
 """Process the lines of one batch: send each until it is answered, and write its result.
 
 While a model may have no replica, only one line is sent: the first one, and again after each 503. Results are
@@ -7,15 +8,16 @@ incomplete one at the end is removed.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import orjson
 
 from neocloud.core.clock import Clock
+from neocloud.core.json_types import Json
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.request import RequestContext, read_request
 from neocloud.gateway.authentication import INVOKE, Authenticator, Caller
@@ -31,7 +33,7 @@ class BatchResponse:
     """The response to one request: of a model server, or an error of the gateway in the same format."""
 
     status: int
-    body: Mapping[str, Any]
+    body: Mapping[str, Json]
     retry_after: float | None = None
     """Seconds; None where the response has no Retry-After."""
 
@@ -44,7 +46,7 @@ class BatchClient(Protocol):
         caller: Caller,
         project_id: str,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Json],
         *,
         request_id: str,
         wait_seconds: float,
@@ -77,7 +79,7 @@ class ProxyBatchClient:
         caller: Caller,
         project_id: str,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Json],
         *,
         request_id: str,
         wait_seconds: float,
@@ -124,7 +126,7 @@ class _BufferedResponse:
         return
 
 
-LOOK_AGAIN_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 """Interval of checks whether live requests have become fewer."""
 
 
@@ -138,12 +140,12 @@ class BatchSlots:
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncGenerator[None]:
         async with self._turn:
             while self._taken >= max(1, self._most - self._live()):
                 self._freed.clear()
                 try:
-                    await asyncio.wait_for(self._freed.wait(), LOOK_AGAIN_SECONDS)
+                    await asyncio.wait_for(self._freed.wait(), CHECK_SECONDS)
                 except TimeoutError:
                     continue
             self._taken += 1
@@ -177,7 +179,7 @@ class BatchRun:
         folder: Path,
         callers: CallerAuthenticator,
         client: BatchClient,
-        places: BatchSlots,
+        slots: BatchSlots,
         clock: Clock,
         workers: int,
         save: Save,
@@ -189,7 +191,7 @@ class BatchRun:
         self._caller = batch_caller(batch)
         self._folder = folder
         self._client = client
-        self._slots = places
+        self._slots = slots
         self._clock = clock
         self._workers = workers
         self._save = save
@@ -316,8 +318,8 @@ def unanswered(line: Line, code: str, message: str) -> Record:
     return Record(line.number, False, output)
 
 
-def _first(group: BaseExceptionGroup) -> BaseException:
-    error: BaseException = group
+def _first(error: BaseException) -> BaseException:
+    """Return the first error that is not a group, of a group of groups."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

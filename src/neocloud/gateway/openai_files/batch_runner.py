@@ -181,16 +181,19 @@ class BatchRunner:
             results.close()
             output, errors = split_results(folder)
             names = ((output, batch.output_file_id, "output"), (errors, batch.error_file_id, "error"))
-            made = {
-                word: self._files.add(
-                    batch.project_id, path, "batch_output", f"{batch.id}_{word}.jsonl", file_id
+            created = {
+                name: self._files.add(
+                    batch.project_id, path, "batch_output", f"{batch.id}_{name}.jsonl", file_id
                 )
-                for path, file_id, word in names
+                for path, file_id, name in names
                 if path.stat().st_size
             }
 
             def change(batch: Batch) -> None:
-                batch.output_file_id, batch.error_file_id = made.get("output", ""), made.get("error", "")
+                batch.output_file_id, batch.error_file_id = (
+                    created.get("output", ""),
+                    created.get("error", ""),
+                )
                 batch.completed, batch.failed = results.completed, results.failed
                 finished = "expired" if is_expired else "completed"
                 batch.enter("cancelled" if batch.state == "cancelling" else finished, self._now())

@@ -7,11 +7,12 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.json_types import JsonObject
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import parse_json
 from neocloud.gateway.authentication import INVOKE, Caller
@@ -48,7 +49,7 @@ class Batch:
     """Bytes of results that are not in a file yet."""
     output_file_id: str = ""
     error_file_id: str = ""
-    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    errors: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
 
     @property
     def is_open(self) -> bool:
@@ -63,7 +64,7 @@ def new_batch_id() -> str:
     return f"batch_{secrets.token_hex(12)}"
 
 
-def stored_caller(caller: Caller) -> dict[str, Any]:
+def stored_caller(caller: Caller) -> dict[str, object]:
     """Return the part of a caller that its batch needs later."""
     projects = sorted(project for project in caller.grants if caller.may(INVOKE, project))
     return {
@@ -150,7 +151,7 @@ def _from_row(row: sqlite3.Row) -> Batch:
     return Batch(**json.loads(row["document"]))
 
 
-def batch_as_openai(batch: Batch) -> dict[str, Any]:
+def batch_as_openai(batch: Batch) -> dict[str, object]:
     at = batch.times.get
     return {
         "id": batch.id,
@@ -188,7 +189,7 @@ class Record:
 
     number: int
     is_ok: bool
-    output: dict[str, Any]
+    output: Mapping[str, object]
 
     def to_bytes(self) -> bytes:
         mark = "+" if self.is_ok else "-"
@@ -268,7 +269,7 @@ def split_results(folder: Path) -> tuple[Path, Path]:
 class Line:
     number: int
     custom_id: str
-    body: dict[str, Any]
+    body: JsonObject
 
 
 class InputLines:
@@ -297,5 +298,5 @@ class InputLines:
         for raw in block:
             self._number += 1
             if raw.strip() and not self._results.has(self._number):
-                value = parse_json(raw.removeprefix(BOM) if self._number == 1 else raw)
+                value: Any = parse_json(raw.removeprefix(BOM) if self._number == 1 else raw)
                 yield Line(self._number, value["custom_id"], value["body"])

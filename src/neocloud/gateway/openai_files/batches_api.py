@@ -2,11 +2,11 @@
 """/v1/batches: create, list, get, cancel."""
 
 import asyncio
-from typing import Any
 
 from starlette.routing import Route
 
 from neocloud.core.clock import Clock
+from neocloud.core.json_types import JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden
 from neocloud.gateway.authentication import INVOKE
 from neocloud.gateway.openai_files.batch_runner import BatchRunner
@@ -61,7 +61,7 @@ class BatchesApi:
             route("POST", "/v1/batches/{batch_id}/cancel", self.cancel, callers),
         ]
 
-    async def create(self, request: ApiRequest) -> dict[str, Any]:
+    async def create(self, request: ApiRequest) -> dict[str, object]:
         body = await request.body()
         project_id = request.project(f"{PERMISSION}.create")
         if not request.caller.may(INVOKE, project_id):
@@ -86,16 +86,16 @@ class BatchesApi:
         self._runner.begin(batch.id)
         return batch_as_openai(batch)
 
-    async def list(self, request: ApiRequest) -> dict[str, Any]:
+    async def list(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.list")
-        wanted = read_page(request.http.query_params, limit=20, most=100)
-        batches, has_more = await asyncio.to_thread(self._rows.page, project_id, wanted)
+        page = read_page(request.http.query_params, limit=20, most=100)
+        batches, has_more = await asyncio.to_thread(self._rows.page, project_id, page)
         return list_response([batch_as_openai(batch) for batch in batches], has_more=has_more)
 
-    async def get(self, request: ApiRequest) -> dict[str, Any]:
+    async def get(self, request: ApiRequest) -> dict[str, object]:
         return batch_as_openai(await self._batch(request, "get"))
 
-    async def cancel(self, request: ApiRequest) -> dict[str, Any]:
+    async def cancel(self, request: ApiRequest) -> dict[str, object]:
         batch = await self._batch(request, "cancel")
 
         def change(batch: Batch) -> None:
@@ -117,7 +117,7 @@ class BatchesApi:
             raise OpenAiError(404, message, code="batch_not_found", param="batch_id")
         return batch
 
-    def _new(self, request: ApiRequest, body: dict[str, Any], project_id: str) -> Batch:
+    def _new(self, request: ApiRequest, body: JsonObject, project_id: str) -> Batch:
         endpoint = text(body, "endpoint", required=True)
         if endpoint not in ENDPOINTS:
             message = f"Invalid endpoint {endpoint!r}. Supported endpoints: {', '.join(ENDPOINTS)}."

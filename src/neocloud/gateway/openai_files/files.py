@@ -16,7 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -307,10 +307,7 @@ class FileStore:
         with self.database.transaction() as rows:
             rows.execute(
                 f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # nosec B608
-                (
-                    *(file.id, file.project_id, file.name, file.purpose),
-                    *(file.bytes, file.sha256, file.created_at),
-                ),
+                astuple(file),
             )
             partial.rename(self.location(file))
 

@@ -7,7 +7,6 @@ import errno
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -197,7 +196,7 @@ class FilesApi:
             route("DELETE", "/v1/files/{file_id}", self.delete, callers),
         ]
 
-    async def upload(self, request: ApiRequest) -> dict[str, Any]:
+    async def upload(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.create")
         headers = request.http.headers
         boundary = multipart_boundary(headers.get("content-type", ""))
@@ -218,7 +217,7 @@ class FilesApi:
                 raise disk_error(error) from error
         return file_as_openai(kept)
 
-    async def list(self, request: ApiRequest) -> dict[str, Any]:
+    async def list(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.list")
         query = request.http.query_params
         purpose = query.get("purpose", "")
@@ -226,11 +225,11 @@ class FilesApi:
             raise bad_request(
                 f"Unknown purpose {purpose!r}. Purposes are {', '.join(PURPOSES)}.", param="purpose"
             )
-        wanted = read_page(query, limit=10_000, most=10_000)
-        files, has_more = await asyncio.to_thread(self._store.page, project_id, wanted, purpose)
+        page = read_page(query, limit=10_000, most=10_000)
+        files, has_more = await asyncio.to_thread(self._store.page, project_id, page, purpose)
         return list_response([file_as_openai(file) for file in files], has_more=has_more)
 
-    async def get(self, request: ApiRequest) -> dict[str, Any]:
+    async def get(self, request: ApiRequest) -> dict[str, object]:
         return file_as_openai(await self._file(request, "get"))
 
     async def content(self, request: ApiRequest) -> Response:
@@ -240,7 +239,7 @@ class FilesApi:
             raise _file_not_found(file.id)
         return FileResponse(path, media_type="application/octet-stream", filename=file.name)
 
-    async def delete(self, request: ApiRequest) -> dict[str, Any]:
+    async def delete(self, request: ApiRequest) -> dict[str, object]:
         file = await self._file(request, "delete")
         if not await asyncio.to_thread(self._store.delete, file):
             raise _file_not_found(file.id)
@@ -275,7 +274,7 @@ def _file_not_found(file_id: str) -> OpenAiError:
     )
 
 
-def file_as_openai(file: StoredFile) -> dict[str, Any]:
+def file_as_openai(file: StoredFile) -> dict[str, object]:
     return {
         "id": file.id,
         "object": "file",

@@ -1,3 +1,4 @@
+# pyright: strict
 """/v1/fine_tuning/jobs: OpenAI's form of neocloud.tuning.v1.FineTuningJobService, called with the token of
 the caller.
 
@@ -11,14 +12,17 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf.message import Message
 from starlette.routing import Route
 
+from neocloud.core.json_types import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request, model_not_found
 from neocloud.gateway.control_plane import CallerApi
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
     CallerAuthenticator,
+    Handler,
     list_response,
     metadata,
     page_of,
@@ -28,6 +32,14 @@ from neocloud.gateway.openai_files.handlers import (
     text,
 )
 from neocloud.gateway.openai_files.validation import ValidationCrashed, require_validation_slot, validate_file
+from neocloud.messages.neocloud.tuning.v1 import (
+    FineTuningCheckpoint,
+    FineTuningEvent,
+    FineTuningJob,
+    FineTuningJobStatus,
+    Hyperparameters,
+    JobError,
+)
 
 WHOLE_NUMBERS = ("n_epochs", "batch_size", "context_length", "lora_r", "lora_alpha")
 NUMBERS = (
@@ -44,17 +56,17 @@ PLACEMENT = {"platform", "preset", "slurm_cluster_id", "nodes", "merge"}
 produces."""
 
 
-def job_spec(body: Mapping[str, Any]) -> dict[str, Any]:
+def job_spec(body: Mapping[str, Json]) -> JsonObject:
     """Return a FineTuningJobSpec in JSON form, without `model_id`. Raises OpenAiError that names the
     field."""
     body = dict(body)
     reject_unknown(body, KNOWN)
     _no_integrations(body.get("integrations"))
-    spec: dict[str, Any] = {
+    spec: JsonObject = {
         "training_file": text(body, "training_file", required=True),
         "validation_file": text(body, "validation_file"),
         "suffix": text(body, "suffix"),
-        "job_metadata": metadata(body),
+        "job_metadata": {**metadata(body)},
         "hyperparameters": _hyperparameters(_given(body)),
     }
     if body.get("seed") is not None:
@@ -66,7 +78,7 @@ def job_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, **placement}
 
 
-def _no_integrations(given: Any) -> None:
+def _no_integrations(given: Json) -> None:
     if not given:
         return
     first = given[0] if isinstance(given, list) else given
@@ -77,7 +89,7 @@ def _no_integrations(given: Any) -> None:
     )
 
 
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+def _given(body: Mapping[str, Json]) -> JsonObject:
     """Return hyperparameters from `method`, or from `hyperparameters` as Nebius and older OpenAI clients
     send them."""
     method, plain = body.get("method"), body.get("hyperparameters")
@@ -96,9 +108,9 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _hyperparameters(given: dict[str, Any]) -> dict[str, Any]:
+def _hyperparameters(given: JsonObject) -> JsonObject:
     reject_unknown(given, {*WHOLE_NUMBERS, *NUMBERS, *SWITCHES})
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name, value in given.items():
         if value is None or value == "auto":
             continue
@@ -115,13 +127,13 @@ def _hyperparameters(given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _whole(value: Any, name: str) -> int:
+def _whole(value: Json, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
         raise bad_request(f'{name} is {value!r}; it must be an integer or "auto".', param=name)
     return value
 
 
-def as_job(job: Any, model: str, tenant_id: str) -> dict[str, Any]:
+def as_job(job: FineTuningJob, model: str, tenant_id: str) -> dict[str, object]:
     """Return a job in OpenAI's form. `model` is the name of the base model."""
     status, spec = job.status, job.spec
     used = _used(status.hyperparameters if status.HasField("hyperparameters") else spec.hyperparameters)
@@ -159,30 +171,28 @@ def as_job(job: Any, model: str, tenant_id: str) -> dict[str, Any]:
     }
 
 
-def _job_state(job: Any) -> str:
-    name: str = (
-        job.status.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number[job.status.state].name
-    )
+def _job_state(job: FineTuningJob) -> str:
+    name = FineTuningJobStatus.State.Name(job.status.state)
     return {"STATE_UNSPECIFIED": "validating_files", "DELETING": "cancelled"}.get(name) or name.lower()
 
 
-def _used(hyperparameters: Any) -> dict[str, Any]:
+def _used(hyperparameters: Hyperparameters) -> dict[str, object]:
     return {field.name: value for field, value in hyperparameters.ListFields()}
 
 
-def _job_error(error: Any) -> dict[str, Any]:
+def _job_error(error: JobError) -> dict[str, object]:
     return {"code": error.code, "message": error.message, "param": error.param or None}
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _plain(message: Message) -> dict[str, object]:
     return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
 
 
-def _seconds(message: Any, name: str) -> int | None:
+def _seconds(message: Message, name: str) -> int | None:
     return getattr(message, name).seconds if message.HasField(name) else None
 
 
-def as_event(event: Any) -> dict[str, Any]:
+def as_event(event: FineTuningEvent) -> dict[str, object]:
     return {
         "id": event.id,
         "object": "fine_tuning.job.event",
@@ -194,7 +204,7 @@ def as_event(event: Any) -> dict[str, Any]:
     }
 
 
-def as_checkpoint(checkpoint: Any, job: Any) -> dict[str, Any]:
+def as_checkpoint(checkpoint: FineTuningCheckpoint, job: FineTuningJob) -> dict[str, object]:
     metrics = {"step": checkpoint.step_number, "train_loss": checkpoint.train_loss}
     if checkpoint.HasField("valid_loss"):
         metrics["valid_loss"] = checkpoint.valid_loss
@@ -233,15 +243,15 @@ class TuningApi:
             *(route("POST", f"{job}/{verb}", self._changing(verb), callers) for verb in VERBS),
         ]
 
-    async def create(self, request: ApiRequest) -> dict[str, Any]:
+    async def create(self, request: ApiRequest) -> dict[str, object]:
         body = await request.body()
         project_id = request.project(f"{PERMISSION}.create")
         spec = job_spec(body)
         model_id = await self._model_id(request, text(body, "model", required=True), project_id)
-        for name in ("training_file", "validation_file"):
-            if spec[name]:
-                await self._check_file(request, spec[name], project_id, name)
-        name = "-".join(filter(None, ("ft", spec["suffix"], secrets.token_hex(4))))
+        for param in ("training_file", "validation_file"):
+            if file_id := text(body, param):
+                await self._check_file(request, file_id, project_id, param)
+        name = "-".join(filter(None, ("ft", text(body, "suffix"), secrets.token_hex(4))))
         message = {
             "metadata": {"parent_id": project_id, "name": name},
             "spec": {**spec, "model_id": model_id},
@@ -249,45 +259,43 @@ class TuningApi:
         operation = await self._call(request, f"{JOBS}/Create", message)
         return await self._as_job(request, await self._job(request, operation.resource_id))
 
-    async def list(self, request: ApiRequest) -> dict[str, Any]:
+    async def list(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.list")
         query = request.http.query_params
         every = await self._all(request, f"{JOBS}/List", {"parent_id": project_id})
-        wanted = {key[9:-1]: value for key, value in query.items() if key.startswith("metadata[")}
-        jobs = [job for job in every if wanted.items() <= dict(job.spec.job_metadata).items()]
+        required = {key[9:-1]: value for key, value in query.items() if key.startswith("metadata[")}
+        jobs = [job for job in every if required.items() <= dict(job.spec.job_metadata).items()]
         jobs.sort(key=lambda job: (job.metadata.created_at.ToNanoseconds(), job.metadata.id), reverse=True)
         found, has_more = page_of(jobs, read_page(query, limit=20, most=100), lambda job: job.metadata.id)
         models: dict[str, str] = {}
         return list_response([await self._as_job(request, job, models) for job in found], has_more=has_more)
 
-    async def get(self, request: ApiRequest) -> dict[str, Any]:
+    async def get(self, request: ApiRequest) -> dict[str, object]:
         return await self._as_job(request, await self._job(request))
 
-    async def events(self, request: ApiRequest) -> dict[str, Any]:
+    async def events(self, request: ApiRequest) -> dict[str, object]:
         job = await self._job(request)
         events = await self._all(request, f"{JOBS}/ListEvents", {"id": job.metadata.id})
-        wanted = read_page(request.http.query_params, limit=20, most=1000)
-        found, has_more = page_of(
-            events[::-1], wanted, lambda event: event.id
-        )  # the newest first, as OpenAI's
+        page = read_page(request.http.query_params, limit=20, most=1000)
+        found, has_more = page_of(events[::-1], page, lambda event: event.id)  # the newest first, as OpenAI's
         return list_response([as_event(event) for event in found], has_more=has_more)
 
-    async def checkpoints(self, request: ApiRequest) -> dict[str, Any]:
+    async def checkpoints(self, request: ApiRequest) -> dict[str, object]:
         job = await self._job(request)
         checkpoints = await self._all(request, f"{JOBS}/ListCheckpoints", {"id": job.metadata.id})
-        wanted = read_page(request.http.query_params, limit=10, most=1000)
-        found, has_more = page_of(checkpoints, wanted, lambda checkpoint: checkpoint.id)
+        page = read_page(request.http.query_params, limit=10, most=1000)
+        found, has_more = page_of(checkpoints, page, lambda checkpoint: checkpoint.id)
         return list_response([as_checkpoint(each, job) for each in found], has_more=has_more)
 
-    def _changing(self, verb: str) -> Any:
-        async def change(request: ApiRequest) -> dict[str, Any]:
+    def _changing(self, verb: str) -> Handler:
+        async def change(request: ApiRequest) -> dict[str, object]:
             job = await self._job(request)
             await self._call(request, f"{JOBS}/{VERBS[verb]}", {"id": job.metadata.id})
             return await self._as_job(request, await self._job(request))
 
         return change
 
-    async def _job(self, request: ApiRequest, job_id: str = "") -> Any:
+    async def _job(self, request: ApiRequest, job_id: str = "") -> FineTuningJob:
         job_id = job_id or request.http.path_params["job_id"]
         try:
             job = await self._call(request, f"{JOBS}/Get", {"id": job_id})
@@ -300,8 +308,8 @@ class TuningApi:
         return job
 
     async def _as_job(
-        self, request: ApiRequest, job: Any, models: dict[str, str] | None = None
-    ) -> dict[str, Any]:
+        self, request: ApiRequest, job: FineTuningJob, models: dict[str, str] | None = None
+    ) -> dict[str, object]:
         names = {} if models is None else models
         model_id = job.spec.model_id
         if model_id not in names:
@@ -349,8 +357,8 @@ class TuningApi:
                 f"The file {file.name!r}: {shown}{more}", param=param, code="invalid_training_file"
             )
 
-    async def _all(self, request: ApiRequest, path: str, message: Mapping[str, Any]) -> Sequence[Any]:
-        found = []
+    async def _all(self, request: ApiRequest, path: str, message: Mapping[str, object]) -> Sequence[Any]:
+        found: list[Any] = []
         token = ""
         while True:
             answer = await self._call(request, path, {**message, "page_size": PAGE_SIZE, "page_token": token})
@@ -359,7 +367,7 @@ class TuningApi:
             if not token:
                 return found
 
-    async def _call(self, request: ApiRequest, path: str, message: dict[str, Any]) -> Any:
+    async def _call(self, request: ApiRequest, path: str, message: Mapping[str, object]) -> Any:
         return await self._calls.call(request.authorization, path, message, client=request.client)
 
 

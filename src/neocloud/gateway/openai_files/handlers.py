@@ -1,15 +1,17 @@
+# pyright: strict
 """Turn handlers into routes with authentication and OpenAI errors; read pages and bodies of requests."""
 
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from neocloud.core.json_types import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request, not_authenticated
 from neocloud.gateway.api.fields import InvalidJson, parse_json
 from neocloud.gateway.authentication import Caller
@@ -47,7 +49,7 @@ def read_page(query: Mapping[str, str], *, limit: int, most: int) -> Page:
     return Page(query.get("after", ""), int(given), order == "desc")
 
 
-def list_response(items: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
+def list_response(items: Sequence[Mapping[str, object]], *, has_more: bool) -> dict[str, object]:
     return {
         "object": "list",
         "data": list(items),
@@ -103,7 +105,7 @@ class ApiRequest:
     def _named_project(self) -> str:
         return self.http.headers.get("openai-project", "")
 
-    async def body(self) -> dict[str, Any]:
+    async def body(self) -> JsonObject:
         """Return the JSON object of the body; an empty body is an empty object."""
         raw = bytearray()
         async for chunk in self.http.stream():
@@ -113,7 +115,7 @@ class ApiRequest:
                     413, f"The request body is larger than the limit of {MAX_BODY_BYTES} bytes."
                 )
         try:
-            value = parse_json(raw) if raw else {}
+            value: Json = parse_json(raw) if raw else {}
         except InvalidJson as error:
             raise bad_request(f"The body {error}.", code="invalid_json") from error
         if not isinstance(value, dict):
@@ -121,7 +123,7 @@ class ApiRequest:
         return value
 
 
-Handler = Callable[[ApiRequest], Awaitable[Response | dict[str, Any]]]
+Handler = Callable[[ApiRequest], Awaitable[Response | Mapping[str, object]]]
 
 
 def route(method: str, path: str, handler: Handler, callers: CallerAuthenticator) -> Route:
@@ -156,7 +158,7 @@ def refusal(error: OpenAiError) -> JSONResponse:
     return JSONResponse(error.body(), status_code=error.status, headers=dict(error.headers))
 
 
-def reject_unknown(body: dict[str, Any], known: set[str]) -> None:
+def reject_unknown(body: Mapping[str, Json], known: set[str]) -> None:
     for name in body:
         if name not in known:
             raise bad_request(
@@ -166,7 +168,7 @@ def reject_unknown(body: dict[str, Any], known: set[str]) -> None:
             )
 
 
-def text(body: dict[str, Any], name: str, *, required: bool = False) -> str:
+def text(body: Mapping[str, Json], name: str, *, required: bool = False) -> str:
     """Return a string of the body; "" when it is missing or null."""
     value = body.get(name)
     if value is None and not required:
@@ -176,15 +178,17 @@ def text(body: dict[str, Any], name: str, *, required: bool = False) -> str:
     return value
 
 
-def metadata(body: dict[str, Any]) -> dict[str, str]:
+def metadata(body: Mapping[str, Json]) -> dict[str, str]:
     """Return metadata: at most 16 pairs, keys of 64 and values of 512 characters, as in OpenAI's API."""
     given = body.get("metadata") or {}
     if not isinstance(given, dict) or len(given) > 16:
         raise bad_request("metadata must be an object with at most 16 pairs.", param="metadata")
+    found: dict[str, str] = {}
     for key, value in given.items():
         if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
             raise bad_request(
                 f"metadata.{key[:64]}: keys are limited to 64 characters, values to strings of 512.",
                 param="metadata",
             )
-    return given
+        found[key] = value
+    return found

@@ -1,3 +1,4 @@
+# pyright: strict
 """Validate the lines of batch and training files: small files in a thread, large ones in a process of their
 own.
 
@@ -16,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
 
+from neocloud.core.json_types import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import InvalidJson, parse_json
 
@@ -29,7 +31,7 @@ class ValidationError:
     message: str
     param: str | None = None
 
-    def as_openai(self) -> dict[str, Any]:
+    def as_openai(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -37,10 +39,10 @@ class ValidationError:
 class ValidationResult:
     """Errors of a file, and properties of a valid one."""
 
-    errors: list[ValidationError] = field(default_factory=list)
+    errors: list[ValidationError] = field(default_factory=list[ValidationError])
     total_errors: int = 0
     lines: int = 0
-    properties: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def add(self, line: int, code: str, message: str, param: str | None = None) -> None:
         self.total_errors += 1
@@ -59,7 +61,7 @@ class ValidationResult:
 
 def read_json_objects(
     path: Path, result: ValidationResult, max_line_bytes: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, JsonObject]]:
     """Yield the objects of a JSONL file with their line numbers. Blank lines are skipped; other lines are
     errors."""
     with path.open("rb") as file:
@@ -75,7 +77,7 @@ def read_json_objects(
                 yield number, value
 
 
-def _parse_object(raw: bytes, number: int, result: ValidationResult) -> dict[str, Any] | None:
+def _parse_object(raw: bytes, number: int, result: ValidationResult) -> JsonObject | None:
     try:
         line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         if not line.strip():
@@ -115,7 +117,7 @@ def validate_batch_file(
     return result
 
 
-def _check_id(custom_id: Any, number: int, first_lines: dict[bytes, int], result: ValidationResult) -> None:
+def _check_id(custom_id: Json, number: int, first_lines: dict[bytes, int], result: ValidationResult) -> None:
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
         result.add(
             number,
@@ -131,7 +133,7 @@ def _check_id(custom_id: Any, number: int, first_lines: dict[bytes, int], result
         result.add(number, "duplicate_custom_id", found, "custom_id")
 
 
-def _check_request(line: dict[str, Any], number: int, endpoint: str, result: ValidationResult) -> None:
+def _check_request(line: JsonObject, number: int, endpoint: str, result: ValidationResult) -> None:
     if line.get("method") != "POST":
         result.add(number, "invalid_method", f'Line {number}: method must be "POST".', "method")
     if line.get("url") != endpoint:
@@ -170,7 +172,7 @@ def validate_training_file(path: Path) -> ValidationResult:
     """
     result = ValidationResult(properties={"kind": ""})
     lengths: list[int] = []
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     for number, line in read_json_objects(path, result, MAX_LINE_BYTES):
         if result.lines > MAX_LINES:
             result.add(number, "too_many_lines", f"The file has more than {MAX_LINES} lines. Split it.")
@@ -181,14 +183,14 @@ def validate_training_file(path: Path) -> ValidationResult:
             result.add(number, "invalid_training_line", f"Line {number}: {error}")
             continue
         lengths.append(sum(map(len, content)))
-        seen.add(blake2b("\0".join(content).encode("utf-8", "surrogatepass"), digest_size=12).digest())
+        digests.add(blake2b("\0".join(content).encode("utf-8", "surrogatepass"), digest_size=12).digest())
     if not lengths and not result.errors:
         result.add(1, "empty_file", "The file has no lines to train on.")
-    result.properties.update(duplicates=len(lengths) - len(seen), characters=_spread(lengths))
+    result.properties.update(duplicates=len(lengths) - len(digests), characters=_spread(lengths))
     return result
 
 
-def _line_texts(line: dict[str, Any], result: ValidationResult) -> list[str]:
+def _line_texts(line: JsonObject, result: ValidationResult) -> list[str]:
     """Return the texts of a line. Raises ValueError that says what is wrong."""
     kind = next((kind for kind in KINDS if kind in line), "")
     if not kind:
@@ -201,16 +203,20 @@ def _line_texts(line: dict[str, Any], result: ValidationResult) -> list[str]:
         )
     if kind == "messages":
         return conversation(line["messages"])
+    found: list[str] = []
     for name in KINDS[kind]:
-        if not isinstance(line.get(name), str) or not line[name].strip():
+        value = line.get(name)
+        if not isinstance(value, str) or not value.strip():
             raise ValueError(f"`{name}` must be a non-empty string")
-    return [line[name] for name in KINDS[kind]]
+        found.append(value)
+    return found
 
 
-def conversation(messages: Any) -> list[str]:
+def conversation(messages: Json) -> list[str]:
     if not isinstance(messages, list) or not messages:
         raise ValueError("`messages` must be a list with at least one message")
     roles: list[str] = []
+    contents: list[str] = []
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, dict):
             raise ValueError(f"message {number} is not an object")
@@ -220,6 +226,7 @@ def conversation(messages: Any) -> list[str]:
         if not isinstance(content, str) or not content.strip():
             raise ValueError(f"message {number} ({role}) has no content")
         roles.append(role)
+        contents.append(content)
     turns = roles[1:] if roles[0] == "system" else roles
     if turns != [("user", "assistant")[number % 2] for number in range(len(turns))]:
         found = ", ".join(roles[:20])
@@ -228,7 +235,7 @@ def conversation(messages: Any) -> list[str]:
         )
     if not turns or turns[-1] != "assistant":
         raise ValueError("the last message must have the role assistant: it is what the model learns")
-    return [message["content"] for message in messages]
+    return contents
 
 
 def _spread(lengths: list[int]) -> dict[str, int]:
@@ -265,7 +272,7 @@ class ValidationCrashed(Exception):
     """The validation process failed, which says nothing about the file."""
 
 
-async def validate_file(kind: str, path: Path, **options: Any) -> ValidationResult:
+async def validate_file(kind: str, path: Path, **options: str | int) -> ValidationResult:
     """Raises ValidationCrashed, or OSError where the file is gone."""
     if (await asyncio.to_thread(path.stat)).st_size <= SMALL_BYTES:
         return await asyncio.to_thread(VALIDATORS[kind], path, **options)
@@ -306,28 +313,28 @@ class _Slots:
 _SLOTS = _Slots(MAX_PROCESSES)
 
 
-async def _validate_in_process(kind: str, path: Path, options: Mapping[str, Any]) -> ValidationResult:
-    words = [sys.executable, "-m", __name__, kind, str(path), json.dumps(options)]
+async def _validate_in_process(kind: str, path: Path, options: Mapping[str, str | int]) -> ValidationResult:
+    command = [sys.executable, "-m", __name__, kind, str(path), json.dumps(options)]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
-        found, complaint = await process.communicate()
+        output, errors = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.wait()
         raise
     if process.returncode:
         raise ValidationCrashed(
-            f"the check of {path.name} ended with {process.returncode}: {complaint[-500:]!r}"
+            f"the check of {path.name} ended with {process.returncode}: {errors[-500:]!r}"
         )
-    return ValidationResult.from_json(found)
+    return ValidationResult.from_json(output)
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     os.nice(10)  # requests go first
     for limited, most in LIMITS.items():
         resource.setrlimit(limited, (most, most))
-    kind, path, options = words
+    kind, path, options = arguments
     sys.stdout.write(VALIDATORS[kind](Path(path), **json.loads(options)).to_json())
 
 

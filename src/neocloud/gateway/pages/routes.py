@@ -1,3 +1,4 @@
+# pyright: strict
 """Routes of the page: its files, sign-in by one-time code or API key, sign-out, and requests to models.
 
 The files are read once. Other paths do not exist, and nothing is loaded from elsewhere.
@@ -5,7 +6,6 @@ The files are read once. Other paths do not exist, and nothing is loaded from el
 
 import hashlib
 from importlib.resources import files
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -44,12 +44,12 @@ def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Rou
     async def sign_in(request: Request) -> Response:
         require_local(request)
         require_same_origin(request)
-        asked = await _fields(request)
-        token = sessions.redeem_code(asked["code"]) if asked.get("code") else asked.get("key", "").strip()
+        fields = await _fields(request)
+        token = sessions.redeem_code(fields["code"]) if fields.get("code") else fields.get("key", "").strip()
         if not token:
             raise not_authenticated(
                 "This link was already used or has expired. Run `neo chat` again for a new one."
-                if asked.get("code")
+                if fields.get("code")
                 else "The API key is missing. Paste an API key, or run `neo chat`."
             )
         caller = await authenticator.authenticate(f"Bearer {token}")
@@ -58,7 +58,7 @@ def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Rou
         set_session_cookie(response, request, sessions.new_session(token))
         return response
 
-    async def who(request: Request) -> Response:
+    async def get_session(request: Request) -> Response:
         require_local(request)
         caller = await authenticator.authenticate(f"Bearer {session_token(request, sessions)}")
         return JSONResponse(_session_body(caller), headers=NO_STORE)
@@ -74,12 +74,12 @@ def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Rou
     return [
         Route("/v1/chat/links", create_link, methods=["POST"]),
         Route(f"{PATH}/session", sign_in, methods=["POST"]),
-        Route(f"{PATH}/session", who, methods=["GET"]),
+        Route(f"{PATH}/session", get_session, methods=["GET"]),
         Route(f"{PATH}/session", sign_out, methods=["DELETE"]),
     ]
 
 
-def _session_body(caller: Caller) -> dict[str, Any]:
+def _session_body(caller: Caller) -> dict[str, object]:
     projects = [project for project in caller.grants if caller.may(INVOKE, project)]
     return {
         "name": caller.subject_name or caller.subject_id,
@@ -98,9 +98,11 @@ async def _fields(request: Request) -> dict[str, str]:
         fields = parse_json(body)
     except InvalidJson:
         fields = None
-    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+    given = fields if isinstance(fields, dict) else {}
+    texts = {name: value for name, value in given.items() if isinstance(value, str)}
+    if not isinstance(fields, dict) or len(texts) < len(fields):
         raise bad_request("The body must be a JSON object with the string code or key.", code="invalid_json")
-    return fields
+    return texts
 
 
 PASSED_ON = {"/v1/chat/completions": "POST", "/v1/models": "GET"}
@@ -178,7 +180,7 @@ HEADERS = {
 
 
 def asset_routes() -> list[Route]:
-    found = []
+    found: list[Route] = []
     for file in files("neocloud.gateway.pages").joinpath("static").iterdir():
         kind = KINDS.get(f".{file.name.rpartition('.')[2]}")
         if kind:

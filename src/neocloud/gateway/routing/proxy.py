@@ -166,7 +166,7 @@ class Proxy:
         return target
 
     async def _wait_until_ready(self, target: Target, relay: ResponseRelay) -> Target:
-        """Return the newest target with a ready replica; wait for one if the client asked for that."""
+        """Return the newest target with a ready replica; wait for one if the client requested that."""
         if target.deployment.replicas:
             return target
         deployment_id, wait_seconds = target.deployment.id, relay.context.wait_seconds

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
@@ -120,7 +120,7 @@ class ResponseRelay:
         if self.stop_reason:
             raise RequestStopped(self.stop_reason)
 
-    async def wait_for(self, change: Coroutine[Any, Any, None], timeout_seconds: float) -> None:
+    async def wait_for(self, change: Coroutine[None, None, None], timeout_seconds: float) -> None:
         """Wait for a change, at most so long. Raises RequestStopped."""
         self._waiting = asyncio.ensure_future(change)
         await asyncio.wait({self._waiting}, timeout=timeout_seconds)
@@ -238,9 +238,9 @@ class ResponseRelay:
     def _estimated_usage(self) -> TokenUsage:
         """Estimate the usage of a response without a usage event.
 
-        In a stream each event is a token, after a few that name the speaker. Nothing of a response without
-        streaming is seen before its end: what the model server may have generated until the client left is
-        charged, so that clients cannot keep model servers busy for free by leaving early.
+        In a stream each event is a token, after a few that name the speaker. A response without streaming is
+        received at its end only: the tokens that may have been generated until the client left are charged,
+        so that clients cannot keep model servers busy for free by leaving early.
         """
         request, deployment = self.context.request, self._target.deployment
         if not request.is_stream and not self._is_complete:

@@ -11,16 +11,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
 from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable
+from neocloud.messages.neocloud.inference.v1 import (
+    DeploymentSpec,
+    DeploymentStatus,
+    ListRoutesResponse,
+    Route,
+    RouteModel,
+    TokenPrice,
+)
 
 logger = logging.getLogger(__name__)
-
-RESPONSE = "neocloud.inference.v1.ListRoutesResponse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class RouteTable:
     """The newest routes. `change` waits for the next ones."""
 
     def __init__(self) -> None:
-        self.response: Any = contract.message(RESPONSE)()
+        self.response = ListRoutesResponse()
         self.is_known = False
         """Whether the control plane has ever listed routes."""
         self._by_name: dict[tuple[str, str], Target] = {}
@@ -84,7 +91,7 @@ class RouteTable:
     def deployments(self) -> tuple[Deployment, ...]:
         return self._deployments
 
-    def follow(self, response: Any) -> None:
+    def follow(self, response: ListRoutesResponse) -> None:
         deployments = [_deployment(route) for route in response.routes]
         self._by_name = {
             (deployment.tenant_id, model.name): _target(model, deployment)
@@ -111,7 +118,7 @@ class RouteTable:
         return {replica.address for deployment in self._deployments for replica in deployment.replicas}
 
 
-def _deployment(route: Any) -> Deployment:
+def _deployment(route: Route) -> Deployment:
     replicas = tuple(
         Replica(replica.name, replica.address, frozenset(replica.adapters))
         for replica in route.replicas
@@ -120,18 +127,18 @@ def _deployment(route: Any) -> Deployment:
     return Deployment(
         id=route.deployment_id,
         tenant_id=route.tenant_id,
-        state=_value_name(route, "state"),
+        state=_value_name(DeploymentStatus.State, route.state),
         context_length=route.context_length,
         server_key=route.engine_key,
         start_seconds=route.start_seconds,
         replicas=replicas,
         price=_price(route.price),
-        is_billed_hourly=_value_name(route, "charge") == "BY_HOUR",
-        embeds=_value_name(route, "task") == "EMBED",
+        is_billed_hourly=_value_name(DeploymentSpec.Charge, route.charge) == "BY_HOUR",
+        embeds=_value_name(DeploymentSpec.Task, route.task) == "EMBED",
     )
 
 
-def _target(model: Any, deployment: Deployment) -> Target:
+def _target(model: RouteModel, deployment: Deployment) -> Target:
     return Target(
         name=model.name,
         served_name=model.engine_name or model.name,
@@ -144,7 +151,7 @@ def _target(model: Any, deployment: Deployment) -> Target:
     )
 
 
-def _price(message: Any) -> dict[str, str] | None:
+def _price(message: TokenPrice) -> dict[str, str] | None:
     """Return the price; a part that is missing costs nothing, but cached input costs as much as other
     input."""
     if not (message.input or message.output):
@@ -156,16 +163,15 @@ def _price(message: Any) -> dict[str, str] | None:
     }
 
 
-def _value_name(route: Any, field: str) -> str:
-    values = route.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
-    value = values.get(getattr(route, field))
-    return value.name if value else ""
+def _value_name(kind: EnumTypeWrapper, number: int) -> str:
+    """Return the name of an enum value; "" for one of a newer control plane."""
+    return kind.Name(number) if number in kind.values() else ""
 
 
-def load_routes(path: Path) -> Any | None:
+def load_routes(path: Path) -> ListRoutesResponse | None:
     """Return the routes that an earlier gateway saved, or None."""
     try:
-        return contract.from_json(contract.message(RESPONSE), path.read_text())
+        return contract.from_json(ListRoutesResponse, path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, contract.ApiError) as error:
@@ -173,7 +179,7 @@ def load_routes(path: Path) -> Any | None:
         return None
 
 
-def save_routes(path: Path, response: Any) -> None:
+def save_routes(path: Path, response: ListRoutesResponse) -> None:
     """Write the routes, readable by the owner only: they hold keys of model servers."""
     write_file(path, contract.to_json(response))
 
@@ -184,7 +190,11 @@ AGAIN_SECONDS = 1.0
 
 class RouteWatcher:
     def __init__(
-        self, control_plane: ControlPlane, table: RouteTable, file: Path, on_change: Callable[[Any], None]
+        self,
+        control_plane: ControlPlane,
+        table: RouteTable,
+        file: Path,
+        on_change: Callable[[ListRoutesResponse], None],
     ) -> None:
         self._control_plane = control_plane
         self._table = table
@@ -221,7 +231,7 @@ class RouteWatcher:
     def _known_version(self) -> str:
         return self._table.version if self._table.is_known else ""
 
-    def _take(self, response: Any) -> None:
+    def _take(self, response: ListRoutesResponse) -> None:
         self._table.follow(response)
         self._on_change(response)
 

@@ -15,10 +15,10 @@ from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable
 from neocloud.gateway.metering.usage import TokenUsage
+from neocloud.messages.neocloud.inference.v1 import Traffic as TrafficMessage
 
 logger = logging.getLogger(__name__)
 
-TRAFFIC = "neocloud.inference.v1.Traffic"
 REPORT_SECONDS = 1.0
 QUIET_REPORTS = 10
 """Without traffic, an empty report is sent once in so many intervals: no traffic is not the same as no
@@ -89,17 +89,16 @@ class Traffic:
         all_of_them = sum(count.in_flight + count.waiting for count in self._counts.values())
         return max(all_of_them - self.batch_requests, 0)
 
-    def report(self) -> list[object]:
+    def report(self) -> list[TrafficMessage]:
         """Return the changes to report; empty when there is no traffic and no change."""
         now = self._clock.now()
-        message = contract.message(TRAFFIC)
-        items: list[object] = []
+        items: list[TrafficMessage] = []
         for deployment_id, count in list(self._counts.items()):
             is_busy = count.in_flight or count.waiting
             if not is_busy and not count.has_changed:
                 continue
             items.append(
-                message(
+                TrafficMessage(
                     deployment_id=deployment_id,
                     in_flight=count.in_flight,
                     waiting=count.waiting + count.refused,
@@ -178,8 +177,8 @@ class Metrics:
         gauge.set_function(in_flight)
         self._children: dict[tuple[object, ...], object] = {}
 
-    def _counter(self, name: str, says: str, *labels: str) -> Counter:
-        return Counter(f"neocloud_gateway_{name}", says, labels, registry=self.registry)
+    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+        return Counter(f"neocloud_gateway_{name}", description, labels, registry=self.registry)
 
     def answered(self, model: str, path: str, status: int, first: float, whole: float) -> None:
         key = (model, path, status)

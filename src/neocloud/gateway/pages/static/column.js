@@ -72,7 +72,7 @@ export class Column {
     return { model: this.select.value, messages, ...this.parameters.values() };
   }
 
-  // Answers the last of these turns, anew if it was.
+  // Answers the last of these turns, again if it was.
   async ask(turns) {
     const turn = turns.at(-1);
     turn.answers.get(this)?.stop();
