@@ -63,7 +63,7 @@ def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None =
         adapters=adapters,
         cpus=machine.cpus,
         memory_mib=machine.memory_mib,
-        engine=view,
+        server=view,
     )
     return replica_pod(replica)
 

@@ -1,7 +1,7 @@
-"""A model reader, model folders and an engine client without real models and engines.
+"""A model reader, model folders and a model server client without real models and model servers.
 
 `FakeModelReader` says of any folder that it holds a small model; `FakeModelServerClient` keeps which adapters
-each address has loaded, as an engine would until it restarts.
+each address has loaded, as a model server would until it restarts.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ class FakeModelReader:
     reads_files = False
 
     async def read(self, folder: Any, base_folder: Any) -> Any:
-        facts = ModelStatus(
+        status = ModelStatus(
             architecture="EmulatedForCausalLM",
             context_length=32768,
             parameters=600_000_000,
@@ -30,10 +30,10 @@ class FakeModelReader:
             has_chat_template=True,
         )
         if base_folder is not None:
-            facts.lora_rank, facts.parameters, facts.size_bytes = 16, 4_000_000, 8_000_000
-            facts.target_modules.extend(["k_proj", "o_proj", "q_proj", "v_proj"])
-            facts.kv_bytes_per_token = facts.adapter_bytes_per_rank = 0
-        return facts
+            status.lora_rank, status.parameters, status.size_bytes = 16, 4_000_000, 8_000_000
+            status.target_modules.extend(["k_proj", "o_proj", "q_proj", "v_proj"])
+            status.kv_bytes_per_token = status.adapter_bytes_per_rank = 0
+        return status
 
 
 class FakeModelFolders(ModelFolders):
@@ -53,11 +53,11 @@ class FakeModelServerClient:
         self.loaded: defaultdict[str, set[str]] = defaultdict(set)
         """Names of adapters by address."""
         self.warmed: list[tuple[str, str]] = []
-        """(address, name) of every first answer that was asked for."""
+        """(address, name) of every warm-up request."""
         self.silent: set[str] = set()
         """Addresses that do not answer."""
         self.refused: set[str] = set()
-        """Names of adapters that no engine takes."""
+        """Names of adapters that every model server refuses."""
 
     async def names(self, address: str, key: str) -> frozenset[str]:
         self._require(address)

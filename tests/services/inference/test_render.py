@@ -15,7 +15,7 @@ from neocloud.services.inference.render import (
     server_variables,
 )
 
-ENGINE = ModelServerView(
+SERVER = ModelServerView(
     served_name='bank"; rm -rf /',
     context_length=2048,
     max_concurrency=16,
@@ -32,12 +32,12 @@ REPLICA = ReplicaView(
     adapters=Path("/home/models/inferencedeployment-e00one"),
     cpus=2,
     memory_mib=4096,
-    engine=ENGINE,
+    server=SERVER,
 )
 
 
 def test_the_command_line_on_a_cpu() -> None:
-    words = server_arguments(ENGINE, "/model", host="0.0.0.0", port=8000)
+    words = server_arguments(SERVER, "/model", host="0.0.0.0", port=8000)
     assert words[:5] == ["vllm", "serve", "/model", "--served-model-name", 'bank"; rm -rf /']
     line = " ".join(words[5:])
     assert line == (
@@ -48,12 +48,12 @@ def test_the_command_line_on_a_cpu() -> None:
         " --max-loras 4 --max-cpu-loras 4 --max-lora-rank 64 --enable-auto-tool-choice"
         " --tool-call-parser hermes"
     )
-    assert server_variables(ENGINE)["VLLM_CPU_KVCACHE_SPACE"] == "1"
-    assert server_variables(ENGINE)["TORCHDYNAMO_DISABLE"] == "1"
+    assert server_variables(SERVER)["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert server_variables(SERVER)["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def test_the_command_line_on_gpus() -> None:
-    view = replace(ENGINE, gpus=2, max_adapters=0, tool_call_parser="", reasoning_parser="qwen3")
+    view = replace(SERVER, gpus=2, max_adapters=0, tool_call_parser="", reasoning_parser="qwen3")
     line = " ".join(server_arguments(view, "/model", host="0.0.0.0", port=8000)[10:])
     assert "--gpu-memory-utilization 0.9 --tensor-parallel-size 2" in line and "--enforce-eager" not in line
     assert "lora" not in line and line.endswith("--reasoning-parser qwen3")
@@ -61,7 +61,7 @@ def test_the_command_line_on_gpus() -> None:
 
 
 def test_adapters_change_no_words_on_a_cpu() -> None:
-    view = replace(ENGINE, adapted_modules=("k_proj", "q_proj"))
+    view = replace(SERVER, adapted_modules=("k_proj", "q_proj"))
     words = server_arguments(view, "/model", host="0.0.0.0", port=8000)
     place = words.index("--lora-target-modules")
     assert words[place + 1 : place + 4] == ["k_proj", "q_proj", "--enable-auto-tool-choice"]
@@ -70,7 +70,7 @@ def test_adapters_change_no_words_on_a_cpu() -> None:
 
 
 def test_the_command_line_for_embeddings() -> None:
-    view = replace(ENGINE, max_adapters=0, embeds=True, reasoning_parser="qwen3")
+    view = replace(SERVER, max_adapters=0, embeds=True, reasoning_parser="qwen3")
     line = " ".join(server_arguments(view, "/model", host="0.0.0.0", port=8000))
     assert "--runner pooling --convert embed" in line
     assert "tool" not in line and "reasoning" not in line
@@ -102,7 +102,7 @@ def test_the_key_is_in_no_pod() -> None:
 
 
 def test_a_replica_on_gpus_asks_for_them() -> None:
-    pod = replica_pod(replace(REPLICA, adapters=None, engine=replace(ENGINE, gpus=2)))
+    pod = replica_pod(replace(REPLICA, adapters=None, server=replace(SERVER, gpus=2)))
     assert pod.containers[0].limits["nvidia.com/gpu"] == "2"
 
 

@@ -61,10 +61,10 @@ async def test_a_folder_that_is_not_open_is_not_read(cloud: FakeCloud, tmp_path:
     folder = write_model(tmp_path / "elsewhere")
     elsewhere = await cloud.create("Model", "elsewhere", {"source": {"folder": str(folder)}})
     model = await cloud.until(elsewhere, "ERROR")
-    assert "not in a folder that is opened" in model.status.message
+    assert "not in a folder that is open" in model.status.message
     (cloud.models / "link").symlink_to(folder)
     linked = await cloud.create("Model", "linked", {"source": {"folder": str(cloud.models / "link")}})
-    assert "not in a folder that is opened" in (await cloud.until(linked, "ERROR")).status.message
+    assert "not in a folder that is open" in (await cloud.until(linked, "ERROR")).status.message
 
 
 async def test_a_model_is_made_of_a_model(cloud: FakeCloud, model_id: str) -> None:
@@ -98,7 +98,7 @@ async def test_shape_and_numbers(cloud: FakeCloud, model_id: str) -> None:
     assert "fewer than min_replicas" in await refusal(
         cloud, "Deployment", "a", {**request, "scaling": {"min_replicas": 3, "max_replicas": 2}}
     )
-    assert "made for at most 2048" in await refusal(
+    assert "supports at most 2048" in await refusal(
         cloud, "Deployment", "a", {**request, "context_length": 4096}
     )
     assert "This machine cannot hold" in await refusal(
@@ -122,14 +122,14 @@ async def test_a_model_is_served_for_one_task(cloud: FakeCloud) -> None:
 
     vectors = await model("vectors")
     embed = {**vectors, "task": "EMBED", "scaling": {"min_replicas": 1}}
-    assert "adapters on embeddings are not served" in await refusal(
+    assert "adapters are not served for embeddings" in await refusal(
         cloud, "Deployment", "a", {**embed, "max_adapters": 1}
     )
     deployment_id = await cloud.create("Deployment", "vectors", embed)
     await cloud.until(deployment_id, "READY")
     assert "--runner pooling" in " ".join(cloud.pod(deployment_id).manifest.containers[0].args)
     said = await refusal(cloud, "Deployment", "b", {**vectors, "flavour": "FAST"})
-    assert "must be EMBED, as of vectors" in said
+    assert "must be EMBED, like that of vectors" in said
     await cloud.create("Deployment", "vectors-fast", {**embed, "flavour": "FAST"})
     encoder = await model("encoder", architectures=["XLMRobertaModel"])
-    assert "which generates nothing" in await refusal(cloud, "Deployment", "c", encoder)
+    assert "cannot generate text" in await refusal(cloud, "Deployment", "c", encoder)

@@ -68,16 +68,16 @@ async def test_what_is_left_out_of_a_report_is_idle(board: TrafficBoard, clock: 
 
 
 async def test_a_gateway_that_falls_silent_is_heard_anew(board: TrafficBoard, clock: FakeClock) -> None:
-    assert board.demand("one", QUIET).heard_since is None
+    assert board.demand("one", QUIET).reported_since is None
     board.report([reported(clock, in_flight=2)])
     first = clock.now()
     await clock.advance(10)
     board.report([reported(clock, in_flight=2)])
-    assert board.demand("one", QUIET).heard_since == first
+    assert board.demand("one", QUIET).reported_since == first
     await clock.advance(20)
-    assert (board.demand("one", QUIET).heard_since, board.demand("one", QUIET).load) == (None, 0)
+    assert (board.demand("one", QUIET).reported_since, board.demand("one", QUIET).load) == (None, 0)
     board.report([])
-    assert board.demand("one", QUIET).heard_since == clock.now()
+    assert board.demand("one", QUIET).reported_since == clock.now()
 
 
 async def test_a_clock_that_is_ahead_keeps_nothing_awake(board: TrafficBoard, clock: FakeClock) -> None:

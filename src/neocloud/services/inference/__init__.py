@@ -1,4 +1,4 @@
-"""Inference: models, the deployments that serve them, and what may be spent on their tokens."""
+"""Inference: models, the deployments that serve them, and budgets for their tokens."""
 
 from neocloud.core.gateway_key import GatewayKey, load_or_make_gateway_key
 from neocloud.core.service import Service

@@ -1,7 +1,6 @@
-"""What is charged by the hour: the parts of each replica's shape, for the whole seconds that it had its
-place.
+"""Charges by the hour: the hardware of each replica, for the whole seconds of its reservation.
 
-Deployments that are charged by the token have places too, which cost nothing: their tokens do. Replicas that
+Replicas of deployments that are charged by the token have reservations too, which cost nothing. Replicas that
 are jobs of a cluster have none; the cluster's nodes are charged.
 """
 
@@ -21,9 +20,9 @@ class ReservationMeter:
     def __call__(
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime
     ) -> Iterable[UsageRecord]:
-        for stretch in intervals(history, start, end):
-            spec = PlaceSpec.FromString(stretch.entry.spec)
-            if stretch.entry.state != RESERVATION_HELD or spec.charge != DeploymentSpec.BY_HOUR:
+        for interval in intervals(history, start, end):
+            spec = PlaceSpec.FromString(interval.entry.spec)
+            if interval.entry.state != RESERVATION_HELD or spec.charge != DeploymentSpec.BY_HOUR:
                 continue
             for sku, units in preset(spec.platform, spec.preset).skus().items():
-                yield stretch.record(sku=sku, units=units)
+                yield interval.record(sku=sku, units=units)

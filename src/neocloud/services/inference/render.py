@@ -1,13 +1,12 @@
-"""Which workloads inference needs: plain views in, Kubernetes objects out. Pure.
+"""The workloads of inference: plain views in, Kubernetes objects out. Pure.
 
-A replica is a pod that runs the engine from the shared root, with its model read-only before it. What
-tenants wrote (names, ids) only ever is an argument in a list, never part of a shell's text.
+A replica is a pod that runs the model server (vLLM) from the shared root, with its model mounted read-only.
+Text from tenants (names, ids) is only ever an argument in a list, never part of a shell script.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from neocloud.engines.manifest import (
     Container,
@@ -25,6 +24,7 @@ from neocloud.engines.manifest import (
     limits,
     variables,
 )
+from neocloud.messages.neocloud.inference.v1 import HubSource
 from neocloud.services.inference import model_server_key
 from neocloud.services.inference.types import MODULE_NAME, SERVER_PORT
 
@@ -41,8 +41,8 @@ _START = (
     f"VLLM_API_KEY=$(cat {KEY_FOLDER}/key) || exit 1; export VLLM_API_KEY;"
     f' export PYTHONPATH={KEY_FOLDER}; exec "$@"'
 )
-"""The key is read from a file in memory: as an argument, everybody on the machine could see it; as a
-variable of the pod it would lie on the disk."""
+"""Reads the key from a file in memory: an argument is visible to everybody on the machine, and a variable of
+the pod is stored on disk."""
 _FETCH = (
     "import sys; from huggingface_hub import snapshot_download; "
     "snapshot_download(sys.argv[1], revision=sys.argv[2] or None, local_dir=sys.argv[3], "
@@ -50,7 +50,7 @@ _FETCH = (
 )
 
 KEY_MODULE_SOURCE = Path(model_server_key.__file__).read_text()
-"""What asks for the key inside of the engine; laid beside the key."""
+"""The middleware that checks the key inside the model server; mounted next to the key."""
 NO_MEDIA_DOMAIN = "media.invalid"
 """A host that cannot exist (RFC 2606): vLLM takes an empty list for "all hosts"."""
 SERVING_VARIABLES = {
@@ -62,30 +62,30 @@ SERVING_VARIABLES = {
     "HOME": "/tmp",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
 }
-"""Nothing is asked of the internet and nothing reported to it."""
+"""No files are fetched from the internet and no statistics are sent to it."""
 
 
 @dataclass(frozen=True)
 class ModelServerView:
-    """How the engine is to serve."""
+    """How a model server serves its model."""
 
     served_name: str
     context_length: int
     max_concurrency: int
     cache_gib: int
-    """On a CPU; a GPU's memory is used as far as allowed."""
+    """On a CPU. On a GPU the server uses its share of the memory."""
     gpus: int = 0
     gpu_share: float = 0.9
     max_adapters: int = 0
     adapter_rank: int = 0
     adapted_modules: tuple[str, ...] = ()
-    """All that adapters may change; empty: the engine finds out. Names out of a model's files: those that the
-    engine could take for options are left out."""
+    """The modules that adapters may change; empty: the server finds out. The names are from a model's files,
+    so those that could be taken for options are left out."""
     tool_call_parser: str = ""
     reasoning_parser: str = ""
     embeds: bool = False
     media_domains: tuple[str, ...] = ()
-    """Hosts that it may fetch media from."""
+    """The hosts from which it may fetch media."""
 
 
 @dataclass(frozen=True)
@@ -94,43 +94,43 @@ class ReplicaView:
     namespace: str
     image: str
     weights: Path
-    """Its own folder, or one that the operator opened and that it lies in."""
+    """The folder of weights, or the folder around it that the operator opened."""
     adapters: Path | None
     cpus: int
     memory_mib: int
-    engine: ModelServerView
+    server: ModelServerView
     weights_path: str = ""
-    """Below `weights`; the engine follows no link there."""
+    """The path below `weights`; no link in it is followed."""
 
 
 def server_arguments(view: ModelServerView, model_path: str, *, host: str, port: int) -> list[str]:
-    """The engine's command line; also what a batch job of a cluster runs."""
-    words = ["vllm", "serve", model_path, "--served-model-name", view.served_name]
-    words += ["--host", host, "--port", str(port), "--load-format", "safetensors"]
-    words += ["--max-model-len", str(view.context_length), "--max-num-seqs", str(view.max_concurrency)]
-    words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    words += ["--middleware", f"{model_server_key.MODULE}.RequireKey"]
-    words += ["--allowed-media-domains", *(view.media_domains or (NO_MEDIA_DOMAIN,))]
-    words += ["--runner", "pooling", "--convert", "embed"] if view.embeds else []
+    """Return the command line of a model server, in a pod or in a batch job."""
+    arguments = ["vllm", "serve", model_path, "--served-model-name", view.served_name]
+    arguments += ["--host", host, "--port", str(port), "--load-format", "safetensors"]
+    arguments += ["--max-model-len", str(view.context_length), "--max-num-seqs", str(view.max_concurrency)]
+    arguments += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    arguments += ["--middleware", f"{model_server_key.MODULE}.RequireKey"]
+    arguments += ["--allowed-media-domains", *(view.media_domains or (NO_MEDIA_DOMAIN,))]
+    arguments += ["--runner", "pooling", "--convert", "embed"] if view.embeds else []
     if view.gpus:
-        words += ["--gpu-memory-utilization", str(view.gpu_share)]
-        words += ["--tensor-parallel-size", str(view.gpus)] if view.gpus > 1 else []
+        arguments += ["--gpu-memory-utilization", str(view.gpu_share)]
+        arguments += ["--tensor-parallel-size", str(view.gpus)] if view.gpus > 1 else []
     else:
-        words += ["--enforce-eager"]
+        arguments += ["--enforce-eager"]
     if view.max_adapters:
         count = str(view.max_adapters)
-        words += ["--enable-lora", "--max-loras", count, "--max-cpu-loras", count]
-        words += ["--max-lora-rank", str(view.adapter_rank)]
+        arguments += ["--enable-lora", "--max-loras", count, "--max-cpu-loras", count]
+        arguments += ["--max-lora-rank", str(view.adapter_rank)]
         modules = [name for name in view.adapted_modules if MODULE_NAME.fullmatch(name)]
         if modules and not view.gpus:
-            # With an adapter's place at the output the engine on a CPU dies of whoever asks for the
+            # With an adapter on the output layer, a model server on a CPU crashes at a request for the
             # log-probabilities of a prompt.
-            words += ["--lora-target-modules", *modules]
+            arguments += ["--lora-target-modules", *modules]
     if view.tool_call_parser and not view.embeds:
-        words += ["--enable-auto-tool-choice", "--tool-call-parser", view.tool_call_parser]
+        arguments += ["--enable-auto-tool-choice", "--tool-call-parser", view.tool_call_parser]
     if view.reasoning_parser and not view.embeds:
-        words += ["--reasoning-parser", view.reasoning_parser]
-    return words
+        arguments += ["--reasoning-parser", view.reasoning_parser]
+    return arguments
 
 
 def server_variables(view: ModelServerView) -> dict[str, str]:
@@ -140,16 +140,16 @@ def server_variables(view: ModelServerView) -> dict[str, str]:
         **SERVING_VARIABLES,
         "VLLM_CPU_KVCACHE_SPACE": str(view.cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # The image has no compiler; what torch compiles at its first use would kill the engine.
+        # The image has no compiler, and the model server would crash when torch first compiles.
         "TORCHDYNAMO_DISABLE": "1",
     }
 
 
 def foundation(name: str, deployment_name: str, key: bytes) -> list[Manifest]:
-    """What must be there before the first pod: a border and the key.
+    """Return the objects that the pods need: a namespace, its network policy, and the key.
 
-    Only this machine reaches the replicas. They begin no connection: a model's code, or a request that names
-    an address to fetch from, reaches what the operator has opened and nothing else.
+    Only this machine can reach the replicas. They cannot open connections, except to addresses that the
+    operator allowed, so neither a model's code nor a request that names an address reaches others.
     """
     files = {"key": key, f"{model_server_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
     return [
@@ -160,19 +160,19 @@ def foundation(name: str, deployment_name: str, key: bytes) -> list[Manifest]:
 
 
 def replica_pod(view: ReplicaView, labels: Mapping[str, str] | None = None) -> Pod:
-    arguments = server_arguments(view.engine, MODEL_PATH, host="0.0.0.0", port=SERVER_PORT)  # nosec B104
+    command = server_arguments(view.server, MODEL_PATH, host="0.0.0.0", port=SERVER_PORT)  # nosec B104
     container = Container(
         name=CONTAINER,
         image=view.image,
         image_pull_policy="Never",
         command=("/bin/sh", "-c", _START, CONTAINER),
-        args=tuple(arguments),
-        env=variables({**server_variables(view.engine), "OMP_NUM_THREADS": str(view.cpus)}),
+        args=tuple(command),
+        env=variables({**server_variables(view.server), "OMP_NUM_THREADS": str(view.cpus)}),
         ports=(ContainerPort(SERVER_PORT),),
-        resources=limits(cpus=view.cpus, memory_mib=view.memory_mib, gpus=view.engine.gpus),
+        resources=limits(cpus=view.cpus, memory_mib=view.memory_mib, gpus=view.server.gpus),
         security_context=SecurityContext(allow_privilege_escalation=False),
         readiness_probe=_health(period_seconds=2, timeout_seconds=5, failures=2),
-        # A model may take an hour to load; whoever answered once and then falls silent is hung.
+        # A model may take an hour to load. A server that answered before and stops answering is hung.
         startup_probe=_health(period_seconds=5, timeout_seconds=5, failures=720),
         liveness_probe=_health(period_seconds=10, timeout_seconds=10, failures=4),
         volume_mounts=_mounts(view),
@@ -180,8 +180,8 @@ def replica_pod(view: ReplicaView, labels: Mapping[str, str] | None = None) -> P
     return _pod(view.namespace, view.name, container, _volumes(view), labels)
 
 
-def fetch_objects(name: str, image: str, target: Path, hub: Any) -> list[Manifest]:
-    """A pod that copies a model from the hub into the folder `target`."""
+def fetch_objects(name: str, image: str, target: Path, hub: HubSource) -> list[Manifest]:
+    """Return a pod that copies a model from the hub into the folder `target`."""
     container = Container(
         name=FETCH_POD,
         image=image,
@@ -197,7 +197,7 @@ def fetch_objects(name: str, image: str, target: Path, hub: Any) -> list[Manifes
 
 
 def adapter_path(adapter_id: str) -> str:
-    """Where the engine finds an adapter."""
+    """Return the path of an adapter in a pod."""
     return str(PurePosixPath(ADAPTERS_PATH) / adapter_id)
 
 
@@ -217,7 +217,7 @@ def _pod(
         namespace=namespace,
         labels=labels or {},
         hostname=name,
-        restart_policy="Never",  # the reconciler starts it anew, with pauses and a word about why
+        restart_policy="Never",  # the reconciler restarts it after a pause, and records the cause
         termination_grace_period_seconds=10,
         automount_service_account_token=False,
         enable_service_links=False,

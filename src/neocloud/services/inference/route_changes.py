@@ -1,8 +1,7 @@
-"""Tells who waits for it that routes may have changed: what deployments, models, budgets say, or how they
-are.
+"""Notifies waiting calls that routes may have changed: the spec or status of a deployment, model or budget.
 
-It is reported before the change is committed: who reads what changed takes its turn among the writers
-(`Store.write`), and so comes after it. Nothing here knows what changed.
+The notification comes before the change is committed. A call that then reads in a write transaction
+(`Store.write`) takes its turn among the writers, so it sees the change.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ _KINDS = frozenset({DEPLOYMENT, MODEL, BUDGET})
 
 
 class RouteChanges:
-    """Of one store, for one event loop."""
+    """The changes of one store, for one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,17 +28,17 @@ class RouteChanges:
             self._loop.call_soon_threadsafe(self._notify)
 
     def after_run(self, kind: str) -> None:
-        """A reconciler has written what it found of a resource of this kind."""
+        """Notify after a reconciler has written the status of a resource of this kind."""
         if kind in _KINDS:
             self._notify()
 
     def listen(self) -> asyncio.Event:
-        """Set at the next change from now on. To be taken before reading what may change."""
+        """Return an event that is set at the next change. Call it before reading the routes."""
         self._loop = asyncio.get_running_loop()
         return self._changed
 
     async def wait(self, changed: asyncio.Event, seconds: float) -> None:
-        """Until the event that `listen` gave is set, or the time is over."""
+        """Wait until the event is set that `listen` returned, or the time is over."""
         waiting = asyncio.ensure_future(changed.wait())
         sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
         try:

@@ -1,4 +1,4 @@
-"""What a caller may do with models, deployments and budgets: verbs, and the permission each needs."""
+"""The kinds and methods of inference, and the permission that each needs."""
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method

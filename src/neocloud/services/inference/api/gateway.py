@@ -107,11 +107,11 @@ async def report_traffic(call: Call, request: ReportTrafficRequest) -> ReportTra
     board = call.dependencies.provided.get(TrafficBoard)
     waiting = board.report(request.items)
     if waiting:
-        await call.dependencies.store.write(lambda tx: _wake(tx, waiting, call))
+        await call.dependencies.store.write(lambda tx: _enqueue(tx, waiting, call))
     return ReportTrafficResponse()
 
 
-def _wake(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
+def _enqueue(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
     """Enqueue the deployments; the worker runs them within a second."""
     for deployment_id in sorted(deployment_ids):
         row = tx.get(deployment_id)

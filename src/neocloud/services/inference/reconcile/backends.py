@@ -180,7 +180,7 @@ class PodBackend:
             adapters=self._folders.of_deployment(scope.id) if scope.spec.max_adapters else None,
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
-            engine=server_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
+            server=server_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
         )
 
 

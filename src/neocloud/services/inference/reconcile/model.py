@@ -1,14 +1,13 @@
-"""A model: fetch its weights, inspect them, report what they are. Deletion removes a fetched copy too.
+"""Reconcile a model: fetch its weights, inspect them, report their properties, and delete fetched copies.
 
-What has been looked at once is not looked at again: sources do not change. A folder that was bad is looked at
-from time to time, since somebody may mend it.
+Weights are inspected once, since sources do not change. A folder that failed is inspected again from time to
+time, since a user may fix it.
 """
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
@@ -21,7 +20,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
-from neocloud.messages.neocloud.inference.v1 import ModelStatus
+from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import (
     Location,
     ModelFolders,
@@ -49,11 +48,11 @@ BAD_FOLDER_RESYNC_SECONDS = 30.0
 @dataclass
 class ModelScope:
     context: Context
-    model: Any
+    model: Model
     users: dict[str, str] = field(default_factory=dict)
-    """Ids of those that need it, with their kinds."""
-    observed: Any = None
-    """A ModelStatus; None until its folder was read."""
+    """The kinds of the resources that use the model, by id."""
+    inspected: ModelStatus | None = None
+    """None until its folder was read."""
 
     @property
     def model_id(self) -> str:
@@ -63,7 +62,9 @@ class ModelScope:
 class ModelReconciler:
     kind = MODEL
 
-    def __init__(self, engine: Engine, folders: ModelFolders, reader: ModelReader, image: Any) -> None:
+    def __init__(
+        self, engine: Engine, folders: ModelFolders, reader: ModelReader, image: Callable[[], str]
+    ) -> None:
         self._engine = engine
         self._folders = folders
         self._reader = reader
@@ -86,16 +87,16 @@ class ModelReconciler:
     def steps(self, scope: ModelScope) -> Sequence[Step]:
         if scope.model.status.digest:
             return ()
-        is_elsewhere = self._reader.reads_files and scope.model.spec.source.HasField("hub")
-        fetch = [Step("Fetch the weights", self._fetch)] if is_elsewhere else []
-        return (*fetch, Step("Look at the weights", self._look))
+        must_fetch = self._reader.reads_files and scope.model.spec.source.HasField("hub")
+        fetch = [Step("Fetch the weights", self._fetch)] if must_fetch else []
+        return (*fetch, Step("Inspect the weights", self._inspect))
 
     def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
         return (Step("Stop fetching", self._remove_namespace), Step("Delete the copy", self._delete_copy))
 
     def status(self, scope: ModelScope, result: ReconcileResult) -> ReconcileResult:
         status = ModelStatus()
-        status.CopyFrom(scope.observed or scope.model.status)
+        status.CopyFrom(scope.inspected or scope.model.status)
         state = _state(scope, result)
         status.state = StateEnum.Value(state)
         status.reconciling = not result.is_done
@@ -107,37 +108,37 @@ class ModelReconciler:
         return result.with_status(status, state, BAD_FOLDER_RESYNC_SECONDS if is_bad_folder else None)
 
     async def _fetch(self, scope: ModelScope) -> None:
-        """A pod does it; what is there already is not fetched again."""
+        """Fetch the weights in a pod; files that are already there are not fetched again."""
         name = namespace(scope.model_id)
         target = self._folders.of_model(scope.model_id)
         await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
-        seen = await self._engine.observe(name)
-        if _phase(seen) is None:
+        observed = await self._engine.observe(name)
+        if _phase(observed) is None:
             await self._engine.apply(fetch_objects(name, self._image(), target, scope.model.spec.source.hub))
-            seen = await self._engine.observe(name)
-        if _phase(seen) is PodPhase.FAILED:
-            said = await last_lines(self._engine, Reference("Pod", name, FETCH_POD), 5)
+            observed = await self._engine.observe(name)
+        if _phase(observed) is PodPhase.FAILED:
+            log = await last_lines(self._engine, Reference("Pod", name, FETCH_POD), 5)
             hub = scope.model.spec.source.hub
             raise Failed(
                 ModelReason.FETCH_FAILED,
-                f"{hub.id} could not be fetched from the hub: {said or 'its pod ended'}. Check the id,"
+                f"{hub.id} could not be fetched from the hub: {log or 'its pod ended'}. Check the id,"
                 " and that this machine reaches the hub; or download it elsewhere and add the folder.",
             )
-        if _phase(seen) is not PodPhase.SUCCEEDED:
+        if _phase(observed) is not PodPhase.SUCCEEDED:
             raise RetryLater("fetching from the hub", delay_seconds=2 * POLL_SECONDS)
         await self._engine.remove([Reference("Namespace", name, name)])
 
-    async def _look(self, scope: ModelScope) -> None:
+    async def _inspect(self, scope: ModelScope) -> None:
         folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)
         base_folder = await self._base_folder(scope)
         try:
-            scope.observed = await self._reader.read(folder, base_folder)
+            scope.inspected = await self._reader.read(folder, base_folder)
         except BadWeights as error:
             reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
             raise Failed(reason, f"{error}.") from error
 
-    def _checked(self, model: Any, model_id: str) -> Location:
-        """The folder, with the links of its path followed, which must be open to the model's project."""
+    def _checked(self, model: Model, model_id: str) -> Location:
+        """Return the folder, with its links resolved. Raises Failed if the project may not read it."""
         folder = weights_folder(model, self._folders)
         if not self._reader.reads_files:
             return Location(folder)
@@ -145,8 +146,8 @@ class ModelReconciler:
         if found is None:
             raise Failed(
                 ModelReason.BAD_FOLDER,
-                f"{folder} is not in a folder that is opened for models. `neo model add` copies it; or the"
-                " operator opens its parent with --model-folder.",
+                f"{folder} is not in a folder that is open for models. Copy it with `neo model add`, or ask"
+                " the operator to open its parent with --model-folder.",
             )
         return found
 
@@ -159,7 +160,7 @@ class ModelReconciler:
             raise RetryLater(f"its base {base_id} is not READY", delay_seconds=POLL_SECONDS)
         return await asyncio.to_thread(self._known, wire.resource_message(row))
 
-    def _known(self, base: Any) -> Location:
+    def _known(self, base: Model) -> Location:
         if not self._reader.reads_files:
             return Location(weights_folder(base, self._folders))
         try:
@@ -173,7 +174,7 @@ class ModelReconciler:
             await self._engine.remove([Reference("Namespace", name, name)])
 
     async def _delete_copy(self, scope: ModelScope) -> None:
-        """Only what the cloud made, and no other model is read from."""
+        """Delete the folder if the cloud made it and no other model uses it."""
         folder = weights_folder(scope.model, self._folders)
         project_id = scope.model.metadata.parent_id
         if not self._folders.is_copy(folder, project_id=project_id, model_id=scope.model_id):
@@ -194,6 +195,6 @@ def _state(scope: ModelScope, result: ReconcileResult) -> ModelState:
     return ModelState.READY if result.is_done else ModelState.CREATING
 
 
-def _phase(seen: Observation) -> PodPhase | None:
-    pod = seen.pod(FETCH_POD)
+def _phase(observed: Observation) -> PodPhase | None:
+    pod = observed.pod(FETCH_POD)
     return pod.phase if pod else None

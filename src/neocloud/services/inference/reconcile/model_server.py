@@ -5,7 +5,7 @@ No tenant may make these calls; they go to the replica's own address with the ke
 
 import ssl
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 
@@ -78,7 +78,7 @@ class HttpModelServerClient:
         address: str,
         key: str,
         path: str,
-        body: Any,
+        body: Mapping[str, object] | None,
         seconds: float,
         ignored: set[int] | frozenset[int] = frozenset(),
     ) -> httpx.Response:

@@ -24,7 +24,6 @@ from neocloud.services.inference.reconcile.weights import (
 )
 from neocloud.services.inference.rules.memory import LARGEST_RANK
 from neocloud.services.inference.types import ADAPTER_WEIGHTS
-from neocloud.services.inference.types import ADAPTER_WEIGHTS as WEIGHTS
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _INPUT_IS_HIDDEN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"})
@@ -44,16 +43,17 @@ def read_adapter(folder: Folder, base: Weights) -> Adapter:
     check_folder(folder)
     if not has_file(folder, "adapter_config.json"):
         raise BadWeights(
-            f"{folder.path} has no adapter_config.json; an adapter's folder holds that and {WEIGHTS}."
+            f"{folder.path} has no adapter_config.json; an adapter's folder holds that and {ADAPTER_WEIGHTS}."
             " For a whole model leave out its base."
         )
-    if not has_file(folder, WEIGHTS):
-        raise BadWeights(f"{folder.path} has no {WEIGHTS}")
+    if not has_file(folder, ADAPTER_WEIGHTS):
+        raise BadWeights(f"{folder.path} has no {ADAPTER_WEIGHTS}")
     config = read_json(folder, "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise BadWeights(f'adapter_config.json says "peft_type" {config.get("peft_type")!r}; LORA is served')
-    if config.get("modules_to_save"):
-        names = ", ".join(str(name) for name in config["modules_to_save"])
+    whole_layers = config.get("modules_to_save")
+    if whole_layers:
+        names = ", ".join(map(str, whole_layers)) if isinstance(whole_layers, list) else str(whole_layers)
         raise BadWeights(
             f"the adapter also holds whole layers ({names}), which the model server cannot serve beside"
             " its base. Train without modules_to_save, or merge the adapter into the weights and add"
@@ -71,12 +71,12 @@ def read_adapter(folder: Folder, base: Weights) -> Adapter:
         raise BadWeights(
             f"the adapter has rank {rank!r}; ranks from 1 to {LARGEST_RANK} are served, or merge it"
         )
-    tensors = read_tensors(folder, WEIGHTS)
+    tensors = read_tensors(folder, ADAPTER_WEIGHTS)
     return Adapter(
         rank=rank,
         target_modules=_checked_modules(tensors, rank, base),
         parameters=sum(tensor.parameters for tensor in tensors),
-        size_bytes=size_of(folder, WEIGHTS),
+        size_bytes=size_of(folder, ADAPTER_WEIGHTS),
         dtype=main_dtype(tensors),
     )
 

@@ -166,29 +166,29 @@ def check_folder(folder: Folder) -> None:
     _check_below(folder, folder, PurePosixPath())
 
 
-def _check_below(root: Folder, folder: Folder, place: PurePosixPath) -> None:
-    if len(place.parts) > MAX_TREE_DEPTH:
+def _check_below(root: Folder, folder: Folder, path: PurePosixPath) -> None:
+    if len(path.parts) > MAX_TREE_DEPTH:
         raise BadWeights(f"{folder.path} is more than {MAX_TREE_DEPTH} folders deep")
     for name in folder.names():
         try:
             with folder.pinned(name) as found:
                 is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
         except UnsafePath:
-            _check_link(root, place / name)
+            _check_link(root, path / name)
             continue
         if is_folder:
             with folder.folder(name) as inner:
-                _check_below(root, inner, place / name)
+                _check_below(root, inner, path / name)
 
 
-def _check_link(root: Folder, place: PurePosixPath) -> None:
+def _check_link(root: Folder, path: PurePosixPath) -> None:
     """Raise BadWeights unless the link is relative and inside the folder; only such links are served."""
     try:
-        with root.pinned(place, inner_links=True):
+        with root.pinned(path, inner_links=True):
             return
     except OSError as error:
         raise BadWeights(
-            f"{place} is a link out of the folder, or not a file; copy it with its contents (cp -rL)"
+            f"{path} is a link out of the folder, or not a file; copy it with its contents (cp -rL)"
         ) from error
 
 
@@ -224,7 +224,7 @@ def _weight_files(folder: Folder) -> tuple[str, ...]:
     return names
 
 
-def read_json(folder: Folder, name: str) -> Mapping[str, Any]:
+def read_json(folder: Folder, name: str) -> Mapping[str, object]:
     """Return a JSON file of at most MAX_READ_BYTES. Raises BadWeights; OSError."""
     try:
         content = json.loads(folder.read(name, inner_links=True))

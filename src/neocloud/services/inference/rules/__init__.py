@@ -1,6 +1,7 @@
-"""What is legal for models, deployments and budgets. Pure."""
+"""The rules of models, deployments and budgets. Pure."""
 
-from neocloud.services.inference.rules.deployment import DeploymentRules
+from neocloud.services.inference.rules.budget import BudgetRules
+from neocloud.services.inference.rules.deployment import CAPACITY, DeploymentRules
 from neocloud.services.inference.rules.model import ModelRules
 
-__all__ = ["DeploymentRules", "ModelRules"]
+__all__ = ["CAPACITY", "BudgetRules", "DeploymentRules", "ModelRules"]

@@ -1,18 +1,17 @@
-"""What a model's config.json says of the memory it will need. Pure."""
+"""The architecture of a model, and the memory it needs, from its config.json. Pure."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 _ENCODER = re.compile(r"(Bert|BERT|Roberta|MPNet|Electra)\w*(Model|ForMaskedLM)$")
-"""Reads a text at once and cannot go on with it."""
+"""Architectures that read a text and cannot continue it."""
 BYTES_OF_SERVED = 2
-"""Keys, values and adapters are kept in 16 bits."""
+"""The bytes of a number among keys, values and adapters: 16 bits."""
 
 
 class UnknownArchitecture(ValueError):
-    """The message says what config.json lacks."""
+    """A config.json that lacks a needed field; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +23,20 @@ class Architecture:
     hidden_size: int
     layers: int
     dtype: str
-    """As config.json says, "" where it does not."""
+    """From config.json; "" where it has none."""
 
 
 def only_embeds(name: str) -> bool:
-    """Whether an architecture of this name generates nothing. Others may embed too."""
+    """Return whether an architecture of this name cannot generate text. Others may embed too."""
     return bool(_ENCODER.search(name))
 
 
-def read_architecture(config: Mapping[str, Any]) -> Architecture:
+def read_architecture(config: Mapping[str, object]) -> Architecture:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise UnknownArchitecture('config.json does not say "architectures"')
+        raise UnknownArchitecture('config.json has no "architectures"')
     inner = config.get("text_config")
-    text: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
+    text: Mapping[str, object] = inner if isinstance(inner, Mapping) else config
     layers = _number(text, "num_hidden_layers", "n_layer", "num_layers")
     hidden = _number(text, "hidden_size", "n_embd", "d_model")
     return Architecture(
@@ -51,35 +50,47 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _kv_bytes_per_layer(text: Mapping[str, Any], hidden: int) -> int:
-    if isinstance(text.get("kv_lora_rank"), int):  # latent attention keeps one compressed vector
-        return (text["kv_lora_rank"] + int(text.get("qk_rope_head_dim") or 0)) * BYTES_OF_SERVED
+def _kv_bytes_per_layer(text: Mapping[str, object], hidden: int) -> int:
+    rank = text.get("kv_lora_rank")
+    if isinstance(rank, int):  # latent attention keeps one compressed vector
+        return (rank + _number_or(text, "qk_rope_head_dim", 0)) * BYTES_OF_SERVED
     heads = _number(text, "num_attention_heads", "n_head")
-    kv_heads = text.get("num_key_value_heads") or heads
-    return 2 * int(kv_heads) * _head_size(text, hidden, heads) * BYTES_OF_SERVED
+    kv_heads = _number_or(text, "num_key_value_heads", heads)
+    return 2 * kv_heads * _head_size(text, hidden, heads) * BYTES_OF_SERVED
 
 
-def _linear_sides(text: Mapping[str, Any], hidden: int) -> int:
-    """Inputs and outputs of a layer's linear parts together: an adapter has a row or column for each."""
+def _linear_sides(text: Mapping[str, object], hidden: int) -> int:
+    """Return the inputs and outputs of a layer's linear modules: an adapter has a row or column for each."""
     heads = _number(text, "num_attention_heads", "n_head")
     head_size = _head_size(text, hidden, heads)
-    queries, keys = heads * head_size, int(text.get("num_key_value_heads") or heads) * head_size
-    inner = int(text.get("intermediate_size") or 4 * hidden)
+    queries, keys = heads * head_size, _number_or(text, "num_key_value_heads", heads) * head_size
+    inner = _number_or(text, "intermediate_size", 4 * hidden)
     attention = 2 * (hidden + queries) + 2 * (hidden + keys)
     return attention + 3 * (hidden + inner)
 
 
-def _head_size(text: Mapping[str, Any], hidden: int, heads: int) -> int:
-    return int(text.get("head_dim") or hidden // heads)
+def _head_size(text: Mapping[str, object], hidden: int, heads: int) -> int:
+    return _number_or(text, "head_dim", hidden // heads)
 
 
-def _number(config: Mapping[str, Any], *names: str) -> int:
+def _number(config: Mapping[str, object], *names: str) -> int:
     for name in names:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
-    raise UnknownArchitecture(f'config.json does not say "{names[0]}"')
+    raise UnknownArchitecture(f'config.json has no "{names[0]}"')
 
 
-def _dtype(config: Mapping[str, Any]) -> str:
+def _number_or(config: Mapping[str, object], name: str, default: int) -> int:
+    """Return the number of this name; the default where it is missing, null or 0."""
+    value = config.get(name) or default
+    try:
+        if isinstance(value, int | float | str):
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise UnknownArchitecture(f'config.json has no number "{name}"')
+
+
+def _dtype(config: Mapping[str, object]) -> str:
     return str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")

@@ -1,9 +1,8 @@
-"""What is legal for a budget, and how much of it is spent. The gateway enforces it."""
+"""The rules of a budget, and how much of it is spent. The gateway enforces it."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
@@ -14,17 +13,17 @@ from neocloud.services.inference.public import MonthlySpending
 BudgetState = BudgetStatus.State
 
 
-class BudgetRules(Rules):
-    def defaults(self, resource: Any) -> None:
+class BudgetRules(Rules[Budget]):
+    def defaults(self, resource: Budget) -> None:
         resource.status.state = BudgetState.Value("ACTIVE")
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: Budget) -> Mapping[str, int]:
         return {"inference.budget.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Budget, old: Budget | None, reader: ResourceReader) -> Iterable[Violation]:
         """A limit of 0 is legal: it stops all requests that cost something."""
         if old is None and not new.metadata.name:
-            yield Violation("metadata.name", "a budget needs a name, by which people change and delete it")
+            yield Violation("metadata.name", "is required: a budget is changed and deleted by its name")
 
 
 def budget_view(budget: Budget, now: datetime, provided: ServiceRegistry) -> None:

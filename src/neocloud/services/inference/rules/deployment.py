@@ -1,15 +1,20 @@
-"""What is legal for a deployment: a whole model of the tenant, a shape that holds it, sensible numbers."""
+"""The rules of a deployment: a whole model of the tenant, hardware that holds it, consistent numbers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelSpec, ModelStatus, PlaceSpec
+from neocloud.messages.neocloud.inference.v1 import (
+    Deployment,
+    DeploymentSpec,
+    ModelSpec,
+    ModelStatus,
+    PlaceSpec,
+)
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.rules.architecture import only_embeds
 from neocloud.services.inference.rules.memory import deployment_plan, shape_of
@@ -28,21 +33,23 @@ SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60
 
 
-class DeploymentRules(Rules):
-    def defaults(self, resource: Any) -> None:
+class DeploymentRules(Rules[Deployment]):
+    def defaults(self, resource: Deployment) -> None:
         scaling = resource.spec.scaling
         scaling.max_replicas = scaling.max_replicas or max(1, scaling.min_replicas)
         scaling.idle_seconds = scaling.idle_seconds or IDLE_SECONDS
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
-        """Replicas in pods count as many as there may be; those in a cluster are the cluster's."""
+    def quota_demand(self, resource: Deployment) -> Mapping[str, int]:
+        """Count as many replicas as there may be in pods; those in a cluster use the cluster's quota."""
         demand = Counter({"inference.deployment.count": 1})
         for shape, replicas in replica_demand(resource.spec, resource.spec.scaling.max_replicas):
             demand["inference.replica.count"] += replicas
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] += replicas * shape.gpus
         return {name: amount for name, amount in demand.items() if amount}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: Deployment, old: Deployment | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         found = [*_scaling_violations(new.spec), *_shape_violations(new, reader)]
         model = _model(new, reader)
         if old is None:
@@ -53,8 +60,8 @@ class DeploymentRules(Rules):
             self._check_capacity(new, old, reader)
         return found
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
-        """The model knows who serves it, and each of its flavours is served once."""
+    def complete(self, new: Deployment, old: Deployment | None, reader: ResourceReader) -> None:
+        """Reserve the flavour of the model, which only one deployment serves, and register with the model."""
         if old is not None:
             return
         model_id, own_id = new.spec.model_id, new.metadata.id
@@ -63,32 +70,31 @@ class DeploymentRules(Rules):
             raise contract.already_exists("deployment", flavour)
         reader.reserve(users_namespace(model_id), own_id, own_id)
 
-    def dependents(self, resource: Any) -> Iterable[str]:
-        """Its model shows who serves it."""
+    def dependents(self, resource: Deployment) -> Iterable[str]:
+        """The model shows its deployments."""
         yield resource.spec.model_id
 
-    def _check_capacity(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
-        """At least one replica must have room beside all others; those that scaling adds ask when they
-        come."""
+    def _check_capacity(self, new: Deployment, old: Deployment | None, reader: ResourceReader) -> None:
+        """Require capacity for at least one replica. Those that scaling adds are checked when they start."""
         scaling = new.spec.scaling
         held = replica_demand(old.spec, old.spec.scaling.min_replicas) if old else []
-        wanted = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
-        check_capacity(reader, new.metadata.id, wanted, held)
+        demand = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
+        check_capacity(reader, new.metadata.id, demand, held)
 
 
-def replica_demand(spec: Any, replicas: int) -> list[Demand]:
-    """What so many replicas hold of this machine: nothing where they are jobs of a cluster."""
+def replica_demand(spec: DeploymentSpec, replicas: int) -> list[Demand]:
+    """Return what this many replicas hold of this machine: nothing where they are jobs of a cluster."""
     if spec.slurm_cluster_id or not replicas or not spec.platform:
         return []
     return [(preset(spec.platform, spec.preset), replicas)]
 
 
 def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
-    """A deployment holds its fewest replicas always, and those beyond while they have a place."""
-    places = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in rows[REPLICA_RESERVATION])
+    """A deployment holds its minimum of replicas always, and further ones while they have reservations."""
+    reserved = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in rows[REPLICA_RESERVATION])
     for row in rows[DEPLOYMENT]:
         spec = DeploymentSpec.FromString(row.spec)
-        replicas = max(spec.scaling.min_replicas, places[row.id])
+        replicas = max(spec.scaling.min_replicas, reserved[row.id])
         if spec.platform and replicas:
             yield row.id, (preset(spec.platform, spec.preset), replicas)
 
@@ -96,14 +102,14 @@ def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
 CAPACITY = (CapacityUse((DEPLOYMENT, REPLICA_RESERVATION), _held),)
 
 
-def _model(new: Any, reader: ResourceReader) -> Resource | None:
+def _model(new: Deployment, reader: ResourceReader) -> Resource | None:
     row = reader.get(new.spec.model_id)
     tenant = tenant_of(new.metadata.parent_id, reader)
     is_ours = row is not None and row.kind == MODEL and tenant_of(row.parent_id, reader) == tenant
     return row if is_ours and row is not None and row.deleted_at is None else None
 
 
-def _model_violations(new: Any, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
+def _model_violations(new: Deployment, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
     if model is None:
         yield Violation(
             "spec.model_id", f'there is no model "{new.spec.model_id}"; `neo model list` shows them'
@@ -117,7 +123,7 @@ def _model_violations(new: Any, model: Resource | None, reader: ResourceReader) 
             " max_adapters; deploy that one",
         )
     elif model.state != ModelState.READY:
-        yield Violation("spec.model_id", f"{model.name} is {model.state}, not READY; wait, or mend it first")
+        yield Violation("spec.model_id", f"{model.name} is {model.state}, not READY; wait, or fix it first")
     flavour = DeploymentSpec.Flavour.Name(new.spec.flavour)
     holder = reader.reservations(flavours_namespace(model.id)).get(flavour, "")
     if holder not in ("", new.metadata.id):
@@ -126,18 +132,16 @@ def _model_violations(new: Any, model: Resource | None, reader: ResourceReader) 
         )
 
 
-def _task_violations(new: Any, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
-    """A name means one thing: whoever calls it gets vectors, or texts."""
+def _task_violations(new: Deployment, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
+    """All deployments of a model have one task, so that its name always returns vectors, or always text."""
     if embeds(new.spec) and new.spec.max_adapters:
-        yield Violation(
-            "spec.max_adapters", "is for generating; adapters on embeddings are not served, say 0"
-        )
+        yield Violation("spec.max_adapters", "must be 0: adapters are not served for embeddings")
     if model is None:
         return
     architecture = ModelStatus.FromString(model.status).architecture
     if not embeds(new.spec) and only_embeds(architecture):
         yield Violation(
-            "spec.task", f"must be EMBED: {model.name} is a {architecture}, which generates nothing"
+            "spec.task", f"must be EMBED: {model.name} is a {architecture}, which cannot generate text"
         )
     for holder in reader.reservations(flavours_namespace(model.id)).values():
         row = reader.get(holder)
@@ -146,13 +150,13 @@ def _task_violations(new: Any, model: Resource | None, reader: ResourceReader) -
             if task != new.spec.task:
                 yield Violation(
                     "spec.task",
-                    f"must be {DeploymentSpec.Task.Name(task)}, as of {row.name}, which serves {model.name}"
-                    " too; for both add the model a second time, by another name",
+                    f"must be {DeploymentSpec.Task.Name(task)}, like that of {row.name}, which also serves"
+                    f" {model.name}; for both tasks add the model a second time, with another name",
                 )
                 return
 
 
-def _scaling_violations(spec: Any) -> Iterable[Violation]:
+def _scaling_violations(spec: DeploymentSpec) -> Iterable[Violation]:
     scaling = spec.scaling
     if scaling.max_replicas < scaling.min_replicas:
         yield Violation(
@@ -161,22 +165,23 @@ def _scaling_violations(spec: Any) -> Iterable[Violation]:
         )
 
 
-def _shape_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
+def _shape_violations(new: Deployment, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
         row = reader.get(spec.slurm_cluster_id)
         if row is None or row.kind != SLURM_CLUSTER or row.parent_id != new.metadata.parent_id:
             yield Violation(
-                "spec.slurm_cluster_id", "is no cluster of this project; `neo slurm cluster list` shows them"
+                "spec.slurm_cluster_id",
+                "is not a cluster of this project; `neo slurm cluster list` shows them",
             )
         elif row.deleted_at is not None:
             yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
         if spec.platform or spec.preset:
-            yield Violation("spec.platform", "is the cluster's own; say slurm_resources instead")
+            yield Violation("spec.platform", "must be empty on a Slurm cluster; set slurm_resources instead")
         return
     if spec.HasField("slurm_resources"):
         yield Violation(
-            "spec.slurm_resources", "is for deployments on a Slurm cluster; say platform and preset"
+            "spec.slurm_resources", "is for deployments on a Slurm cluster; set platform and preset"
         )
     if not spec.platform:
         yield Violation(
@@ -188,12 +193,13 @@ def _shape_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
         yield from preset_violations(spec.platform, spec.preset, "spec")
 
 
-def _memory_violations(new: Any, model: Resource, reader: ResourceReader) -> Iterable[Violation]:
+def _memory_violations(new: Deployment, model: Resource, reader: ResourceReader) -> Iterable[Violation]:
     status = ModelStatus.FromString(model.status)
-    wanted = new.spec.context_length
-    if wanted > status.context_length > 0:
+    context_length = new.spec.context_length
+    if context_length > status.context_length > 0:
         yield Violation(
-            "spec.context_length", f"is {wanted}; {model.name} was made for at most {status.context_length}"
+            "spec.context_length",
+            f"is {context_length}; {model.name} supports at most {status.context_length}",
         )
         return
     shape = shape_of(new.spec, reader.inventory)

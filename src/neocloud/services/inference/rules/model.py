@@ -1,14 +1,13 @@
-"""What is legal for a model: where its weights are, what it is called, what it builds on, when it may go."""
+"""The rules of a model: its name, the source of its weights, its base, and when it may be deleted."""
 
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.messages.neocloud.inference.v1 import ModelSpec
+from neocloud.messages.neocloud.inference.v1 import Model, ModelSource, ModelSpec
 from neocloud.services.inference.types import (
     DEPLOYMENT,
     FAST_SUFFIX,
@@ -21,18 +20,18 @@ from neocloud.services.inference.types import (
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
 
 
-class ModelRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class ModelRules(Rules[Model]):
+    def quota_demand(self, resource: Model) -> Mapping[str, int]:
         return {"inference.model.count": 1}
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Model, old: Model | None, reader: ResourceReader) -> Iterable[Violation]:
         yield from _name_violations(new, old, reader)
         if old is None:
             yield from _source_violations(new.spec.source)
             yield from _base_violations(new, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
-        """Its name is its own in the tenant, and its base knows who builds on it."""
+    def complete(self, new: Model, old: Model | None, reader: ResourceReader) -> None:
+        """Reserve its name in the tenant, and register it with its base."""
         if old is not None:
             return
         tenant_id = tenant_of(new.metadata.parent_id, reader)
@@ -43,13 +42,13 @@ class ModelRules(Rules):
         if base_id:
             reader.reserve(users_namespace(base_id), new.metadata.id, new.metadata.id)
 
-    def dependents(self, resource: Any) -> Iterable[str]:
-        """A base shows its adapters; who serves a model loads adapters that are new in its status."""
+    def dependents(self, resource: Model) -> Iterable[str]:
+        """The base shows its adapters; deployments of a model load adapters that are new in its status."""
         if resource.spec.base_model_id:
             yield resource.spec.base_model_id
         yield from resource.status.deployment_ids
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: Model, reader: ResourceReader) -> None:
         users = sorted(reader.reservations(users_namespace(resource.metadata.id)))
         if not users:
             return
@@ -60,7 +59,7 @@ class ModelRules(Rules):
         why += [f"{', '.join(adapters)} build on it"] if adapters else []
         raise contract.bad_state(
             resource.metadata.id,
-            f'Model "{resource.metadata.name}" is in use: {" and ".join(why)}. Delete those first.',
+            f'Model "{resource.metadata.name}" is in use: {" and ".join(why)}. Delete these first.',
         )
 
 
@@ -69,14 +68,17 @@ def tenant_of(project_id: str, reader: ResourceReader) -> str:
     return row.parent_id if row is not None else ""
 
 
-def _name_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+def _name_violations(new: Model, old: Model | None, reader: ResourceReader) -> Iterable[Violation]:
     name = new.metadata.name
     if old is not None:
         if name != old.metadata.name:
-            yield Violation("metadata.name", f"is what clients call it by and stays {old.metadata.name!r}")
+            yield Violation(
+                "metadata.name",
+                f"cannot be changed, because clients call the model by it; it is {old.metadata.name!r}",
+            )
         return
     if not name:
-        yield Violation("metadata.name", "is required: what clients call the model by")
+        yield Violation("metadata.name", "is required: clients call the model by its name")
         return
     if not NAME.fullmatch(name):
         yield Violation(
@@ -85,28 +87,30 @@ def _name_violations(new: Any, old: Any | None, reader: ResourceReader) -> Itera
             " or digit",
         )
         return
-    claims = reader.reservations(names_namespace(tenant_of(new.metadata.parent_id, reader)))
-    taken = [each for each in (name, name + FAST_SUFFIX) if claims.get(each, "") not in ("", new.metadata.id)]
+    reservations = reader.reservations(names_namespace(tenant_of(new.metadata.parent_id, reader)))
+    taken = [
+        each for each in (name, name + FAST_SUFFIX) if reservations.get(each, "") not in ("", new.metadata.id)
+    ]
     if taken:
         yield Violation(
             "metadata.name",
-            f'a model of this tenant is called "{taken[0]}" already (also names ending in "{FAST_SUFFIX}" are'
-            " kept for it); choose another name",
+            f'a model of this tenant is called "{taken[0]}" already (the same name with'
+            f' "{FAST_SUFFIX}" is reserved for it); choose another name',
         )
 
 
-def _source_violations(source: Any) -> Iterable[Violation]:
+def _source_violations(source: ModelSource) -> Iterable[Violation]:
     kind = source.WhichOneof("source")
     if kind == "object":
         yield Violation(
             "spec.source.object",
-            "is not offered: this cloud has no object storage yet; use a folder or a hub id",
+            "is not supported: this cloud has no object storage yet; use a folder or a hub id",
         )
     if kind == "folder" and ".." in PurePosixPath(source.folder).parts:
         yield Violation("spec.source.folder", 'must not contain ".."')
 
 
-def _base_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
+def _base_violations(new: Model, reader: ResourceReader) -> Iterable[Violation]:
     base_id = new.spec.base_model_id
     if not base_id:
         return
@@ -116,8 +120,6 @@ def _base_violations(new: Any, reader: ResourceReader) -> Iterable[Violation]:
     if row is None or not is_ours or row.deleted_at is not None:
         yield Violation("spec.base_model_id", f'there is no model "{base_id}"; `neo model list` shows them')
     elif ModelSpec.FromString(row.spec).base_model_id:
-        yield Violation(
-            "spec.base_model_id", f"{row.name} is an adapter itself; name the whole model below it"
-        )
+        yield Violation("spec.base_model_id", f"{row.name} is an adapter itself; name its base model")
     elif row.state != ModelState.READY:
-        yield Violation("spec.base_model_id", f"{row.name} is {row.state}, not READY; wait, or mend it first")
+        yield Violation("spec.base_model_id", f"{row.name} is {row.state}, not READY; wait, or fix it first")

@@ -1,34 +1,35 @@
-"""How many replicas a deployment wants: from its bounds, what is asked of it, and for how long it was quiet.
+"""How many replicas a deployment should have: from its bounds, its demand, and how long it has been quiet.
 
-Pure. It grows at once and shrinks late: what the busiest moment of the idle time needed stays until that
-moment is as old as the idle time, so replicas do not come and go with every pause. That time is never
-shorter than a cold start takes: what was just started is not stopped before it was of use. And nothing is
-stopped that was not heard of for that long: after a restart of the control plane silence means nothing yet.
+Pure. Replicas are added immediately and removed late: the number that the busiest moment of the quiet time
+needed stays until that moment is older than the quiet time, so replicas do not come and go with every pause.
+The quiet time is never shorter than a cold start takes. Nothing is removed until demand was reported for that
+long, because after a restart of the control plane no report does not mean no requests.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any
+
+from neocloud.messages.neocloud.inference.v1 import Scaling
 
 DEFAULT_IDLE_SECONDS = 15 * 60
 STARTS_TO_OUTLIVE = 1.5
-"""The quiet time before something stops is at least so many cold starts."""
+"""The quiet time before replicas stop is at least this many cold starts."""
 LONGEST_RESYNC_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked of one deployment, as the gateway reported."""
+    """The demand for one deployment, as the gateway reported it."""
 
     load: int = 0
-    """Requests being answered and waiting, now."""
+    """Requests that are being answered or waiting now."""
     peak: int = 0
-    """The most there were at a time within the quiet time (see `quiet_time`)."""
+    """The highest load within the quiet time (see `quiet_time`)."""
     last_request_at: datetime | None = None
-    """None: none since we listen."""
-    heard_since: datetime | None = None
-    """Since when the gateway tells without a gap; None: it does not."""
+    """None: no request since reports began."""
+    reported_since: datetime | None = None
+    """The start of the reports without a gap; None: the gateway does not report now."""
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,41 @@ class ScalingDecision:
     why: str
     """For status and log: "2 for 70 requests at a time, 64 each"."""
     resync_seconds: float = LONGEST_RESYNC_SECONDS
-    """When to ask again although nothing was reported."""
+    """When to decide again if no report comes before."""
 
 
-def quiet_time(scaling: Any, start_seconds: float = 0) -> timedelta:
-    """How long nobody must ask before replicas stop."""
+def quiet_time(scaling: Scaling, start_seconds: float = 0) -> timedelta:
+    """Return how long a deployment must be without requests before its replicas stop."""
     idle = scaling.idle_seconds or DEFAULT_IDLE_SECONDS
     return timedelta(seconds=max(idle, start_seconds * STARTS_TO_OUTLIVE))
 
 
 def desired_replicas(
-    scaling: Any, demand: Demand, now: datetime, replicas: int, *, concurrency: int, start_seconds: float = 0
+    scaling: Scaling,
+    demand: Demand,
+    now: datetime,
+    replicas: int,
+    *,
+    concurrency: int,
+    start_seconds: float = 0,
 ) -> ScalingDecision:
-    """`scaling` is the deployment's; `replicas` how many were wanted until now; `concurrency` how many
-    requests one works on at a time; `start_seconds` what the last cold start took."""
+    """Decide the number of replicas.
+
+    `replicas` is the number desired until now, `concurrency` the number of requests that one replica works on
+    at a time, `start_seconds` the duration of the last cold start.
+    """
     least, most = scaling.min_replicas, max(scaling.max_replicas, scaling.min_replicas)
     quiet = quiet_time(scaling, start_seconds)
-    needed = ceil(max(demand.load, demand.peak) / max(concurrency, 1))
+    busiest = max(demand.load, demand.peak)
+    needed = ceil(busiest / max(concurrency, 1))
     last = demand.last_request_at
     if demand.load or (last is not None and now - last < quiet):
         needed = max(needed, 1)
-    why = f"{needed} for up to {max(demand.load, demand.peak)} requests at a time, {concurrency} each"
-    is_known = demand.heard_since is not None and now - demand.heard_since >= quiet
+    why = f"{needed} for up to {busiest} requests at a time, {concurrency} each"
+    is_known = demand.reported_since is not None and now - demand.reported_since >= quiet
     if needed < replicas and not is_known:
-        needed, why = (
-            replicas,
-            f"{replicas} as before, until requests were counted for {quiet.total_seconds():g} s",
-        )
+        needed = replicas
+        why = f"{replicas} as before, until requests were counted for {quiet.total_seconds():g} s"
     elif not needed:
         why = f"no request for {quiet.total_seconds():g} s"
     chosen = min(max(needed, least), most)
@@ -73,7 +82,7 @@ def desired_replicas(
 
 
 def _next_resync(demand: Demand, now: datetime, quiet: timedelta) -> float:
-    """When the quiet time ends, if that is soon."""
-    begins = [each for each in (demand.last_request_at, demand.heard_since) if each is not None]
+    """Return the seconds until the quiet time ends, or the longest interval if that is later."""
+    begins = [each for each in (demand.last_request_at, demand.reported_since) if each is not None]
     ends = [(begin + quiet - now).total_seconds() for begin in begins]
     return min([LONGEST_RESYNC_SECONDS, *(max(end, 0.1) for end in ends if end > 0)])
