@@ -78,7 +78,7 @@ OWN = {
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
     "services/quotas/rules.py": {"yaml.safe_load"},
-    "services/tuning/record.py": {"json.loads"},
+    "services/tuning/runtime_state.py": {"json.loads"},
 }
 """What the cloud or its operator wrote."""
 

@@ -18,7 +18,7 @@ from neocloud.gateway.openai_files.files import FileStore
 from neocloud.services.inference.public import weights_digest
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.tuning.render import POD
-from neocloud.services.tuning.resources import work_folder
+from neocloud.services.tuning.types import work_folder
 from neocloud.testing.waiting import until
 from tests import control_plane
 

@@ -6,7 +6,7 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.tuning.meter import FineTuningJobMeter
-from neocloud.services.tuning.resources import JOB, State
+from neocloud.services.tuning.types import JOB, State
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

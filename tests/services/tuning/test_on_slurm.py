@@ -28,7 +28,7 @@ from neocloud.services.slurm.public import (
 )
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.slurm_job import SCRIPT, WORK_ROOT
-from neocloud.services.tuning.resources import work_folder
+from neocloud.services.tuning.types import work_folder
 from neocloud.testing.waiting import until
 from tests.services.tuning.cloud import (
     FakeCloud,

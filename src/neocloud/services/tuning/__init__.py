@@ -2,8 +2,8 @@
 
 from neocloud.core.service import Service
 from neocloud.services.tuning.api import KINDS, METHODS
-from neocloud.services.tuning.files import Files
 from neocloud.services.tuning.meter import FineTuningJobMeter
+from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.reconcile import reconcilers
 from neocloud.services.tuning.rules.job import CAPACITY
 

@@ -7,7 +7,7 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.tuning.resources import JOB, State
+from neocloud.services.tuning.types import JOB, State
 
 
 class FineTuningJobMeter:

@@ -4,11 +4,11 @@ from typing import Any
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method
-from neocloud.services.tuning.api import control, course
-from neocloud.services.tuning.resources import JOB, JOB_ID_PREFIX, WORKING, State
+from neocloud.services.tuning.api import lifecycle, progress
 from neocloud.services.tuning.rules import FineTuningJobRules
+from neocloud.services.tuning.types import JOB, JOB_ID_PREFIX, WORKING, State
 
-_JOBS = control.SERVICE
+_JOBS = lifecycle.SERVICE
 
 
 def _id(request: Any) -> str:
@@ -32,10 +32,10 @@ JOBS = Kind(
 KINDS = (JOBS,)
 
 METHODS = (
-    Method(f"{_JOBS}/Cancel", control.cancel, "tuning.fineTuningJobs.cancel", _id, is_change=True),
-    Method(f"{_JOBS}/Pause", control.pause, "tuning.fineTuningJobs.pause", _id, is_change=True),
-    Method(f"{_JOBS}/Resume", control.resume, "tuning.fineTuningJobs.resume", _id, is_change=True),
-    Method(f"{_JOBS}/ListEvents", course.list_events, "tuning.fineTuningJobs.get", _id),
-    Method(f"{_JOBS}/ListCheckpoints", course.list_checkpoints, "tuning.fineTuningJobs.get", _id),
-    Method(f"{_JOBS}/ReadLog", course.read_log, "tuning.fineTuningJobs.get", _id),
+    Method(f"{_JOBS}/Cancel", lifecycle.cancel, "tuning.fineTuningJobs.cancel", _id, is_change=True),
+    Method(f"{_JOBS}/Pause", lifecycle.pause, "tuning.fineTuningJobs.pause", _id, is_change=True),
+    Method(f"{_JOBS}/Resume", lifecycle.resume, "tuning.fineTuningJobs.resume", _id, is_change=True),
+    Method(f"{_JOBS}/ListEvents", progress.list_events, "tuning.fineTuningJobs.get", _id),
+    Method(f"{_JOBS}/ListCheckpoints", progress.list_checkpoints, "tuning.fineTuningJobs.get", _id),
+    Method(f"{_JOBS}/ReadLog", progress.read_log, "tuning.fineTuningJobs.get", _id),
 )

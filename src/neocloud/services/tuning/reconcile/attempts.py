@@ -5,8 +5,8 @@ from dataclasses import replace
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.record import JobRecord, read_record, write_record
-from neocloud.services.tuning.resources import Reason
+from neocloud.services.tuning.runtime_state import JobRecord, read_record, write_record
+from neocloud.services.tuning.types import Reason
 
 MOST_LOSSES = 3
 """So often in a row may what runs it go away without having got further."""

@@ -15,10 +15,10 @@ from neocloud.services.tuning.reconcile.scope import Scope, read_scope
 from neocloud.services.tuning.reconcile.slurm import JobOnSlurm
 from neocloud.services.tuning.reconcile.slurm_job import shown_as
 from neocloud.services.tuning.reconcile.status import job_status
-from neocloud.services.tuning.reconcile.wanted import base_model, lay_out
-from neocloud.services.tuning.record import Wish
+from neocloud.services.tuning.reconcile.workspace import base_model, lay_out
 from neocloud.services.tuning.render import MODEL
-from neocloud.services.tuning.resources import JOB
+from neocloud.services.tuning.runtime_state import Wish
+from neocloud.services.tuning.types import JOB
 
 
 class FineTuningJobReconciler:

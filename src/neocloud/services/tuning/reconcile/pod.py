@@ -11,9 +11,9 @@ from neocloud.services.compute.public import preset
 from neocloud.services.tuning.reconcile.attempts import lost, next_attempt
 from neocloud.services.tuning.reconcile.code_folder import code_folder
 from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.reconcile.wanted import base_weights
+from neocloud.services.tuning.reconcile.workspace import base_weights
 from neocloud.services.tuning.render import ATTEMPT_LABEL, POD, JobView, render
-from neocloud.services.tuning.resources import namespace
+from neocloud.services.tuning.types import namespace
 
 IMAGE = "jail"
 

@@ -12,10 +12,10 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.inference.v1 import ModelSpec
 from neocloud.services.inference.types import MODEL
-from neocloud.services.tuning.files import Files
+from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.reconcile.wanted import model_folders
-from neocloud.services.tuning.resources import JOB, RESULT_PURPOSE, Reason, model_name, result_file_id
+from neocloud.services.tuning.reconcile.workspace import model_folders
+from neocloud.services.tuning.types import JOB, RESULT_PURPOSE, Reason, model_name, result_file_id
 from neocloud.services.tuning.work_folder import BadResult
 
 Result = TypeVar("Result")

@@ -11,10 +11,10 @@ from neocloud.core.service import Dependencies
 from neocloud.engines.base import Observation
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import Preset
-from neocloud.services.tuning.record import JobRecord, Wish, read_record
-from neocloud.services.tuning.resources import State, StateEnum, namespace, work_folder
 from neocloud.services.tuning.rules.job import shape_of
 from neocloud.services.tuning.rules.place import nodes_of
+from neocloud.services.tuning.runtime_state import JobRecord, Wish, read_record
+from neocloud.services.tuning.types import State, StateEnum, namespace, work_folder
 from neocloud.services.tuning.work_folder import WorkFolder
 
 

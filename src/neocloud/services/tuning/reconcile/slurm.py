@@ -22,8 +22,8 @@ from neocloud.services.tuning.reconcile.attempts import keep_record, lost, next_
 from neocloud.services.tuning.reconcile.code_folder import code_folder
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.reconcile.slurm_job import attempt_of, new_job, work_path
-from neocloud.services.tuning.reconcile.wanted import model_folders
-from neocloud.services.tuning.resources import Reason
+from neocloud.services.tuning.reconcile.workspace import model_folders
+from neocloud.services.tuning.types import Reason
 from neocloud.services.tuning.work_folder import WorkFolder
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
 from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.record import Wish
-from neocloud.services.tuning.resources import WORKING, State, StateEnum
+from neocloud.services.tuning.runtime_state import Wish
+from neocloud.services.tuning.types import WORKING, State, StateEnum
 
 TRAINING_RESYNC_SECONDS = 1.0
 CLUSTER_RESYNC_SECONDS = 3.0

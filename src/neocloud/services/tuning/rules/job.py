@@ -14,9 +14,9 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 from neocloud.services.compute.public import Demand, Preset, check_capacity, preset, preset_violations
 from neocloud.services.inference.types import MODEL, ModelState
 from neocloud.services.slurm.types import CLUSTER
-from neocloud.services.tuning.files import Files
-from neocloud.services.tuning.resources import JOB, State, StateEnum
+from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.rules.place import Nodes, choose_shape, fit_on, nodes_of
+from neocloud.services.tuning.types import JOB, State, StateEnum
 
 LARGEST_SERVED_RANK = 64
 """As deployments make room for; see services/inference."""

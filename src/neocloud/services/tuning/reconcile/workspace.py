@@ -11,9 +11,8 @@ from neocloud.core.untrusted_files import UnsafePath
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
-from neocloud.services.tuning.files import Files
+from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.resources import Reason, model_name
 from neocloud.services.tuning.rules import hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import BaseSize, DataSize
 from neocloud.services.tuning.rules.memory import Training, fit
@@ -23,6 +22,7 @@ from neocloud.services.tuning.rules.recipe_settings import (
     deal_out,
     training_arguments,
 )
+from neocloud.services.tuning.types import Reason, model_name
 from neocloud.services.tuning.work_folder import WorkFolder
 
 LEAST_CONTEXT = 128

@@ -17,8 +17,8 @@ from neocloud.messages.neocloud.tuning.v1 import (
 from neocloud.messages.neocloud.tuning.v1 import ListFineTuningCheckpointsResponse as ListCheckpointsResponse
 from neocloud.messages.neocloud.tuning.v1 import ListFineTuningEventsResponse as ListEventsResponse
 from neocloud.messages.neocloud.tuning.v1 import ReadFineTuningLogResponse as ReadLogResponse
-from neocloud.services.tuning.api.control import job_row
-from neocloud.services.tuning.resources import work_folder
+from neocloud.services.tuning.api.lifecycle import job_row
+from neocloud.services.tuning.types import work_folder
 from neocloud.services.tuning.work_folder import Event, WorkFolder
 
 DEFAULT_PAGE = 100

@@ -15,9 +15,9 @@ from neocloud.messages.neocloud.tuning.v1 import (
     ResumeFineTuningJobRequest,
 )
 from neocloud.services.compute.public import check_capacity
-from neocloud.services.tuning.record import JobRecord, Wish, read_record, write_record
-from neocloud.services.tuning.resources import JOB, WORKING, State, StateEnum
 from neocloud.services.tuning.rules.job import shape_of
+from neocloud.services.tuning.runtime_state import JobRecord, Wish, read_record, write_record
+from neocloud.services.tuning.types import JOB, WORKING, State, StateEnum
 
 SERVICE = "neocloud.tuning.v1.FineTuningJobService"
 _WORD = "fine-tuning job"
