@@ -44,8 +44,13 @@ REWORDED = (
     "src/neocloud/services/quotas",
     "src/neocloud/services/slurm",
     "src/neocloud/services/vpc",
+    "src/neocloud/services/tuning",
+    "proto/neocloud/tuning",
 )
 """What was reworded so far; the rest follows."""
+
+STORED_NAMES = {("src/neocloud/services/tuning/runtime_state.py", "wish")}
+"""Keys of stored data, which stay, by file."""
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -68,7 +73,7 @@ def test_no_banned_word(place: str) -> None:
         for path in files(ROOT / place)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         for word in words(line)
-        if word in BANNED
+        if word in BANNED and (str(path.relative_to(ROOT)), word) not in STORED_NAMES
     ]
     assert not found, "\n".join(found)
 

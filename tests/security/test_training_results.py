@@ -43,7 +43,7 @@ def test_what_is_no_plain_file_counts_as_missing(
         case _:
             place.mkdir()
     assert folder.log_tail(10) == "" and folder.events() == [] and folder.metrics == []
-    assert folder.outcome(1) == {} and folder.wanted() == {} and not folder.holds(name)
+    assert folder.outcome(1) is None and folder.settings() == {} and not folder.has_file(name)
 
 
 def test_a_folder_that_became_a_link_shows_nothing(folder: WorkFolder, tmp_path: Path, outside: Path) -> None:
@@ -60,10 +60,10 @@ def test_a_folder_that_became_a_link_shows_nothing(folder: WorkFolder, tmp_path:
 def test_an_event_is_not_appended_to_another_file(folder: WorkFolder, outside: Path) -> None:
     before = outside.read_text()
     (folder.path / "control.jsonl").symlink_to(outside)
-    folder.tell(1.0, "Attempt 2 goes on.")
+    folder.add_event(1.0, "Attempt 2 goes on.")
     assert outside.read_text() == before
     (folder.path / "control.jsonl").unlink()
-    folder.tell(1.0, "Attempt 2 goes on.")
+    folder.add_event(1.0, "Attempt 2 goes on.")
     assert [event.message for event in folder.events()] == ["Attempt 2 goes on."]
 
 
@@ -71,8 +71,8 @@ def test_wishes_are_written_through_no_link(folder: WorkFolder, outside: Path) -
     before = outside.read_text()
     for name in (".job.json.partial", "job.json", "outcome.json"):
         (folder.path / name).symlink_to(outside)
-    folder.want({"attempt": 2})
-    assert outside.read_text() == before and folder.wanted() == {"attempt": 2}
+    folder.write_settings({"attempt": 2})
+    assert outside.read_text() == before and folder.settings() == {"attempt": 2}
 
 
 def test_data_is_a_copy_and_laid_through_no_link(folder: WorkFolder, outside: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_data_is_a_copy_and_laid_through_no_link(folder: WorkFolder, outside: Pa
     source.write_text('{"messages": []}\n')
     for name in (".training_file.jsonl.partial", "training_file.jsonl"):
         (folder.path / name).symlink_to(outside)
-    folder.place(source, "training_file.jsonl")
+    folder.stage(source, "training_file.jsonl")
     laid = folder.path / "training_file.jsonl"
     assert not laid.is_symlink() and laid.read_text() == source.read_text() and outside.read_text() == before
     laid.write_text("changed by the container")
@@ -122,7 +122,7 @@ def test_no_model_is_made_of_anything_but_files(
     else:
         os.mkfifo(folder.path / place)
     target = tmp_path / "models" / "project-e00one" / "ftjob-e00one"
-    with pytest.raises(BadResult, match="cannot be taken"):
+    with pytest.raises(BadResult, match="cannot be copied"):
         folder.copy_result(target)
     assert not list(target.parent.iterdir())
 
@@ -150,7 +150,7 @@ def test_lines_that_no_recipe_writes_are_left_out(folder: WorkFolder) -> None:
     ]
     for name in ("finetune/metrics.jsonl", "events.jsonl", "outcome.json"):
         (folder.path / name).write_bytes(b"\n".join([*bad, json.dumps(good).encode()]) + b"\n")
-    assert folder.metrics == [good] and folder.outcome(1) == {}
+    assert [each.row for each in folder.metrics] == [good] and folder.outcome(1) is None
     assert all(0 <= event.time <= work_folder.LATEST_SECONDS for event in folder.events())
     (folder.path / "finetune" / "checkpoint-1x").mkdir()
     (folder.path / "finetune" / "checkpoint-000001").mkdir()
@@ -159,4 +159,4 @@ def test_lines_that_no_recipe_writes_are_left_out(folder: WorkFolder) -> None:
     (folder.path / "outcome.json").write_text(
         '{"attempt": 1, "state": "succeeded", "trained_tokens": "many"}'
     )
-    assert folder.outcome(1) == {}
+    assert folder.outcome(1) is None

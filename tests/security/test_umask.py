@@ -143,8 +143,8 @@ def test_weights_that_are_laid(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_training_job(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "jobs/one")
-    work.want({"attempt": 1})
-    work.tell(1.0, "begun")
+    work.write_settings({"attempt": 1})
+    work.add_event(1.0, "begun")
     assert mode(work.path) == 0o755
     assert mode(work.path / "job.json") == mode(work.path / "control.jsonl") == 0o644
 

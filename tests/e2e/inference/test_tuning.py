@@ -63,7 +63,7 @@ def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, 
     found = job.status.evaluation
     assert found.fine_tuned_perplexity < 0.9 * found.base_perplexity
     said = cloud.neo("tuning", "job", "events", job_id).stdout
-    assert "Attempt 2 goes on from the newest checkpoint." in said
+    assert "Attempt 2 continues from the newest checkpoint." in said
 
     name = job.status.fine_tuned_model
     served.wait_for_adapters(name)

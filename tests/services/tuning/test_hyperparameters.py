@@ -3,9 +3,16 @@
 import pytest
 from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 
-from neocloud.services.tuning.rules.hyperparameters import BaseSize, DataSize, filled_in, warnings
+from neocloud.services.compute.public import Preset
+from neocloud.services.tuning.rules.hyperparameters import (
+    BaseSize,
+    BatchSplit,
+    DataSize,
+    fill_in,
+    split_batch,
+    warnings,
+)
 from neocloud.services.tuning.rules.memory import Training, fit
-from neocloud.services.tuning.rules.recipe_settings import Dealt, deal_out
 
 TINY, EIGHT_B = BaseSize(1_152_384, 2048), BaseSize(8_190_735_360, 40_960)
 BANK = DataSize(400, 189_378, 900)
@@ -23,7 +30,7 @@ LARGE = DataSize(100_000, 200_000_000, 30_000)
     ],
 )
 def test_auto(data: DataSize, base: BaseSize, rate: float, context: int, batch: int, epochs: int) -> None:
-    used = filled_in(Hyperparameters(), data, base)
+    used = fill_in(Hyperparameters(), data, base)
     found = (used.learning_rate, used.context_length, used.batch_size, used.n_epochs)
     assert found == (rate, context, batch, epochs)
     assert (used.lora_r, used.lora_alpha, used.warmup_ratio, used.packing) == (16, 32, 0.03, True)
@@ -31,29 +38,29 @@ def test_auto(data: DataSize, base: BaseSize, rate: float, context: int, batch: 
 
 def test_what_was_asked_for_stays() -> None:
     asked = Hyperparameters(n_epochs=2, batch_size=3, lora_r=8, packing=False, learning_rate_multiplier=0.5)
-    used = filled_in(asked, BANK, EIGHT_B)
+    used = fill_in(asked, BANK, EIGHT_B)
     assert (used.n_epochs, used.batch_size, used.lora_r, used.lora_alpha) == (2, 3, 8, 16)
     assert used.learning_rate == 1e-4 and not used.packing
 
 
 def test_the_published_rate_is_taken_and_warned_of() -> None:
     asked = Hyperparameters(learning_rate=1e-5, lora=True)
-    used = filled_in(asked, BANK, EIGHT_B)
+    used = fill_in(asked, BANK, EIGHT_B)
     assert used.learning_rate == 1e-5
     assert ["hardly changes" in text for text in warnings(asked, used)] == [True]
-    assert not list(warnings(Hyperparameters(), filled_in(Hyperparameters(), BANK, TINY)))
+    assert not list(warnings(Hyperparameters(), fill_in(Hyperparameters(), BANK, TINY)))
 
 
-def test_a_batch_is_dealt_out_evenly() -> None:
-    assert deal_out(32, 8, 2) == Dealt(processes=8, passes=2, rows=2)
-    assert deal_out(6, 1, 4) == Dealt(processes=1, passes=2, rows=3)
-    assert deal_out(5, 2, 8).batch == 6
+def test_a_batch_is_split_evenly() -> None:
+    assert split_batch(32, 8, 2) == BatchSplit(processes=8, passes=2, rows=2)
+    assert split_batch(6, 1, 4) == BatchSplit(processes=1, passes=2, rows=3)
+    assert split_batch(5, 2, 8).batch == 6
 
 
-def test_memory_is_reckoned_before_anything_starts() -> None:
+def test_memory_is_estimated_before_anything_starts() -> None:
     eight = Training(EIGHT_B.parameters, 147_456, 16, 2_700_000, 2048)
-    on_h100 = fit(eight, memory_gib=200, gpus=1, gpu_memory_gib=80)
+    on_h100 = fit(eight, Preset("gpu-local", "1gpu", 16, 200, gpus=1, gpu_memory_gib=80))
     assert on_h100.fits and on_h100.sentence.startswith("15.26 GiB of weights + 0.32 GiB for the adapter")
-    assert not fit(eight, memory_gib=32, gpus=0, gpu_memory_gib=0).fits
+    assert not fit(eight, Preset("cpu-local", "8vcpu-32gb", 8, 32)).fits
     tiny = Training(TINY.parameters, 1024, 16, 19_456, 8 * 512)
-    assert fit(tiny, memory_gib=4, gpus=0, gpu_memory_gib=0).fits
+    assert fit(tiny, Preset("cpu-local", "1vcpu-4gb", 1, 4)).fits

@@ -27,7 +27,7 @@ from neocloud.services.slurm.public import (
     models_folder,
 )
 from neocloud.services.tuning.reconcile import slurm_files
-from neocloud.services.tuning.reconcile.slurm_job import SCRIPT, WORK_ROOT
+from neocloud.services.tuning.render import SCRIPT, WORK_ROOT
 from neocloud.services.tuning.types import work_folder
 from neocloud.testing.waiting import until
 from tests.services.tuning.cloud import (
@@ -95,7 +95,7 @@ class ScriptedJobs:
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     monkeypatch.setattr("neocloud.services.tuning.reconcile.slurm.RETRY_SECONDS", 0.02)
-    monkeypatch.setattr("neocloud.services.tuning.reconcile.status.CLUSTER_RESYNC_SECONDS", 0.02)
+    monkeypatch.setattr("neocloud.services.tuning.reconcile.scope.CLUSTER_RESYNC_SECONDS", 0.02)
     return ScriptedJobs(tmp_path / "shared")
 
 

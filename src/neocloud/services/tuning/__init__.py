@@ -1,4 +1,4 @@
-"""Tuning: jobs that turn a file of conversations into a model."""
+"""Tuning: jobs that train a model on a file of conversations."""
 
 from neocloud.core.service import Service
 from neocloud.services.tuning.api import KINDS, METHODS

@@ -1,4 +1,4 @@
-"""What is charged: the shape of a job's pod while it runs. Jobs on a Slurm cluster cost what its nodes do."""
+"""What is charged: the preset of a job's pod while it runs. Jobs on a Slurm cluster are not charged extra."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -16,9 +16,9 @@ class FineTuningJobMeter:
     def __call__(
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime
     ) -> Iterable[UsageRecord]:
-        for stretch in intervals(history, start, end):
-            spec = FineTuningJobSpec.FromString(stretch.entry.spec)
-            if stretch.entry.state != State.RUNNING or not spec.platform:
+        for interval in intervals(history, start, end):
+            spec = FineTuningJobSpec.FromString(interval.entry.spec)
+            if interval.entry.state != State.RUNNING or not spec.platform:
                 continue
             for sku, units in preset(spec.platform, spec.preset).skus().items():
-                yield stretch.record(sku=sku, units=units)
+                yield interval.record(sku=sku, units=units)

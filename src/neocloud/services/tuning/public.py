@@ -5,12 +5,12 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """Files of projects. All calls block for as long as a disk does."""
+    """The files of projects. All calls block while the disk works."""
 
     def path(self, project_id: str, file_id: str) -> Path:
-        """Where the bytes are, to read. Raises LookupError when the project has no such file."""
+        """Return the path to read the file from. Raises LookupError when the project has no such file."""
         ...
 
     def add(self, project_id: str, path: Path, purpose: str, name: str, file_id: str = "") -> str:
-        """Keep a copy; nothing happens when the file is there already. Answers with its id."""
+        """Store a copy and return its id; do nothing when a file of this id exists."""
         ...

@@ -1,4 +1,4 @@
-"""The noun of tuning, its states, the folder a job works in, and the names other parts may rely on."""
+"""Kind name, id prefix, states and error reasons of jobs, and the names made from a job's id. Pure."""
 
 import hashlib
 from enum import StrEnum
@@ -27,11 +27,11 @@ class State(StrEnum):
 
 
 WORKING = frozenset({State.VALIDATING_FILES, State.QUEUED, State.RUNNING})
-"""A job in one of these holds its place on the machine."""
+"""The states in which a job holds capacity of the machine."""
 
 
 class Reason(StrEnum):
-    """Why a job cannot go on, as `status.error.code`; stable, for programs."""
+    """Why a job cannot continue, as `status.error.code`; stable, for programs."""
 
     FILE_MISSING = "file_missing"
     MODEL_GONE = "model_gone"
@@ -43,24 +43,21 @@ class Reason(StrEnum):
 
 
 def namespace(job_id: str) -> str:
-    """The engine namespace of a job; its id is unique and a legal DNS label."""
+    """Return the engine namespace of a job; its id is unique and a legal DNS label."""
     return job_id
 
 
 def work_folder(home: Path, job_id: str) -> Path:
-    """Data, checkpoints, log and results of one job."""
+    """Return the folder that holds data, checkpoints, log and results of one job."""
     return home / "tuning" / job_id
 
 
-def short_id(job_id: str) -> str:
-    return job_id[-SHORT_ID_LENGTH:]
-
-
 def model_name(base: str, suffix: str, job_id: str) -> str:
-    """What the new model is called: "bank:ft-support-1a2b3c4d"."""
-    return ":".join((base, "-".join(part for part in ("ft", suffix, short_id(job_id)) if part)))
+    """Return the name of the new model, such as "bank:ft-support-1a2b3c4d"."""
+    short_id = job_id[-SHORT_ID_LENGTH:]
+    return f"{base}:{'-'.join(part for part in ('ft', suffix, short_id) if part)}"
 
 
 def result_file_id(job_id: str, name: str) -> str:
-    """The same each time, so that a result is kept once however often it is written."""
+    """Return the id of a result file. It is the same each time, so that the file is added only once."""
     return "file-" + hashlib.sha256(f"{job_id}/{name}".encode()).hexdigest()[:24]

@@ -1,20 +1,19 @@
-"""The folder of one job: what the control plane lays into it, and what the recipes leave there.
+"""The folder of one job: what the control plane puts there, and what the recipes leave.
 
-Everything is read anew each time; nothing here decides anything. The job's container writes in the same
-folder and may run a tenant's code, so nothing is followed out of it, what is no plain file counts as missing,
-and no line is trusted to hold what the recipes would write. All calls block for as long as a disk does.
+A WorkFolder reads files and decides nothing. The job's container writes in the same folder and may run a
+tenant's code. So no link is followed, anything but a plain file counts as missing, and the content of each
+line is checked before it is used. All calls block while the disk works.
 """
 
 import contextlib
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard, cast
 
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
@@ -25,21 +24,24 @@ LOG_CHUNK_BYTES = 256 * 1024
 MAX_LINES_BYTES = 16 * 1024**2
 """Bytes of a file of events or metrics that are read."""
 MAX_RESULT_BYTES = 64 * 1024**2
-"""Size of a result file, such as the metrics of all steps."""
+"""Largest size of a result file, such as the metrics of all steps."""
 LATEST_SECONDS = 4_102_444_800.0
-"""The year 2100: times beyond it are not a recipe's."""
+"""The year 2100. A later time was not written by a recipe."""
 LARGEST_STEP, LARGEST_NUMBER = 2**31 - 1, 2**62
-"""What statuses and events have room for."""
-_SUCCEEDED = (
-    *("trained_tokens", "base_perplexity", "fine_tuned_perplexity", "perplexity_improvement"),
-    "conversations",
-)
-_FAILED = ("code", "message", "param")
+"""The largest values that statuses and events can hold."""
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]{1,12})")
+
+_SUCCESS = (
+    *("trained_tokens", "conversations"),
+    *("base_perplexity", "fine_tuned_perplexity", "perplexity_improvement"),
+)
+
+Row = Mapping[str, object]
+"""A JSON object."""
 
 
 class BadResult(ValueError):
-    """What a job left as its result is not what recipes leave; the message says which file."""
+    """The result that a job left is not one that recipes write; the message names the file."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,21 @@ class Event:
     level: str
     message: str
     data: str = ""
-    """A JSON object, of a metrics event."""
+    """The JSON object of a metrics event."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One line of the metrics: a training step, or a validation after it."""
+
+    time: float
+    step: int
+    total_steps: int
+    tokens: int
+    train_loss: float | None
+    valid_loss: float | None
+    row: Row
+    """The line as it was written."""
 
 
 @dataclass(frozen=True)
@@ -60,25 +76,49 @@ class Checkpoint:
     valid_loss: float | None
 
 
+@dataclass(frozen=True)
+class Stopped:
+    """The attempt ended after a checkpoint because it was stopped."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    code: str
+    message: str
+    param: str
+
+
+@dataclass(frozen=True)
+class Success:
+    trained_tokens: int
+    conversations: int
+    base_perplexity: float
+    fine_tuned_perplexity: float
+    perplexity_improvement: float
+
+
+Outcome = Stopped | Failure | Success
+"""How an attempt ended."""
+
+
 class WorkFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def place(self, source: Path, name: str) -> None:
-        """A copy of a file of the project: what happens to the one later does not matter to the other."""
+    def stage(self, source: Path, name: str) -> None:
+        """Copy a file of the project here, unless that was done: later changes of either leave the other."""
         with self._made() as folder, Folder.open(source.parent) as files:
             if folder.has_file(name):
                 return
             folder.remove(name)
             stage_file(files, source.name, folder, name)
 
-    def holds(self, name: str) -> bool:
-        """Whether there is such a file."""
+    def has_file(self, name: str) -> bool:
         with self._opened() as folder:
             return folder is not None and folder.has_file(name)
 
     def measure(self, name: str) -> DataSize:
-        """How large a file of conversations is, one a line. Raises OSError."""
+        """Return the size of a file with one conversation on each line. Raises OSError."""
         lines = total = longest = 0
         with Folder.open(self.path) as folder, folder.file(name) as file:
             for line in file:
@@ -86,71 +126,76 @@ class WorkFolder:
                     lines, total, longest = lines + 1, total + len(line), max(longest, len(line))
         return DataSize(lines, total, longest)
 
-    def wanted(self) -> Mapping[str, Any]:
-        """job.json as the recipes were given it; empty before."""
+    def settings(self) -> Row:
+        """Return job.json, the settings of the recipes; empty before the first attempt."""
         return self._object("job.json")
 
-    def want(self, wanted: Mapping[str, Any]) -> None:
+    def write_settings(self, settings: Row) -> None:
+        """Write the settings of a new attempt and remove the outcome of the one before."""
         with self._made() as folder:
             folder.unlink("outcome.json")
-            folder.write("job.json", json.dumps(wanted, indent=1).encode())
+            folder.write("job.json", json.dumps(settings, indent=1).encode())
 
-    def outcome(self, attempt: int) -> Mapping[str, Any]:
-        """How this attempt ended; empty while it has not."""
+    def outcome(self, attempt: int) -> Outcome | None:
+        """Return how this attempt ended; None while it has not."""
         found = self._object("outcome.json")
-        return found if found.get("attempt") == attempt and _is_outcome(found) else {}
+        return _outcome(found) if found.get("attempt") == attempt else None
 
     @cached_property
-    def metrics(self) -> list[Mapping[str, Any]]:
+    def metrics(self) -> list[Metrics]:
         """What was measured, oldest first. Read once for each WorkFolder."""
-        return [row for _, row in self._lines("finetune/metrics.jsonl") if _is_measured(row)]
+        found = (_metrics(time, row) for _, time, row in self._lines("finetune/metrics.jsonl"))
+        return [each for each in found if each is not None]
 
     @property
     def has_begun_training(self) -> bool:
-        """Large files do not come back from a cluster: there it shows by the step's own folder."""
-        return self.holds("chats_train.arrow") or self.holds("finetune/metrics.jsonl")
+        """Large files are not copied from a cluster, so there the metrics of the first step show it."""
+        return self.has_file("chats_train.arrow") or self.has_file("finetune/metrics.jsonl")
 
     def events(self) -> list[Event]:
-        """Of all writers, oldest first."""
+        """Return the events of the recipes and of the control plane, oldest first."""
         found = [
-            Event(
-                f"ftevent-{name[0]}{number}", row["time"], _text(row, "level", "info"), _text(row, "message")
-            )
+            Event(f"ftevent-{name[0]}{number}", time, _text(row, "level", "info"), _text(row, "message"))
             for name in ("events.jsonl", "control.jsonl")
-            for number, row in self._lines(name)
+            for number, time, row in self._lines(name)
         ]
-        for row in self.metrics:
-            if "train_loss" in row:
-                data = {name: value for name, value in row.items() if name != "time"}
-                message = f"Step {row['step']}/{row['total_steps']}: training loss={row['train_loss']:.4f}"
-                found.append(Event(f"ftevent-m{row['step']}", row["time"], "info", message, json.dumps(data)))
+        for each in self.metrics:
+            if each.train_loss is not None:
+                data = {name: value for name, value in each.row.items() if name != "time"}
+                message = f"Step {each.step}/{each.total_steps}: training loss={each.train_loss:.4f}"
+                found.append(Event(f"ftevent-m{each.step}", each.time, "info", message, json.dumps(data)))
         return sorted(found, key=lambda event: (event.time, event.id))
 
-    def tell(self, time: float, message: str, level: str = "info") -> None:
-        """An event of the control plane's. Lost where the container has put something else there."""
+    def add_event(self, time: float, message: str, level: str = "info") -> None:
+        """Add an event of the control plane. It is lost when the container has put a link in the way."""
         line = json.dumps({"time": time, "level": level, "message": message}) + "\n"
         with self._made() as folder, contextlib.suppress(UnsafePath):
             folder.append("control.jsonl", line.encode())
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Newest first; only whole ones have this name."""
-        found = []
+        """Return the complete checkpoints, newest first; an incomplete one has another name."""
+        found: list[Checkpoint] = []
         for step, saved_at in sorted(self._saved(), reverse=True):
-            train = [row["train_loss"] for row in self.metrics if "train_loss" in row and row["step"] <= step]
-            valid = [row["valid_loss"] for row in self.metrics if "valid_loss" in row and row["step"] == step]
-            last = train[-1] if train else 0.0
-            found.append(Checkpoint(step, saved_at, last, valid[-1] if valid else None))
+            train = [
+                row.train_loss for row in self.metrics if row.train_loss is not None and row.step <= step
+            ]
+            valid = [
+                row.valid_loss for row in self.metrics if row.valid_loss is not None and row.step == step
+            ]
+            found.append(
+                Checkpoint(step, saved_at, train[-1] if train else 0.0, valid[-1] if valid else None)
+            )
         return found
 
     def log_tail(self, lines: int) -> str:
-        """The last lines of what the recipes wrote."""
+        """Return the last lines of the recipes' log."""
         with self._opened() as folder:
-            text = b"" if folder is None else _or_nothing(lambda: folder.tail("log.txt", LOG_CHUNK_BYTES))
+            text = b"" if folder is None else _or_empty(lambda: folder.tail("log.txt", LOG_CHUNK_BYTES))
         return "".join(text.decode("utf-8", errors="replace").splitlines(keepends=True)[-lines:])
 
     @contextlib.contextmanager
     def result_file(self, name: str) -> Iterator[Path]:
-        """A path under which this process may read the file while the context lasts, whatever takes its name.
+        """Yield a path that reads this file while the context lasts, even when it is replaced meanwhile.
 
         Raises BadResult.
         """
@@ -163,23 +208,23 @@ class WorkFolder:
             raise BadResult(f"{name} is missing, or no plain file") from error
 
     def copy_result(self, target: Path) -> None:
-        """The new model as the folder `target`, which nobody else can change: whole or not at all.
+        """Copy the new model to the folder `target`, out of the container's reach, completely or not at all.
 
         Raises BadResult for a link or anything else but files and folders; OSError.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
-        with Folder.open(target.parent) as place:
-            if place.state(target.name) is not None:
+        with Folder.open(target.parent) as parent:
+            if parent.state(target.name) is not None:
                 return
             try:
                 with (
                     Folder.open(self.path) as folder,
                     folder.folder("result") as result,
-                    place.staged(target.name) as copy,
+                    parent.staged(target.name) as copy,
                 ):
                     copy_tree(result, copy)
             except (UnsafePath, FileNotFoundError, NotADirectoryError) as error:
-                raise BadResult(f"the new model cannot be taken: {error}") from error
+                raise BadResult(f"the new model cannot be copied: {error}") from error
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -199,22 +244,23 @@ class WorkFolder:
         with folder:
             yield folder
 
-    def _object(self, name: str) -> Mapping[str, Any]:
+    def _object(self, name: str) -> Row:
         with self._opened() as folder:
-            text = b"" if folder is None else _or_nothing(lambda: folder.read(name))
-        return _parsed(text)
+            text = b"" if folder is None else _or_empty(lambda: folder.read(name))
+        return _parse(text)
 
-    def _lines(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the complete lines that hold an object with a time, with their numbers."""
+    def _lines(self, name: str) -> Iterator[tuple[int, float, Row]]:
+        """Yield number, time and content of the complete lines that hold an object with a time."""
         with self._opened() as folder:
-            text = b"" if folder is None else _or_nothing(lambda: _head(folder, name))
+            text = b"" if folder is None else _or_empty(lambda: _head(folder, name))
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
-            row = _parsed(line) if line.endswith(b"\n") else {}
-            if _is_number(row.get("time")) and 0 <= row["time"] <= LATEST_SECONDS:
-                yield number, row
+            row = _parse(line) if line.endswith(b"\n") else {}
+            time = row.get("time")
+            if _is_number(time) and 0 <= time <= LATEST_SECONDS:
+                yield number, float(time), row
 
     def _saved(self) -> Iterator[tuple[int, float]]:
-        """Step and time of each checkpoint."""
+        """Yield step and time of each checkpoint."""
         with self._opened() as folder:
             if folder is None or folder.state("finetune") is None:
                 return
@@ -230,47 +276,75 @@ def _head(folder: Folder, name: str) -> bytes:
         return file.read(MAX_LINES_BYTES)
 
 
-def _or_nothing(read: Any) -> bytes:
-    """What was read; nothing where there is no plain file, or one that is too large."""
+def _or_empty(read: Callable[[], bytes]) -> bytes:
+    """Return the content; b"" where there is no plain file, or one that is too large."""
     try:
         return read()
     except (UnsafePath, FileNotFoundError, NotADirectoryError):
         return b""
 
 
-def _parsed(text: bytes) -> Mapping[str, Any]:
-    """A JSON object; empty for anything else."""
+def _parse(text: bytes) -> Row:
+    """Return the JSON object; an empty one for anything else."""
     try:
-        found = json.loads(text) if text else {}
+        found: object = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return cast(Row, found) if isinstance(found, Mapping) else {}
 
 
-def _is_measured(row: Mapping[str, Any]) -> bool:
-    steps = (row.get("step"), row.get("total_steps"))
-    losses = [row[name] for name in ("train_loss", "valid_loss") if name in row]
-    return (
-        all(type(step) is int and 0 <= step <= LARGEST_STEP for step in steps)
-        and all(isinstance(loss, float) or _is_number(loss) for loss in losses)  # NaN where it diverged
-        and type(row.get("tokens", 0)) is int
-        and _is_number(row.get("tokens", 0))
-    )
+def _metrics(time: float, row: Row) -> Metrics | None:
+    """Return the measured values; None for a row that no recipe writes."""
+    step, total_steps, tokens = row.get("step"), row.get("total_steps"), row.get("tokens", 0)
+    train_loss, valid_loss = row.get("train_loss"), row.get("valid_loss")
+    if (
+        _is_step(step)
+        and _is_step(total_steps)
+        and _is_number(tokens)
+        and type(tokens) is int
+        and ("train_loss" not in row or _is_loss(train_loss))
+        and ("valid_loss" not in row or _is_loss(valid_loss))
+    ):
+        return Metrics(
+            time=time,
+            step=step,
+            total_steps=total_steps,
+            tokens=tokens,
+            train_loss=cast(float | None, train_loss),
+            valid_loss=cast(float | None, valid_loss),
+            row=row,
+        )
+    return None
 
 
-def _is_outcome(found: Mapping[str, Any]) -> bool:
-    match found.get("state"):
-        case "succeeded":
-            return all(_is_number(found.get(name)) for name in _SUCCEEDED)
-        case "failed":
-            return all(isinstance(found.get(name), str) for name in _FAILED)
-        case state:
-            return state == "stopped"
+def _outcome(found: Row) -> Outcome | None:
+    """Return the outcome; None for an object that no recipe writes."""
+    match found:
+        case {"state": "stopped"}:
+            return Stopped()
+        case {"state": "failed", "code": str(code), "message": str(message), "param": str(param)}:
+            return Failure(code, message, param)
+        case {"state": "succeeded"}:
+            numbers = [value for name in _SUCCESS if _is_number(value := found.get(name))]
+            if len(numbers) < len(_SUCCESS):
+                return None
+            tokens, conversations, *perplexities = numbers
+            return Success(int(tokens), int(conversations), *map(float, perplexities))
+        case _:
+            return None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and abs(value) < LARGEST_NUMBER
+def _is_step(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= LARGEST_STEP
 
 
-def _text(row: Mapping[str, Any], name: str, default: str = "") -> str:
+def _is_loss(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) or _is_number(value)  # NaN where the training diverged
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and abs(value) < LARGEST_NUMBER  # false for NaN
+
+
+def _text(row: Row, name: str, default: str = "") -> str:
     return str(row.get(name, default))

@@ -1,6 +1,6 @@
-"""What a caller may do with fine-tuning jobs: verbs, and the permission each needs."""
+"""The methods of fine-tuning jobs, and the permission each needs."""
 
-from typing import Any
+from typing import Protocol
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method
@@ -11,7 +11,11 @@ from neocloud.services.tuning.types import JOB, JOB_ID_PREFIX, WORKING, State
 _JOBS = lifecycle.SERVICE
 
 
-def _id(request: Any) -> str:
+class _RequestWithId(Protocol):
+    id: str
+
+
+def _id(request: _RequestWithId) -> str:
     return request.id
 
 

@@ -1,8 +1,9 @@
-"""How a job goes: events, checkpoints, log. Read from its folder each time; nothing is kept elsewhere."""
+"""The progress of a job: events, checkpoints and log, read from its folder for each request."""
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from neocloud.core import contract
 from neocloud.core.service import Call
@@ -14,9 +15,6 @@ from neocloud.messages.neocloud.tuning.v1 import (
     ReadFineTuningLogRequest,
     ReadFineTuningLogResponse,
 )
-from neocloud.messages.neocloud.tuning.v1 import ListFineTuningCheckpointsResponse as ListCheckpointsResponse
-from neocloud.messages.neocloud.tuning.v1 import ListFineTuningEventsResponse as ListEventsResponse
-from neocloud.messages.neocloud.tuning.v1 import ReadFineTuningLogResponse as ReadLogResponse
 from neocloud.services.tuning.api.lifecycle import job_row
 from neocloud.services.tuning.types import work_folder
 from neocloud.services.tuning.work_folder import Event, WorkFolder
@@ -30,19 +28,19 @@ async def list_events(call: Call, request: ListFineTuningEventsRequest) -> ListF
     after = _event_key(request.page_token)
     found = [event for event in await asyncio.to_thread(folder.events) if _key(event) > after]
     size = request.page_size or DEFAULT_PAGE
-    answer = ListEventsResponse()
+    response = ListFineTuningEventsResponse()
     for event in found[:size]:
-        answer.items.add(
+        response.items.add(
             id=event.id,
-            created_at=_moment(event.time),
+            created_at=_timestamp(event.time),
             level=event.level,
             message=event.message,
             type="metrics" if event.data else "message",
             data=event.data,
         )
     if len(found) > size:
-        answer.next_page_token = "{:.6f}/{}".format(*_key(found[size - 1]))
-    return answer
+        response.next_page_token = "{:.6f}/{}".format(*_key(found[size - 1]))
+    return response
 
 
 async def list_checkpoints(
@@ -50,27 +48,28 @@ async def list_checkpoints(
 ) -> ListFineTuningCheckpointsResponse:
     folder = await _folder(call, request.id)
     found = await asyncio.to_thread(folder.checkpoints)
-    before = _number(request.page_token)
+    before = _step(request.page_token)
     rest = [each for each in found if before is None or each.step < before]
     size = request.page_size or DEFAULT_PAGE
-    answer = ListCheckpointsResponse()
+    response = ListFineTuningCheckpointsResponse()
     for each in rest[:size]:
-        item = answer.items.add(
+        item = response.items.add(
             id=f"ftckpt-{request.id.rpartition('-')[2]}-{each.step}",
-            created_at=_moment(each.time),
+            created_at=_timestamp(each.time),
             step_number=each.step,
             train_loss=each.train_loss,
         )
         if each.valid_loss is not None:
             item.valid_loss = each.valid_loss
     if len(rest) > size:
-        answer.next_page_token = str(rest[size - 1].step)
-    return answer
+        response.next_page_token = str(rest[size - 1].step)
+    return response
 
 
 async def read_log(call: Call, request: ReadFineTuningLogRequest) -> ReadFineTuningLogResponse:
     folder = await _folder(call, request.id)
-    return ReadLogResponse(text=await asyncio.to_thread(folder.log_tail, request.lines or DEFAULT_LINES))
+    text = await asyncio.to_thread(folder.log_tail, request.lines or DEFAULT_LINES)
+    return ReadFineTuningLogResponse(text=text)
 
 
 async def _folder(call: Call, job_id: str) -> WorkFolder:
@@ -87,14 +86,14 @@ def _event_key(token: str) -> tuple[float, str]:
     try:
         return (float(time), name) if token else (0.0, "")
     except ValueError:
-        raise contract.bad_field("page_token", "is not one that this list gave out") from None
+        raise contract.bad_field("page_token", "was not returned by this list") from None
 
 
-def _number(token: str) -> int | None:
+def _step(token: str) -> int | None:
     if token and not token.isdecimal():
-        raise contract.bad_field("page_token", "is not one that this list gave out")
+        raise contract.bad_field("page_token", "was not returned by this list")
     return int(token) if token else None
 
 
-def _moment(seconds: float) -> Any:
+def _timestamp(seconds: float) -> Timestamp:
     return contract.timestamp(datetime.fromtimestamp(seconds, UTC))

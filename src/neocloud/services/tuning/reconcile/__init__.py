@@ -1,4 +1,4 @@
-"""How a job becomes true. `job` holds the steps; the others what the steps are made of."""
+"""From desired to observed state: `job` holds the steps, the other modules the parts of the steps."""
 
 from collections.abc import Sequence
 

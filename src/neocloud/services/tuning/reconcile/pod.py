@@ -1,50 +1,47 @@
 """The pod of a job: started, watched, stopped with a checkpoint, and restarted when it was lost."""
 
 import asyncio
-from typing import Any
 
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import ObservedPod, PodPhase, Reference
 from neocloud.engines.calls import engine_call
+from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.compute.public import preset
-from neocloud.services.tuning.reconcile.attempts import lost, next_attempt
-from neocloud.services.tuning.reconcile.code_folder import code_folder
-from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.reconcile.workspace import base_weights
+from neocloud.services.tuning.reconcile.scope import Scope, handle_loss, start_next_attempt
+from neocloud.services.tuning.reconcile.workspace import base_weights, code_folder
 from neocloud.services.tuning.render import ATTEMPT_LABEL, POD, JobView, render
 from neocloud.services.tuning.types import namespace
+from neocloud.services.tuning.work_folder import Stopped
 
 IMAGE = "jail"
 
 
-class JobPod:
+class PodBackend:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._engine = dependencies.engine
 
-    async def ensure(self, scope: Scope, base: Any) -> None:
-        """Return while it trains and once it has ended; raise RetryLater until then."""
+    async def ensure(self, scope: Scope, base: Model) -> None:
         pod = scope.observation.pod(POD)
-        if scope.outcome.get("state") == "stopped":  # as when the whole cloud was stopped
-            await next_attempt(self._dependencies.store, scope, scope.record)
+        if isinstance(scope.outcome, Stopped):  # for example because the whole cloud was stopped
+            await start_next_attempt(self._dependencies.store, scope, scope.runtime)
         if scope.outcome:
             return
-        if pod is not None and pod.labels.get(ATTEMPT_LABEL) != str(scope.record.attempt):
+        if pod is not None and pod.labels.get(ATTEMPT_LABEL) != str(scope.runtime.attempt):
             await self._engine.remove([pod.reference])
             pod = None
         if pod is None:
             await self._engine.apply(render(await self._view(scope, base)))
             raise RetryLater("the pod is starting", delay_seconds=POLL_SECONDS)
         if pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
-            await self._ended(scope, pod)
+            await self._handle_end(scope, pod)
         elif pod.phase is PodPhase.PENDING:
             raise RetryLater(pod.message or "the pod is starting", delay_seconds=POLL_SECONDS)
         elif not await asyncio.to_thread(lambda: scope.folder.has_begun_training):
             raise RetryLater("the files are being checked", delay_seconds=POLL_SECONDS)
 
     async def stop(self, scope: Scope) -> None:
-        """Request a checkpoint; return when the pod has ended."""
         pod = scope.observation.pod(POD)
         if pod is None or pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or scope.outcome:
             return
@@ -58,14 +55,14 @@ class JobPod:
         if scope.observation.pods or scope.observation.others:
             await self._engine.remove([Reference("Namespace", name, name)])
 
-    async def _ended(self, scope: Scope, pod: ObservedPod) -> None:
-        """It left an outcome a moment ago, or it was killed."""
-        scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.record.attempt)
+    async def _handle_end(self, scope: Scope, pod: ObservedPod) -> None:
+        """Read the outcome that the pod has just left; without one it was killed."""
+        scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.runtime.attempt)
         if scope.outcome:
             return
-        await lost(self._dependencies.store, scope, "pod", pod.message or "no reason was left")
+        await handle_loss(self._dependencies.store, scope, "pod", pod.message or "no reason was left")
 
-    async def _view(self, scope: Scope, base: Any) -> JobView:
+    async def _view(self, scope: Scope, base: Model) -> JobView:
         shape = preset(scope.job.spec.platform, scope.job.spec.preset)
         try:
             image = self._dependencies.settings.image(IMAGE)
@@ -74,7 +71,7 @@ class JobPod:
         weights = base_weights(self._dependencies, base)
         return JobView(
             id=scope.job_id,
-            attempt=scope.record.attempt,
+            attempt=scope.runtime.attempt,
             image=image,
             work_folder=str(scope.folder.path),
             code_folder=str(code_folder()),

@@ -1,7 +1,7 @@
 """A job as a batch job of a Slurm cluster: submitted, watched, stopped with a checkpoint, submitted again.
 
-Slurm keeps the jobs; the record beside the row says which one is of this attempt, since Slurm forgets what
-has ended. A node that is lost is Slurm's own business: the same job starts again and goes on.
+Slurm holds the jobs; the runtime state holds the number of this attempt's job, since Slurm forgets jobs that
+have ended. When a node is lost, Slurm starts the same job again, which continues from the newest checkpoint.
 """
 
 import asyncio
@@ -11,115 +11,116 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
-from neocloud.services.inference.public import WeightsGone
+from neocloud.messages.neocloud.inference.v1 import Model
+from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.slurm.public import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
 from neocloud.services.tuning.reconcile import slurm_files
-from neocloud.services.tuning.reconcile.attempts import keep_record, lost, next_attempt
-from neocloud.services.tuning.reconcile.code_folder import code_folder
-from neocloud.services.tuning.reconcile.scope import Scope
-from neocloud.services.tuning.reconcile.slurm_job import attempt_of, new_job, work_path
-from neocloud.services.tuning.reconcile.workspace import model_folders
+from neocloud.services.tuning.reconcile.scope import (
+    Scope,
+    handle_loss,
+    save_runtime_state,
+    start_next_attempt,
+)
+from neocloud.services.tuning.reconcile.workspace import code_folder, require_shape
+from neocloud.services.tuning.render import attempt_of, batch_job, work_path
 from neocloud.services.tuning.types import Reason
-from neocloud.services.tuning.work_folder import WorkFolder
+from neocloud.services.tuning.work_folder import Stopped, Success, WorkFolder
 
 
-class JobOnSlurm:
-    """The same verbs as JobPod."""
-
+class SlurmBackend:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
 
-    async def ensure(self, scope: Scope, base: Any) -> None:
-        """Returns while it trains, and once it has ended; raises RetryLater until then."""
-        async with self._reached(scope) as cluster:
+    async def ensure(self, scope: Scope, base: Model) -> None:
+        async with self._connect(scope) as cluster:
             current = await self._current(cluster, scope)
-            has_begun = current.state != "PENDING" if current else bool(scope.record.slurm_jobs)
+            has_begun = current.state != "PENDING" if current else bool(scope.runtime.slurm_jobs)
             if has_begun:
                 await self._read_back(cluster, scope)
-            if scope.outcome.get("state") == "stopped":
-                await next_attempt(self._dependencies.store, scope, scope.record)
-            if scope.outcome.get("state") == "succeeded":
+            if isinstance(scope.outcome, Stopped):
+                await start_next_attempt(self._dependencies.store, scope, scope.runtime)
+            if isinstance(scope.outcome, Success):
                 await slurm_files.fetch_result(cluster.run, work_path(scope.job_id), scope.folder.path)
             if scope.outcome:
                 return
-            if current is None and not scope.record.slurm_jobs:
+            if current is None and not scope.runtime.slurm_jobs:
                 await self._submit(cluster, scope, base)
             await self._wait(scope, current)
 
     async def stop(self, scope: Scope) -> None:
-        """Asks for a checkpoint and returns when the job has ended."""
-        async with self._reached(scope) as cluster:
+        async with self._connect(scope) as cluster:
             current = await self._current(cluster, scope)
             if current is not None and not current.has_ended:
                 if current.state == "RUNNING":
                     await cluster.run(["scancel", "--signal=TERM", "--batch", str(current.id)])
-                else:  # it has nothing to save, or ends just now
+                else:  # it has nothing to save, or is just ending
                     await cluster.jobs.cancel(cluster.id, current.id)
                 raise RetryLater("its step and a checkpoint are being finished", delay_seconds=RETRY_SECONDS)
-            if scope.record.slurm_jobs:
+            if scope.runtime.slurm_jobs:
                 await self._read_back(cluster, scope)
 
     async def remove(self, scope: Scope) -> None:
-        """Ends what lives and takes away what was shown; its folder on the cluster stays."""
-        async with self._reached(scope) as cluster:
+        """Cancel its Slurm jobs and remove its read-only folder; its folder on the shared root stays."""
+        async with self._connect(scope) as cluster:
             await self._end(cluster, [job for _, job in await self._jobs(cluster, scope)])
-        await asyncio.to_thread(shutil.rmtree, self._shown(scope), ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self._mounted_folder(scope), ignore_errors=True)
 
-    async def forget(self, scope: Scope) -> None:
-        """Its folder on the cluster goes too; nothing of the job lives any more."""
-        async with self._reached(scope) as cluster:
+    async def remove_files(self, scope: Scope) -> None:
+        """Remove its folder on the shared root, once none of its Slurm jobs runs."""
+        async with self._connect(scope) as cluster:
             await cluster.run(["rm", "-rf", "--", str(work_path(scope.job_id))])
 
     async def has_cluster(self, scope: Scope) -> bool:
-        """Jobs and files go with their cluster."""
+        """Whether the cluster exists; its jobs and files are deleted with it."""
         row = await scope.context.get(scope.job.spec.slurm_cluster_id)
         return row is not None and row.deleted_at is None
 
     async def _current(self, cluster: "_Cluster", scope: Scope) -> BatchJob | None:
-        """The job of this attempt. No other may live beside it: both would write the same checkpoints."""
+        """Return the job of this attempt, once those of others have ended: they share checkpoints."""
         jobs = await self._jobs(cluster, scope)
-        await self._end(cluster, [job for attempt, job in jobs if attempt != scope.record.attempt])
-        mine = [job for attempt, job in jobs if attempt == scope.record.attempt]
-        return mine[-1] if mine else None
+        await self._end(cluster, [job for attempt, job in jobs if attempt != scope.runtime.attempt])
+        current = [job for attempt, job in jobs if attempt == scope.runtime.attempt]
+        return current[-1] if current else None
 
     async def _jobs(self, cluster: "_Cluster", scope: Scope) -> list[tuple[int, BatchJob]]:
         found = [(attempt_of(scope.job_id, job), job) for job in await cluster.jobs.jobs(cluster.id)]
         return [(attempt, job) for attempt, job in found if attempt is not None]
 
     async def _end(self, cluster: "_Cluster", jobs: Sequence[BatchJob]) -> None:
-        living = [job.id for job in jobs if not job.has_ended]
-        for job_id in living:
+        running = [job.id for job in jobs if not job.has_ended]
+        for job_id in running:
             await cluster.jobs.cancel(cluster.id, job_id)
-        if living:
-            raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=RETRY_SECONDS)
+        if running:
+            raise RetryLater(f"job {', '.join(map(str, running))} is ending", delay_seconds=RETRY_SECONDS)
 
-    async def _submit(self, cluster: "_Cluster", scope: Scope, base: Any) -> None:
-        record, spec = scope.record, scope.job.spec
-        folders, shown = model_folders(self._dependencies), self._shown(scope)
+    async def _submit(self, cluster: "_Cluster", scope: Scope, base: Model) -> None:
+        runtime, target = scope.runtime, self._mounted_folder(scope)
+        folders = self._dependencies.provided.get(ModelFolders)
         try:
-            await asyncio.to_thread(slurm_files.lay, shown, code_folder(), scope.folder.path, record.attempt)
+            await asyncio.to_thread(
+                slurm_files.stage, target, code_folder(), scope.folder.path, runtime.attempt
+            )
             if folders.reads_files:
-                await asyncio.to_thread(slurm_files.lay_model, shown, folders, base)
+                await asyncio.to_thread(slurm_files.stage_model, target, folders, base)
         except WeightsGone as error:
             raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
         except OSError as error:
-            why = f"its files cannot be laid before the cluster: {error}"
+            why = f"its files cannot be copied for the cluster: {error}"
             raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error
-        assert scope.shape is not None
-        job = new_job(scope.job_id, record.attempt, max(1, spec.nodes), scope.shape)
+        nodes = max(1, scope.job.spec.nodes)
+        job = batch_job(scope.job_id, runtime.attempt, nodes, require_shape(scope))
         number = await cluster.jobs.submit(cluster.id, job)
-        await keep_record(self._dependencies.store, scope, replace(record, slurm_jobs=(number,)))
+        await save_runtime_state(self._dependencies.store, scope, replace(runtime, slurm_jobs=(number,)))
         raise RetryLater(f"job {number} was submitted", delay_seconds=RETRY_SECONDS)
 
     async def _wait(self, scope: Scope, current: BatchJob | None) -> None:
         if current is None or current.has_ended:
-            number = current.id if current else scope.record.slurm_jobs[-1]
-            ending = f"{current.state}, exit code {current.exit_code}" if current else "Slurm forgot it"
-            await lost(self._dependencies.store, scope, f"Slurm job {number}", ending)
+            number = current.id if current else scope.runtime.slurm_jobs[-1]
+            reason = f"{current.state}, exit code {current.exit_code}" if current else "Slurm forgot it"
+            await handle_loss(self._dependencies.store, scope, f"Slurm job {number}", reason)
         elif current.state == "PENDING":
             scope.is_queued = True
             why = f"job {current.id} waits ({current.reason or 'no reason given'})"
@@ -129,19 +130,21 @@ class JobOnSlurm:
 
     async def _read_back(self, cluster: "_Cluster", scope: Scope) -> None:
         await slurm_files.read_back(cluster.run, work_path(scope.job_id), scope.folder.path)
-        scope.folder = WorkFolder(scope.folder.path)  # it keeps what it has read
-        scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.record.attempt)
+        scope.folder = WorkFolder(scope.folder.path)  # the old one has cached what it read before
+        scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.runtime.attempt)
 
-    def _shown(self, scope: Scope) -> Path:
+    def _mounted_folder(self, scope: Scope) -> Path:
+        """Return the job's folder on this machine that the cluster's nodes mount read-only."""
         home = self._dependencies.settings.home
         return models_folder(home, scope.job.spec.slurm_cluster_id) / scope.job_id
 
     @asynccontextmanager
-    async def _reached(self, scope: Scope) -> AsyncIterator["_Cluster"]:
+    async def _connect(self, scope: Scope) -> AsyncIterator["_Cluster"]:
         if not await self.has_cluster(scope):
             raise Failed(
                 Reason.CLUSTER_UNUSABLE,
-                "Its cluster is gone, and its checkpoints with it; start another job from the same files.",
+                "Its cluster was deleted together with its checkpoints; start another job from the same"
+                " files.",
             )
         jobs = self._dependencies.provided.get(BatchJobs)
         try:
@@ -153,7 +156,7 @@ class JobOnSlurm:
 
 
 class _Cluster:
-    """One cluster's jobs, and its login node."""
+    """One cluster's jobs, and commands on its login node."""
 
     def __init__(self, cluster_id: str, jobs: BatchJobs) -> None:
         self.id = cluster_id

@@ -1,9 +1,10 @@
 """Files between the control plane and the nodes of a cluster, which share no disk that both can write.
 
-There: code, base model and data lie in the folder that the cluster's workers see; the model's files are hard
-links where the file system cannot share their bytes. Back: what the recipes keep for whoever watches is read
-by the login node and laid into the job's folder here, where all else of the service looks for it. Members of
-the cluster can write those files too, so only known names are taken, and only plain files.
+To the cluster: code, base model and data are staged in the folder that the cluster's workers mount read-only;
+the model's files are hard links where the file system cannot share their bytes. From the cluster: the files
+that show progress are read through the login node and written to the job's folder here, where the rest of the
+service reads them. Members of the cluster can write those files too, so only known names and plain files are
+copied.
 """
 
 import io
@@ -11,23 +12,24 @@ import os
 import re
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import stage_file, stage_files
+from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.inference.public import ModelFolders, check_weights
 from neocloud.services.slurm.public import ClusterUnreachable, CommandResult
 from neocloud.services.tuning.work_folder import LATEST_SECONDS
 
 CHUNK_BYTES = 16 * 1024**2
-"""Piece of a result that is read at once, in bytes."""
+"""Bytes of a result that one command reads."""
 WATCHED_FILE_BYTES = 8 * 1024**2
-"""Largest file that is read back while a job runs; a larger one stays as it was read last."""
+"""Largest watched file that is read while a job runs; of a larger one the last copy stays."""
 READ_BACK_BYTES = 64 * 1024**2
 """Most bytes of all watched files together."""
-_SAID_BYTES = 64 * 1024
-"""Room for what a command says on stderr."""
+_STDERR_BYTES = 64 * 1024
+"""Most bytes of a command's stderr."""
 _READ_BACK = """
 cd "$1" || exit 2
 shift
@@ -43,52 +45,54 @@ _LARGE = ("./finetune/*/*", "./*_file.jsonl", "./chats*", "./merged", "./result"
 
 
 class Run(Protocol):
-    """Runs a command on the login node."""
+    """A function that runs a command on the login node."""
 
     async def __call__(self, command: list[str], /, *, max_output_bytes: int = ...) -> CommandResult: ...
 
 
-def lay(shown: Path, code: Path, work: Path, attempt: int) -> None:
-    """The recipes, the data and what is wanted. May be repeated. Raises OSError."""
-    make_folder(shown.parent)
-    with Folder.open(shown.parent) as cluster:
-        cluster.make(shown.name).close()
+def stage(target: Path, code: Path, work: Path, attempt: int) -> None:
+    """Stage recipes, data and settings in the folder that workers mount. May be repeated. Raises OSError."""
+    make_folder(target.parent)
+    with Folder.open(target.parent) as cluster:
+        cluster.make(target.name).close()
     with Folder.open(code) as recipes:
-        stage_files(recipes, shown / "code")  # copies: nobody on a cluster has the same file as the cloud
-    with Folder.open(work) as source, Folder.open(shown) as target:
+        stage_files(recipes, target / "code")  # copies: a cluster shares no file of code with the cloud
+    with Folder.open(work) as source, Folder.open(target) as staged:
         for name in (*(name for name in source.names() if name.endswith("_file.jsonl")), "job.json"):
-            laid = f"job-{attempt}.json" if name == "job.json" else name
-            if target.state(laid) is None:
-                stage_file(source, name, target, laid)
+            staged_name = f"job-{attempt}.json" if name == "job.json" else name
+            if staged.state(staged_name) is None:
+                stage_file(source, name, staged, staged_name)
 
 
-def lay_model(shown: Path, folders: ModelFolders, model: Any) -> None:
-    """The weights of a Model, as they were looked at. May be repeated. Raises WeightsGone; OSError."""
-    if not (shown / "model").exists():
+def stage_model(target: Path, folders: ModelFolders, model: Model) -> None:
+    """Stage the weights of a model. May be repeated. Raises WeightsGone, also when they changed; OSError."""
+    if not (target / "model").exists():
         with folders.locate_known(model).folder() as weights:
-            stage_files(weights, shown / "model", lambda laid: check_weights(laid, model.status), link=True)
+            stage_files(
+                weights, target / "model", lambda staged: check_weights(staged, model.status), link=True
+            )
 
 
-async def read_back(run: Run, there: PurePosixPath, work: Path) -> None:
-    """What is watched of a job, as it is now; nothing while there is no such folder."""
+async def read_back(run: Run, source: PurePosixPath, work: Path) -> None:
+    """Copy the watched files of a job; do nothing while the cluster has no folder of it."""
     excluded = [f"--exclude={pattern}" for pattern in _LARGE]
-    command = ["/bin/sh", "-c", _READ_BACK, "read-back", str(there), str(WATCHED_FILE_BYTES + 1), *excluded]
+    command = ["/bin/sh", "-c", _READ_BACK, "read-back", str(source), str(WATCHED_FILE_BYTES + 1), *excluded]
     found = await run(command, max_output_bytes=READ_BACK_BYTES)
     if found.exit_code > 1:  # 1: a file changed meanwhile
         return
     try:
-        _take(found.stdout, work)
+        _unpack(found.stdout, work)
     except tarfile.TarError as error:
-        raise ClusterUnreachable(f"what the login node sent is broken: {error}") from error
+        raise ClusterUnreachable(f"the login node sent a broken archive: {error}") from error
 
 
-async def fetch_result(run: Run, there: PurePosixPath, work: Path) -> None:
-    """The folder `result`, piece by piece: it may be large. Whole or not at all."""
+async def fetch_result(run: Run, source: PurePosixPath, work: Path) -> None:
+    """Copy the folder `result`, which may be large, in pieces; completely or not at all."""
     with Folder.open(work) as folder:
         if folder.state("result") is not None:
             return
         with folder.staged("result") as target:
-            await _fetch_files(run, there / "result", target)
+            await _fetch_files(run, source / "result", target)
 
 
 async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
@@ -104,17 +108,18 @@ async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
 
 async def _fetch(run: Run, source: PurePosixPath, file: BinaryIO, size: int) -> None:
     while file.tell() < size:
-        place = ["iflag=skip_bytes,count_bytes", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
-        command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *place]
-        piece = await run(command, max_output_bytes=CHUNK_BYTES + _SAID_BYTES)
+        position = ["iflag=skip_bytes,count_bytes", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
+        command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *position]
+        piece = await run(command, max_output_bytes=CHUNK_BYTES + _STDERR_BYTES)
         if piece.exit_code or not piece.stdout:
             why = piece.stderr.decode(errors="replace").strip()
             raise ClusterUnreachable(f"{source} cannot be read: {why or 'it became shorter'}")
         file.write(piece.stdout)
 
 
-def _take(archive: bytes, work: Path) -> None:
-    checkpoints = set()
+def _unpack(archive: bytes, work: Path) -> None:
+    """Write the watched files, and an empty folder for each checkpoint, to the job's folder."""
+    checkpoints = set[str]()
     make_folder(work)
     with (
         Folder.open(work) as folder,
@@ -122,15 +127,15 @@ def _take(archive: bytes, work: Path) -> None:
         tarfile.open(fileobj=io.BytesIO(archive)) as tar,
     ):
         for member in tar:
-            place, _, name = member.name.removeprefix("./").rpartition("/")
+            parent, _, name = member.name.removeprefix("./").rpartition("/")
             if member.isfile() and _WATCHED.fullmatch(member.name.removeprefix("./")):
                 content = tar.extractfile(member)
-                (finetune if place else folder).write(name, content.read() if content else b"")
-            elif member.isdir() and place == "finetune" and _CHECKPOINT.fullmatch(name):
+                (finetune if parent else folder).write(name, content.read() if content else b"")
+            elif member.isdir() and parent == "finetune" and _CHECKPOINT.fullmatch(name):
                 checkpoints.add(name)
                 with finetune.make(name) as checkpoint:
                     saved_at = min(max(0.0, member.mtime), LATEST_SECONDS)
                     os.utime(checkpoint.descriptor, (saved_at, saved_at))
-        for gone in finetune.names():
-            if _CHECKPOINT.fullmatch(gone) and gone not in checkpoints:
-                finetune.remove(gone)
+        for name in finetune.names():
+            if _CHECKPOINT.fullmatch(name) and name not in checkpoints:
+                finetune.remove(name)

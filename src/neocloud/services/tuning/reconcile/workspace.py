@@ -1,98 +1,125 @@
-"""What the recipes are told of a job: its data laid into the folder, every setting filled in."""
+"""What a job needs before it starts: recipes, base model, data, and the settings that the recipes read."""
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from pathlib import Path
 
+import neocloud
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.untrusted_files import UnsafePath
+from neocloud.messages.neocloud.inference.v1 import Model
+from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
 from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.rules import hyperparameters
-from neocloud.services.tuning.rules.hyperparameters import BaseSize, DataSize
-from neocloud.services.tuning.rules.memory import Training, fit
-from neocloud.services.tuning.rules.recipe_settings import (
+from neocloud.services.tuning.rules.hyperparameters import (
     MOST_ROWS_AT_A_TIME,
-    SAMPLES,
-    deal_out,
+    BaseSize,
+    DataSize,
+    split_batch,
     training_arguments,
 )
+from neocloud.services.tuning.rules.memory import Training, fit
 from neocloud.services.tuning.types import Reason, model_name
-from neocloud.services.tuning.work_folder import WorkFolder
 
 LEAST_CONTEXT = 128
+SAMPLES = 16
+"""How many answers of both models the report has."""
+_PACKAGE = Path(neocloud.__file__).parent
 
 
-def model_folders(dependencies: Dependencies) -> ModelFolders:
-    return dependencies.provided.get(ModelFolders)
+@cache
+def code_folder() -> Path:
+    """Return the folder of the recipes: inside an installed package, or beside `src` in a checkout."""
+    for candidate in (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes"):
+        if (candidate / "tuning_job.py").is_file():
+            return candidate
+    raise Failed(
+        "RecipesMissing",
+        f"No recipes in {_PACKAGE} or beside it. Install the package again, or run from a checkout.",
+    )
 
 
-async def base_model(context: Context, model_id: str) -> Any:
-    """The whole model that training starts from."""
+async def base_model(context: Context, model_id: str) -> Model:
+    """Return the whole model that training starts from."""
     row = await context.get(model_id)
-    base_id = wire.resource_message(row).spec.base_model_id if row is not None else ""
+    base_id = wire.message(row, Model).spec.base_model_id if row is not None else ""
     row = await context.get(base_id) if base_id else row
     if row is None or row.deleted_at is not None or row.state != ModelState.READY:
-        raise Failed(Reason.MODEL_GONE, f"The model {base_id or model_id} is gone or not READY any more.")
-    return wire.resource_message(row)
+        raise Failed(Reason.MODEL_GONE, f"The model {base_id or model_id} was deleted or is not READY.")
+    return wire.message(row, Model)
 
 
-async def lay_out(dependencies: Dependencies, scope: Scope, base: Any, model_path: str) -> None:
+def base_weights(dependencies: Dependencies, base: Model) -> Location:
+    try:
+        return dependencies.provided.get(ModelFolders).locate_known(base)
+    except WeightsGone as error:
+        raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
+
+
+async def stage_workspace(dependencies: Dependencies, scope: Scope, base: Model, model_path: str) -> None:
     """Fill the folder for this attempt, and the scope's hyperparameters and warnings."""
     spec, folder = scope.job.spec, scope.folder
-    if not await asyncio.to_thread(folder.holds, "training_file.jsonl"):
-        await _place(dependencies, scope, "training_file")
+    if not await asyncio.to_thread(folder.has_file, "training_file.jsonl"):
+        await _stage_file(dependencies, scope, "training_file", spec.training_file)
     if spec.validation_file:
-        await _place(dependencies, scope, "validation_file")
+        await _stage_file(dependencies, scope, "validation_file", spec.validation_file)
     try:
         size = await asyncio.to_thread(folder.measure, "training_file.jsonl")
-    except (UnsafePath, FileNotFoundError) as error:  # the container of an earlier attempt put it aside
-        raise RetryLater(f"the training file is laid again: {error}", delay_seconds=1.0) from error
-    used, notes = settings(scope, size, base)
-    scope.hyperparameters, scope.warnings = used, notes
-    if folder.wanted().get("attempt") != scope.record.attempt:
-        wanted = _wanted(scope, base, size, used, model_path)
-        await asyncio.to_thread(_write, folder, wanted, scope)
+    except (UnsafePath, FileNotFoundError) as error:  # the container of an earlier attempt removed it
+        raise RetryLater(f"the training file is copied again: {error}", delay_seconds=1.0) from error
+    used, warnings = resolve_hyperparameters(scope, size, base)
+    scope.hyperparameters, scope.warnings = used, warnings
+    if folder.settings().get("attempt") != scope.runtime.attempt:
+        settings = _settings(scope, base, size, used, model_path)
+        await asyncio.to_thread(_write_settings, scope, base, settings)
 
 
-def settings(scope: Scope, data: DataSize, base: Any) -> tuple[Any, tuple[str, ...]]:
-    """The hyperparameters that are really used, and what to warn of."""
+def resolve_hyperparameters(
+    scope: Scope, data: DataSize, base: Model
+) -> tuple[Hyperparameters, tuple[str, ...]]:
+    """Return the hyperparameters that are used, and warnings about them."""
     job, shape = scope.job, require_shape(scope)
-    asked, status = job.spec.hyperparameters, base.status
-    used = hyperparameters.filled_in(asked, data, BaseSize(status.parameters, status.context_length))
-    notes = list(hyperparameters.warnings(asked, used))
-    while not asked.HasField("context_length") and used.context_length > LEAST_CONTEXT:
+    requested, size = job.spec.hyperparameters, BaseSize(base.status.parameters, base.status.context_length)
+    used = hyperparameters.fill_in(requested, data, size)
+    warnings = list(hyperparameters.warnings(requested, used))
+    while not requested.HasField("context_length") and used.context_length > LEAST_CONTEXT:
         if _rows_that_fit(base, used, shape):
             break
         used.context_length //= 2
-        notes.append(f"Conversations are cut after {used.context_length} tokens: more does not fit.")
-    dealt = deal_out(used.batch_size, _processes(scope), 1)
-    if dealt.batch != used.batch_size:
-        notes.append(f"batch_size {used.batch_size} was raised to {dealt.batch}, the same for all processes.")
-        used.batch_size = dealt.batch
+        warnings.append(f"Conversations are cut after {used.context_length} tokens: more does not fit.")
+    split = split_batch(used.batch_size, _processes(scope), 1)
+    if split.batch != used.batch_size:
+        warnings.append(
+            f"batch_size {used.batch_size} was raised to {split.batch}, the same for all processes."
+        )
+        used.batch_size = split.batch
     if job.spec.model_id != base.metadata.id:
-        notes.append(f"The model is an adapter; training starts from {base.metadata.name} below it.")
-    return used, tuple(notes)
+        warnings.append(f"The model is an adapter; training starts from its base {base.metadata.name}.")
+    return used, tuple(warnings)
 
 
 def require_shape(scope: Scope) -> Preset:
     if scope.shape is None:
-        raise Failed(Reason.CLUSTER_UNUSABLE, "Its cluster is gone; start another job from the same files.")
+        raise Failed(
+            Reason.CLUSTER_UNUSABLE, "Its cluster was deleted; start another job from the same files."
+        )
     return scope.shape
 
 
 def _processes(scope: Scope) -> int:
-    """That train at the same time, on all nodes."""
+    """Return the number of processes that train at the same time, on all nodes."""
     return max(1, scope.job.spec.nodes) * max(1, require_shape(scope).gpus)
 
 
-def _rows_that_fit(base: Any, used: Any, shape: Preset) -> int:
-    """Of one process at a time."""
+def _rows_that_fit(base: Model, used: Hyperparameters, shape: Preset) -> int:
+    """Return how many rows one process can train on at a time; 0 when it cannot train at all."""
     if shape.gpus and not shape.gpu_memory_gib:
         return 1
     training = Training(
@@ -103,21 +130,21 @@ def _rows_that_fit(base: Any, used: Any, shape: Preset) -> int:
         tokens_at_a_time=0,
     )
     for rows in range(MOST_ROWS_AT_A_TIME, 0, -1):
-        wanted = replace(training, tokens_at_a_time=rows * used.context_length)
-        if fit(
-            wanted, memory_gib=shape.memory_gib, gpus=shape.gpus, gpu_memory_gib=shape.gpu_memory_gib
-        ).fits:
+        if fit(replace(training, tokens_at_a_time=rows * used.context_length), shape).fits:
             return rows
     return 0
 
 
-def _wanted(scope: Scope, base: Any, size: DataSize, used: Any, model_path: str) -> dict[str, Any]:
+def _settings(
+    scope: Scope, base: Model, size: DataSize, used: Hyperparameters, model_path: str
+) -> dict[str, object]:
+    """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
-    dealt = deal_out(used.batch_size, _processes(scope), max(1, rows))
+    split = split_batch(used.batch_size, _processes(scope), max(1, rows))
     seed = spec.seed or 42
     return {
-        "attempt": scope.record.attempt,
+        "attempt": scope.runtime.attempt,
         "name": model_name(base.metadata.name, spec.suffix, scope.job_id),
         "model": model_path,
         "model_name": base.metadata.name,
@@ -130,29 +157,23 @@ def _wanted(scope: Scope, base: Any, size: DataSize, used: Any, model_path: str)
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
         "processes": max(1, shape.gpus),
-        "arguments": training_arguments(used, dealt, size, seed=seed, parameters=base.status.parameters),
+        "arguments": training_arguments(used, split, size, seed=seed, parameters=base.status.parameters),
     }
 
 
-async def _place(dependencies: Dependencies, scope: Scope, name: str) -> None:
-    file_id = getattr(scope.job.spec, name)
+async def _stage_file(dependencies: Dependencies, scope: Scope, name: str, file_id: str) -> None:
     files = dependencies.provided.get(Files)
     try:
         source = await asyncio.to_thread(files.path, scope.job.metadata.parent_id, file_id)
-        await asyncio.to_thread(scope.folder.place, source, f"{name}.jsonl")
+        await asyncio.to_thread(scope.folder.stage, source, f"{name}.jsonl")
     except (LookupError, FileNotFoundError) as error:
         raise Failed(Reason.FILE_MISSING, f"The {name} {file_id} was deleted before it was read.") from error
 
 
-def _write(folder: WorkFolder, wanted: dict[str, Any], scope: Scope) -> None:
-    folder.want(wanted)
-    first = f"The job was created: {wanted['model_name']} learns from {scope.job.spec.training_file}."
-    again = f"Attempt {wanted['attempt']} goes on from the newest checkpoint."
-    folder.tell(scope.context.now.timestamp(), first if wanted["attempt"] == 1 else again)
-
-
-def base_weights(dependencies: Dependencies, base: Any) -> Location:
-    try:
-        return model_folders(dependencies).locate_known(base)
-    except WeightsGone as error:
-        raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
+def _write_settings(scope: Scope, base: Model, settings: dict[str, object]) -> None:
+    scope.folder.write_settings(settings)
+    attempt, spec = scope.runtime.attempt, scope.job.spec
+    if attempt == 1:
+        scope.add_event(f"The job was created: {base.metadata.name} is trained on {spec.training_file}.")
+    else:
+        scope.add_event(f"Attempt {attempt} continues from the newest checkpoint.")

@@ -1,10 +1,16 @@
-"""Does a training fit? The arithmetic before anything starts, and the sentence that shows it. Pure.
+"""Whether a training fits into memory, and the smallest shape that it fits on. Pure.
 
-Estimates on the careful side: weights, the adapter with its gradients and the optimiser's two moments, and
-what is kept of each token of a batch until its gradients are known.
+Estimates are on the careful side: weights, the adapter with its gradients and the optimiser's two moments,
+and the activations that are kept of each token of a batch until its gradients are known.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from neocloud.engines.base import Capabilities
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
+from neocloud.services.compute.public import Preset, platforms, preset
 
 GIB = 1024**3
 LIBRARIES_BYTES = 5 * GIB // 4
@@ -12,10 +18,13 @@ LIBRARIES_BYTES = 5 * GIB // 4
 BYTES_PER_TRAINED_WEIGHT = 16
 """In 32 bits: weight, gradient, two moments."""
 KEPT_PER_KV_BYTE = 40
-"""What a token leaves behind in all layers, in terms of its keys and values."""
+"""Bytes of activations that a token leaves in all layers, for each byte of its keys and values."""
 KEPT_WITH_CHECKPOINTING = 6
 CHECKPOINTING_FROM_PARAMETERS = 1_000_000_000
 GPU_SHARE = 0.92
+CPU_PLATFORM, GPU_PLATFORM = "cpu-local", "gpu-local"
+LEAST_TOKENS_AT_A_TIME = 256
+DEFAULT_RANK = 16
 
 
 @dataclass(frozen=True)
@@ -26,36 +35,81 @@ class Training:
     adapter_bytes_per_rank: int
     """As served, in 16 bits; 0: not known."""
     tokens_at_a_time: int
-    """Of one process: rows of a forward pass times their length."""
+    """Rows of one process's forward pass times their length."""
 
 
 @dataclass(frozen=True)
 class Fit:
     fits: bool
     sentence: str
+    """The arithmetic, for a message."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a Slurm cluster that a job may run on."""
+
+    shape: Preset
+    count: int
 
 
 def uses_checkpointing(parameters: int) -> bool:
-    """Large models do the forward pass twice instead of keeping all of it."""
+    """Whether activations are computed twice instead of kept, as for large models."""
     return parameters >= CHECKPOINTING_FROM_PARAMETERS
 
 
-def fit(training: Training, *, memory_gib: int, gpus: int, gpu_memory_gib: int) -> Fit:
-    """Each GPU holds a whole copy of the model; without GPUs there is one process."""
-    weights = training.parameters * (2 if gpus else 4)
+def fit(training: Training, shape: Preset) -> Fit:
+    """Compare the memory that one process needs with what it has. Each GPU holds the whole model."""
+    weights = training.parameters * (2 if shape.gpus else 4)
     per_rank = training.adapter_bytes_per_rank or training.parameters // 100
     adapter = training.rank * per_rank // 2 * BYTES_PER_TRAINED_WEIGHT
     kept = KEPT_WITH_CHECKPOINTING if uses_checkpointing(training.parameters) else KEPT_PER_KV_BYTE
-    batch = training.tokens_at_a_time * training.kv_bytes_per_token * kept * (1 if gpus else 2)
+    batch = training.tokens_at_a_time * training.kv_bytes_per_token * kept * (1 if shape.gpus else 2)
     total = weights + adapter + batch + LIBRARIES_BYTES
-    there = gpu_memory_gib * GIB * GPU_SHARE if gpus else memory_gib * GIB
+    available = shape.gpu_memory_gib * GIB * GPU_SHARE if shape.gpus else shape.memory_gib * GIB
     sentence = (
         f"{_gib(weights)} GiB of weights + {_gib(adapter)} GiB for the adapter and its optimiser"
         f" + {_gib(batch)} GiB for {training.tokens_at_a_time:,} tokens at a time"
         f" + {_gib(LIBRARIES_BYTES)} GiB for the libraries = {_gib(total)} GiB;"
-        f" {_gib(int(there))} GiB are there{' on each GPU' if gpus else ''}"
+        f" {_gib(available)} GiB are available{' on each GPU' if shape.gpus else ''}"
     )
-    return Fit(total <= there, sentence)
+    return Fit(total <= available, sentence)
+
+
+def fit_on(requested: Hyperparameters, base: ModelStatus, shape: Preset) -> Fit:
+    """Compare for one conversation at a time, the least that a job needs."""
+    training = Training(
+        parameters=base.parameters,
+        kv_bytes_per_token=base.kv_bytes_per_token,
+        rank=requested.lora_r or DEFAULT_RANK,
+        adapter_bytes_per_rank=base.adapter_bytes_per_rank,
+        tokens_at_a_time=requested.context_length or LEAST_TOKENS_AT_A_TIME,
+    )
+    found = fit(training, shape)
+    if shape.gpus and not shape.gpu_memory_gib:  # any GPU: its memory is known when it starts
+        return replace(found, fits=True)
+    return found
+
+
+def choose_shape(
+    requested: Hyperparameters, base: ModelStatus, inventory: Capabilities | None
+) -> Preset | None:
+    """Return the smallest shape of this machine that the job fits on; None when it fits on none."""
+    name = GPU_PLATFORM if inventory is not None and inventory.accelerators else CPU_PLATFORM
+    shapes = sorted(
+        platforms()[name].presets.values(), key=lambda each: (each.gpus, each.memory_gib, each.vcpu)
+    )
+    return next((shape for shape in shapes if fit_on(requested, base, shape).fits), None)
+
+
+def nodes_of(cluster: ClusterSpec) -> Nodes:
+    """Return the nodes with GPUs, or all where none has any, and the smallest shape among them."""
+    found = [(preset(each.platform, each.preset), each.count) for each in cluster.node_sets]
+    usable = [each for each in found if each[0].gpus] or found
+    shapes = [shape for shape, _ in usable]
+    smallest = min(shapes, key=lambda shape: (shape.gpus, shape.memory_gib, shape.vcpu))
+    least = replace(smallest, vcpu=min(shape.vcpu for shape in shapes))
+    return Nodes(least, sum(count for _, count in usable))
 
 
 def _gib(size: float) -> str:
