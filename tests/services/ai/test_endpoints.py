@@ -1,8 +1,10 @@
 """Endpoints by the official SDK: made on the default network, stopped, started, refused. CMP-01, CHAT-05."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from nebius.aio.service_error import RequestError
 from nebius.api.nebius.ai.v1 import (
     CreateEndpointRequest,
@@ -24,7 +26,7 @@ from nebius.api.nebius.compute.v1 import (
 )
 
 from neocloud.engines.base import PathRefused
-from tests.services.ai.cloud import IMAGE, AiCloud
+from tests.services.ai.cloud import IMAGE, AiCloud, cloud_in_process
 
 PORT = EndpointSpec.Port
 ALLOCATION = "nebius.vpc.v1.Allocation"
@@ -45,6 +47,13 @@ def port(number: int, **more: Any) -> EndpointSpec.Port:
 def volume(source: str) -> EndpointSpec.VolumeMount:
     mount = EndpointSpec.VolumeMount
     return mount(source=source, container_path="/data", source_path="sets/a", mode=mount.Mode.READ_ONLY)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AiCloud]:
+    """A cloud for requests that it refuses."""
+    async with cloud_in_process(tmp_path_factory.mktemp("refusing")) as ready:
+        yield ready
 
 
 async def create(cloud: AiCloud, wished: EndpointSpec, name: str = "web") -> str:
@@ -129,6 +138,7 @@ async def test_deletion_leaves_nothing(cloud: AiCloud) -> None:
     assert await cloud.owned(endpoint_id, ALLOCATION) == []
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -155,10 +165,10 @@ async def test_deletion_leaves_nothing(cloud: AiCloud) -> None:
     ],
 )
 async def test_what_is_not_offered_is_refused_by_name(
-    cloud: AiCloud, wrong: dict[str, Any], complaint: str
+    refusing: AiCloud, wrong: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        await create(cloud, spec(**wrong))
+        await create(refusing, spec(**wrong))
     assert complaint in str(refused.value)
 
 

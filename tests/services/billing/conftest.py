@@ -1,32 +1,18 @@
 """The real control plane on a fake engine, with somebody signed in by the official SDK."""
 
-import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from nebius.base.options import INSECURE
-from nebius.base.resolver import Constant
-from nebius.sdk import SDK
 
-from neocloud.control_plane.composition import ControlPlane, control_plane
-from neocloud.control_plane.settings import Settings
-from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
+from tests import control_plane
 
 
-@dataclass
-class Bank:
-    running: ControlPlane
-    sdk: SDK
-
-    @property
-    def project_id(self) -> str:
-        return self.running.first.project_id
-
+class Bank(control_plane.Cloud):
     async def bill(self, verb: str) -> Any:
         token = await self.sdk.get_token(timeout=10)
         address = f"http://{self.running.server.addresses.http}"
@@ -40,20 +26,13 @@ class Bank:
         return answer.json()
 
 
+@asynccontextmanager
+async def running_bank(home: Path) -> AsyncIterator[Bank]:
+    async with control_plane.cloud_in_process(home, FakeEngine(cpus=2, memory_mib=24 * 1024)) as cloud:
+        yield Bank(**vars(cloud))
+
+
 @pytest.fixture
 async def bank(tmp_path: Path) -> AsyncIterator[Bank]:
-    settings = Settings(home=tmp_path, grpc_port=0, http_port=0)
-    engine = FakeEngine(cpus=2, memory_mib=24 * 1024)
-    async with control_plane(settings, engine, clock=SystemClock()) as running:
-        credentials = tmp_path / "sdk.json"
-        credentials.write_text(json.dumps(running.first.credentials))
-        sdk = SDK(
-            resolver=Constant(running.server.addresses.grpc),
-            options=[(INSECURE, True)],
-            credentials_file_name=str(credentials),
-            user_agent_prefix="tests/1.0",
-        )
-        try:
-            yield Bank(running, sdk)
-        finally:
-            await sdk.close()
+    async with running_bank(tmp_path) as started:
+        yield started

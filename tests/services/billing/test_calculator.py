@@ -1,9 +1,11 @@
 """What something would cost, asked as SkyPilot's catalogue asks, by the official SDK. BILL-01, FORM-02."""
 
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from nebius.aio.service_error import RequestError
 from nebius.api.google.protobuf import Any as Packed
 from nebius.api.nebius.billing.v1 import (
@@ -33,10 +35,19 @@ from nebius.api.nebius.compute.v1 import (
 
 from neocloud.services.billing.rules.price_list import default_price_list
 from neocloud.services.compute.public import platforms
-from tests.services.billing.conftest import Bank
+from tests.services.billing.conftest import Bank, running_bank
+
+shared = pytest.mark.asyncio(loop_scope="module")
 
 Unit = FilterAggregationUnit.FilterAggregationUnitValue
 HOUR = FilterAggregationUnit(filter_aggregation_unit_values=[Unit.FILTER_AGGREGATION_UNIT_HOUR])
+
+
+@pytest_asyncio.fixture(scope="module")
+async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
+    """Of all tests here: estimates change nothing."""
+    async with running_bank(tmp_path_factory.mktemp("bank")) as started:
+        yield started
 
 
 def instance(platform: str, preset: str, **spec: Any) -> CreateInstanceRequest:
@@ -73,12 +84,14 @@ async def hourly(bank: Bank, *requests: Any) -> Decimal:
         ("cpu-d3", "8vcpu-32gb", "0.1984"),
     ],
 )
+@shared
 async def test_published_nodes_cost_what_is_published(
     bank: Bank, platform: str, preset: str, price: str
 ) -> None:
     assert await hourly(bank, instance(platform, preset)) == Decimal(price)
 
 
+@shared
 async def test_every_preset_has_a_price_on_demand_and_preemptible(bank: Bank) -> None:
     """All but the GPU that only its owner can price."""
     for platform in platforms().values():
@@ -91,6 +104,7 @@ async def test_every_preset_has_a_price_on_demand_and_preemptible(bank: Bank) ->
             assert 0 < preemptible < on_demand, name
 
 
+@shared
 async def test_the_sum_is_broken_down_by_sku_and_resource(bank: Bank) -> None:
     answer = await estimate(bank, instance("cpu-d3", "4vcpu-16gb"), instance("cpu-d3", "8vcpu-32gb"))
     assert (answer.currency, len(answer.resource_costs)) == ("USD", 4)
@@ -104,6 +118,7 @@ async def test_the_sum_is_broken_down_by_sku_and_resource(bank: Bank) -> None:
     assert answer.resource_costs[0].metadata.name == "thought"
 
 
+@shared
 async def test_disks_and_file_systems_cost_by_the_gib(bank: Bank) -> None:
     ssd = DiskSpec(size_gibibytes=100, type=DiskSpec.DiskType.NETWORK_SSD)
     disk = CreateDiskRequest(metadata=ResourceMetadata(), spec=ssd)
@@ -127,6 +142,7 @@ async def test_disks_and_file_systems_cost_by_the_gib(bank: Bank) -> None:
         (instance("cpu-d3", "4vcpu-16gb"), {"currency": "eur"}, "this cloud charges USD"),
     ],
 )
+@shared
 async def test_what_has_no_price_is_told(bank: Bank, request_: Any, more: Any, told: str) -> None:
     with pytest.raises(RequestError) as caught:
         await estimate(bank, request_, **more)
@@ -134,6 +150,7 @@ async def test_what_has_no_price_is_told(bank: Bank, request_: Any, more: Any, t
     assert told in caught.value.status.message
 
 
+@shared
 async def test_the_older_version_answers_the_same(bank: Bank) -> None:
     spec = AlphaSpec(compute_instance_spec=instance("cpu-d3", "8vcpu-32gb"))
     answer = await AlphaClient(bank.sdk).estimate(AlphaRequest(resource_spec=spec))

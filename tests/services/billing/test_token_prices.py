@@ -1,16 +1,20 @@
 """What models cost by the token, and what else is known of them.
 AIS-05 to AIS-08, AIS-11, AIS-14, AIS-16, FORM-13, FORM-18."""
 
+from collections.abc import AsyncIterator
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from neocloud.services.billing.rules.catalogue import default_catalogue, priced_models, token_prices
 from neocloud.services.billing.rules.price_list import default_price_list, parse_price_list
-from tests.services.billing.conftest import Bank
+from tests.services.billing.conftest import Bank, running_bank
+
+shared = pytest.mark.asyncio(loop_scope="module")
 
 TODAY = date(2026, 11, 1)
 PRICES = default_price_list()
@@ -118,6 +122,13 @@ tokens:
     assert list(priced_models(own)) == ["bank"]
 
 
+@pytest_asyncio.fixture(scope="module")
+async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
+    """Of all tests here: estimates change nothing."""
+    async with running_bank(tmp_path_factory.mktemp("bank")) as started:
+        yield started
+
+
 async def ask(bank: Bank, verb: str, **request: Any) -> httpx.Response:
     token = await bank.sdk.get_token(timeout=10)
     async with httpx.AsyncClient(
@@ -130,6 +141,7 @@ async def ask(bank: Bank, verb: str, **request: Any) -> httpx.Response:
         )
 
 
+@shared
 async def test_the_catalogue_and_what_a_chat_costs(bank: Bank) -> None:
     """AIS-14, AIS-16, FORM-18: 6,000 tokens in and 2,000 out of the 70B model are $0.00158."""
     items = {item["model"]: item for item in (await ask(bank, "List")).json()["items"]}
@@ -155,6 +167,7 @@ async def test_the_catalogue_and_what_a_chat_costs(bank: Bank) -> None:
     assert (many["cost"], many["costPerRequest"]) == ("1580", "0.00158")
 
 
+@shared
 @pytest.mark.parametrize(
     ("request_", "told"),
     [

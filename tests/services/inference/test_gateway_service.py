@@ -24,6 +24,7 @@ from tests.services.inference.cloud import (
 )
 
 SERVICE = f"{FakeCloud.api}.GatewayService"
+shared = pytest.mark.asyncio(loop_scope="module")
 METHODS = ("Admit", "ListRoutes", "ReportTraffic")
 WAIT_SECONDS = 20
 
@@ -31,6 +32,13 @@ WAIT_SECONDS = 20
 @pytest_asyncio.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[FakeCloud]:
     async with fake_cloud(tmp_path / "home") as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module")
+async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FakeCloud]:
+    """A cloud for requests that it refuses."""
+    async with fake_cloud(tmp_path_factory.mktemp("refusing") / "home") as running:
         yield running
 
 
@@ -86,15 +94,16 @@ async def test_the_key_is_in_the_state_folder_for_its_owner_alone(cloud: FakeClo
 
 @pytest.mark.parametrize("verb", METHODS)
 @pytest.mark.parametrize("kind", ["nothing", "an admin's token", "a wrong key", "an empty key"])
-async def test_nobody_but_the_gateway_may_ask(cloud: FakeCloud, verb: str, kind: str) -> None:
+@shared
+async def test_nobody_but_the_gateway_may_ask(refusing: FakeCloud, verb: str, kind: str) -> None:
     headers = {
         "nothing": {},
-        "an admin's token": {"authorization": f"Bearer {cloud.token}"},
+        "an admin's token": {"authorization": f"Bearer {refusing.token}"},
         "a wrong key": {KEY_HEADER: "x" * 43},
         "an empty key": {KEY_HEADER: ""},
     }[kind]
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
-        await call(cloud, f"{SERVICE}/{verb}", {}, **headers)
+        await call(refusing, f"{SERVICE}/{verb}", {}, **headers)
     assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -165,9 +174,12 @@ async def until_refused(cloud: FakeCloud, token: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "garbage", "ncsk_statickey-e00nothing_0000"])
-async def test_a_token_that_is_nobodys_is_told_apart_from_a_wrong_key(cloud: FakeCloud, token: str) -> None:
+@shared
+async def test_a_token_that_is_nobodys_is_told_apart_from_a_wrong_key(
+    refusing: FakeCloud, token: str
+) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
-        await ask(cloud, "Admit", token=token)
+        await ask(refusing, "Admit", token=token)
     assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert not token or token not in str(refusal.value.details())
 
@@ -306,7 +318,8 @@ async def test_a_budget_shows_what_is_spent(cloud: FakeCloud) -> None:
 
 
 @pytest.mark.parametrize("limit", ["", "-1", "1e3", "lots", "1.1234567"])
-async def test_a_limit_is_an_amount_of_money(cloud: FakeCloud, limit: str) -> None:
+@shared
+async def test_a_limit_is_an_amount_of_money(refusing: FakeCloud, limit: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
-        await cloud.create("Budget", "november", {"monthly_limit": limit})
+        await refusing.create("Budget", "november", {"monthly_limit": limit})
     assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,9 +1,8 @@
 """The real control plane on a fake engine, driven by the official SDK; where asked on PostgreSQL."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,11 @@ from nebius.api.nebius.quotas.v1 import (
     QuotaAllowanceServiceClient,
     QuotaAllowanceSpec,
 )
-from nebius.base.options import INSECURE
-from nebius.base.resolver import Constant
-from nebius.sdk import SDK
 
-from neocloud.control_plane.composition import SERVICES, ControlPlane, control_plane
-from neocloud.control_plane.settings import Settings
-from neocloud.core.clock import SystemClock
+from neocloud.control_plane.composition import SERVICES
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import quotas
+from tests import control_plane
 from tests.core.conftest import empty_database, new_database, postgres, shared_database  # noqa: F401  fixtures
 
 GIB = 1 << 30
@@ -42,18 +37,8 @@ COUNT, SIZE = "compute.filesystem.count", "compute.filesystem.size.network-ssd"
 
 
 @dataclass
-class Cloud:
-    running: ControlPlane
-    sdk: SDK
-    ledger: quotas.Ledger = field(default_factory=lambda: quotas.ledger(SERVICES, quotas.load_quotas(None)))
-
-    @property
-    def tenant_id(self) -> str:
-        return self.running.first.tenant_id
-
-    @property
-    def project_id(self) -> str:
-        return self.running.first.project_id
+class Cloud(control_plane.Cloud):
+    ledger: quotas.Ledger
 
     @property
     def allowances(self) -> QuotaAllowanceServiceClient:
@@ -117,21 +102,10 @@ async def refused(call: Any) -> Any:
 
 @asynccontextmanager
 async def running_cloud(home: Path, **settings: Any) -> AsyncIterator[Cloud]:
-    chosen = Settings(home=home, grpc_port=0, http_port=0, **settings)
     engine = FakeEngine(cpus=64, memory_mib=512 * 1024)
-    async with control_plane(chosen, engine, clock=SystemClock()) as running:
-        credentials = home / "sdk.json"
-        credentials.write_text(json.dumps(running.first.credentials))
-        sdk = SDK(
-            resolver=Constant(running.server.addresses.grpc),
-            options=[(INSECURE, True)],
-            credentials_file_name=str(credentials),
-            user_agent_prefix="tests/1.0",
-        )
-        try:
-            yield Cloud(running, sdk)
-        finally:
-            await sdk.close()
+    ledger = quotas.ledger(SERVICES, quotas.load_quotas(None))
+    async with control_plane.cloud_in_process(home, engine, **settings) as cloud:
+        yield Cloud(**vars(cloud), ledger=ledger)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """What clients see of quotas and set, with the official SDK: the six methods. QUOTA-01."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.iam.v1 import ContainerSpec, CreateProjectRequest, ProjectServiceClient
 from nebius.api.nebius.quotas.v1 import (
@@ -18,9 +20,19 @@ from nebius.api.nebius.quotas.v1 import (
 
 from neocloud.core import contract
 from neocloud.services.quotas.rules import default_quotas
-from tests.services.quotas.conftest import COUNT, GIB, REGION, SIZE, Cloud, refused
+from tests.services.quotas.conftest import COUNT, GIB, REGION, SIZE, Cloud, refused, running_cloud
 
 State, UsageState = QuotaAllowanceStatus.State, QuotaAllowanceStatus.UsageState
+
+
+shared = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module")
+async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cloud]:
+    """A cloud for requests that it refuses."""
+    async with running_cloud(tmp_path_factory.mktemp("refusing")) as started:
+        yield started
 
 
 async def test_every_quota_is_listed_in_pages(cloud: Cloud) -> None:
@@ -112,6 +124,7 @@ async def test_a_change_of_another_version_is_refused(cloud: Cloud) -> None:
     assert status.code.name == "ABORTED"
 
 
+@shared
 @pytest.mark.parametrize(
     ("name", "spec", "told"),
     [
@@ -123,11 +136,11 @@ async def test_a_change_of_another_version_is_refused(cloud: Cloud) -> None:
     ],
 )
 async def test_wrong_limits_are_told_what_is_right(
-    cloud: Cloud, name: str, spec: dict[str, Any], told: str
+    refusing: Cloud, name: str, spec: dict[str, Any], told: str
 ) -> None:
-    metadata = ResourceMetadata(parent_id=cloud.project_id, name=name)
+    metadata = ResourceMetadata(parent_id=refusing.project_id, name=name)
     given = QuotaAllowanceSpec(**({"region": REGION} | spec))
-    call = cloud.allowances.create(CreateQuotaAllowanceRequest(metadata=metadata, spec=given))
+    call = refusing.allowances.create(CreateQuotaAllowanceRequest(metadata=metadata, spec=given))
     status = await refused(call)
     assert status.code.name == "INVALID_ARGUMENT"
     assert told in status.message
@@ -141,12 +154,13 @@ async def test_what_is_no_container_has_no_quotas(cloud: Cloud) -> None:
     assert (await refused(cloud.allowances.get_by_name(request))).code.name == "NOT_FOUND"
 
 
+@shared
 @pytest.mark.parametrize(
     "identifier",
     ["quotaallowance-e00tenant-e00elsewhere-0123456789ab", "quotaallowance-e00x", "disk-e00x", "x"],
 )
-async def test_ids_of_others_and_nonsense_are_not_found(cloud: Cloud, identifier: str) -> None:
-    status = await refused(cloud.allowances.get(GetQuotaAllowanceRequest(id=identifier)))
+async def test_ids_of_others_and_nonsense_are_not_found(refusing: Cloud, identifier: str) -> None:
+    status = await refused(refusing.allowances.get(GetQuotaAllowanceRequest(id=identifier)))
     assert status.code.name == "NOT_FOUND"
 
 

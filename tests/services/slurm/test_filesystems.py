@@ -1,10 +1,12 @@
 """Filesystems that jobs share with machines: CMP-13."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from neocloud.core import contract
 from neocloud.engines.base import Reference
@@ -12,6 +14,7 @@ from neocloud.services.slurm.public import MODELS_MOUNT_PATH
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
+shared = pytest.mark.asyncio(loop_scope="module")
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 
 
@@ -19,6 +22,19 @@ FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 async def cloud(tmp_path):
     async with fake_cloud(tmp_path) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module")
+async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FakeCloud]:
+    """A cloud with two filesystems, for requests that it refuses."""
+    async with fake_cloud(tmp_path_factory.mktemp("refusing")) as running:
+        for name in ("one", "two"):
+            await new_filesystem(running, name)
+        yield running
+
+
+async def filesystems(cloud: FakeCloud) -> list[str]:
+    return [each.metadata.id for each in (await compute(cloud, "List", parent_id=cloud.project_id)).items[:2]]
 
 
 async def compute(cloud: FakeCloud, verb: str, **fields: Any) -> Any:
@@ -148,18 +164,20 @@ async def test_one_can_be_added_later(cloud):
         "/home",
     ],
 )
-async def test_a_path_that_would_break_the_node_is_refused(cloud, path):
-    filesystem = await new_filesystem(cloud)
+@shared
+async def test_a_path_that_would_break_the_node_is_refused(refusing: FakeCloud, path: str) -> None:
+    one, _ = await filesystems(refusing)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await create(cloud, (filesystem, path))
+        await create(refusing, (one, path))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("paths", [("/mnt", "/mnt"), ("/mnt", "/mnt/data"), ("/mnt/data", "/mnt")])
-async def test_two_paths_are_apart(cloud, paths):
-    one, two = await new_filesystem(cloud, "one"), await new_filesystem(cloud, "two")
+@shared
+async def test_two_paths_are_apart(refusing: FakeCloud, paths: tuple[str, str]) -> None:
+    one, two = await filesystems(refusing)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await create(cloud, (one, paths[0]), (two, paths[1]))
+        await create(refusing, (one, paths[0]), (two, paths[1]))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -168,10 +186,11 @@ async def test_paths_that_only_begin_alike_are_apart(cloud):
     await create(cloud, (one, "/mnt/data"), (two, "/mnt/data2"))
 
 
-async def test_one_filesystem_is_mounted_once(cloud):
-    filesystem = await new_filesystem(cloud)
+@shared
+async def test_one_filesystem_is_mounted_once(refusing: FakeCloud) -> None:
+    one, _ = await filesystems(refusing)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await create(cloud, (filesystem, "/mnt/a"), (filesystem, "/mnt/b"))
+        await create(refusing, (one, "/mnt/a"), (one, "/mnt/b"))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
