@@ -111,7 +111,7 @@ MAY_NAME_THE_KIND = {
     "compute/meter.py": "charges for it",
     "compute/public.py": "find_filesystem itself",
     "compute/types.py": "its name",
-    "compute/reconcile/filesystem.py": "makes it true",
+    "compute/reconcile/volumes.py": "makes it true",
     "compute/rules/instance_attachments.py": "only in the text of a refusal",
     "slurm/reconcile/cluster.py": "makes the shared root, as its owner",
 }

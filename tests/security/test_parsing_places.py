@@ -73,7 +73,7 @@ OWN = {
     "services/compute/catalogue.py": {"yaml.safe_load"},
     "services/compute/machine_control.py": {"json.loads"},
     "services/compute/public_images.py": {"json.loads"},
-    "services/compute/reconcile/disk.py": {"json.loads"},
+    "services/compute/reconcile/volumes.py": {"json.loads"},
     "services/compute/runtime_state.py": {"json.loads"},
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},

@@ -7,8 +7,8 @@ from neocloud.core.clock import Clock
 from neocloud.core.store import Store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine
-from neocloud.services.compute.maintenance import plan_maintenance
-from neocloud.services.compute.preemption import preempt
+from neocloud.services.compute.api.maintenance import plan_maintenance
+from neocloud.services.compute.runtime_state import preempt
 
 
 class EmulatorIncidents:

@@ -11,11 +11,13 @@ from neocloud.services.compute.render import (
     DiskView,
     InterfaceView,
     MachineView,
+    VolumeSource,
+    VolumeView,
     identity_secret,
     machine_objects,
     machine_pod,
+    volume_objects,
 )
-from neocloud.services.compute.render.storage import VolumeSource, VolumeView, volume_objects
 from tests.e2e.ssh import ssh_until
 
 NETWORK, SUBNET, DOMAIN = "vpcnetwork-e00boot", "vpcsubnet-e00boot", "boot.internal"

@@ -1,7 +1,7 @@
 from typing import Any
 
 from neocloud.engines.base import Reference
-from neocloud.services.compute.render.storage import FilesystemView, filesystem_objects, filesystem_removal
+from neocloud.services.compute.render import FilesystemView, filesystem_objects, filesystem_removal
 from neocloud.services.compute.types import NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 
 ID = "computefilesystem-e00abc"

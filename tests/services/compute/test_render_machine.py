@@ -15,11 +15,13 @@ from neocloud.services.compute.render import (
     InterfaceView,
     MachineView,
     SharedView,
+    VolumeSource,
+    VolumeView,
     identity_secret,
     machine_objects,
     machine_pod,
+    volume_objects,
 )
-from neocloud.services.compute.render.storage import VolumeSource, VolumeView, volume_objects
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "machine.yaml"
 WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"

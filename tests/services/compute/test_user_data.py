@@ -2,7 +2,7 @@
 
 import pytest
 
-from neocloud.services.compute.rules.user_data import complete_user_data, user_data_violations
+from neocloud.services.compute.rules.instance import complete_user_data, user_data_violations
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,19 @@ started; a new version of this program must not replace the pods of running inst
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from neocloud.core.store.protocol import Transaction
-from neocloud.services.compute.types import StopReason
+from neocloud.core import contract
+from neocloud.core.store.protocol import Store, Transaction
+from neocloud.messages.nebius.compute.v1 import InstanceSpec, InstanceStatus
+from neocloud.services.compute.api.maintenance import live_instance
+from neocloud.services.compute.types import (
+    InstanceState,
+    InstanceStateEnum,
+    StopReason,
+)
 
 _SECRET_NAME = "machine"
 _STOP_REASON, _POD_SPEC = "halt", "pod_spec"
@@ -33,3 +41,26 @@ def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
 def write_runtime_state(tx: Transaction, instance_id: str, state: RuntimeState) -> None:
     content = {_STOP_REASON: state.stop_reason, _POD_SPEC: state.pod_spec}
     tx.put_secret(instance_id, _SECRET_NAME, json.dumps(content).encode())
+
+
+async def preempt(store: Store, instance_id: str, now: datetime) -> None:
+    """Stop a preemptible instance until its owner starts it again."""
+
+    def work(tx: Transaction) -> None:
+        row = live_instance(tx, instance_id)
+        if not InstanceSpec.FromString(row.spec).HasField("preemptible"):
+            raise contract.bad_state(
+                row.id,
+                f"{row.id} is not preemptible. Set spec.preemptible first.",
+            )
+        runtime = read_runtime_state(tx, row.id)
+        if runtime.stop_reason or row.state == InstanceState.STOPPED:
+            raise contract.bad_state(row.id, f"{row.id} does not run. Start it before you preempt it.")
+        write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.PREEMPTED))
+        status = InstanceStatus.FromString(row.status)
+        status.state, status.reconciling = InstanceStateEnum.Value(InstanceState.STOPPING), True
+        tx.update(
+            replace(row, state=InstanceState.STOPPING, status=status.SerializeToString(), updated_at=now)
+        )
+
+    await store.write(work)

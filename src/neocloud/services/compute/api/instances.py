@@ -1,6 +1,7 @@
-"""Start, stop and batch lookup of instances."""
+"""Start, stop and batch lookup of instances; status fields that are computed when a resource is read."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract, custom_verbs, wire
@@ -11,15 +12,34 @@ from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
     BatchGetRequest,
     BatchGetResponse,
+    InstanceSpec,
     InstanceStatus,
     StartInstanceRequest,
     StopInstanceRequest,
 )
+from neocloud.services.compute.api.maintenance import active_maintenance
 from neocloud.services.compute.capacity_check import check_capacity, instance_demands
 from neocloud.services.compute.rules.instance import pricing_violations
 from neocloud.services.compute.runtime_state import read_runtime_state, write_runtime_state
 from neocloud.services.compute.types import INSTANCE, InstanceState, InstanceStateEnum, StopReason
-from neocloud.services.compute.views import instance_view
+
+
+def gpu_cluster_view(cluster: Any, tx: Transaction, now: datetime) -> None:
+    """Its instances, and where each stands in the fabric."""
+    for row in tx.list(INSTANCE, parent_id=cluster.metadata.parent_id)[0]:
+        if InstanceSpec.FromString(row.spec).gpu_cluster.id != cluster.metadata.id:
+            continue
+        cluster.status.instances.append(row.id)
+        path = InstanceStatus.FromString(row.status).infiniband_topology_path.path
+        if path:
+            cluster.status.infiniband_topology_path.instances.add(instance_id=row.id, path=path)
+
+
+def instance_view(instance: Any, tx: Transaction, now: datetime) -> None:
+    """The maintenance announced for it."""
+    if events := active_maintenance(tx, instance.metadata.id):
+        instance.status.maintenance_event_id = events[-1].id
+
 
 SERVICE = "nebius.compute.v1.InstanceService"
 

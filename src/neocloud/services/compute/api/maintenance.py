@@ -1,13 +1,16 @@
-"""Maintenance events: who runs the cloud plans them, callers see those of their instances.
+"""Maintenance events of instances: plan and finish one, list those that are under way.
 
-An event is a row whose parent is the instance, so it is seen by who sees the instance and goes with it.
+Operators and the emulator's faults plan and finish events; no method of the API does. An event is a row whose
+parent is the instance: callers who may read the instance see it, and it is deleted with the instance.
 """
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.core.store.protocol import Transaction
+from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import (
     GetMaintenanceEventByInstanceRequest,
     ListMaintenanceEventsRequest,
@@ -15,8 +18,73 @@ from neocloud.messages.nebius.compute.v1 import (
     MaintenanceEvent,
 )
 from neocloud.messages.nebius.compute.v1 import ListMaintenanceEventsResponse as ListResponse
-from neocloud.services.compute.maintenance import active_maintenance
-from neocloud.services.compute.types import INSTANCE, MAINTENANCE_EVENT
+from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
+from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
+from neocloud.services.compute.types import (
+    INSTANCE,
+    MAINTENANCE_EVENT,
+    MAINTENANCE_EVENT_ID_PREFIX,
+)
+
+
+def active_maintenance(tx: Transaction, instance_id: str) -> list[MaintenanceEvent]:
+    """Return the instance's maintenance events that are not finished, oldest first."""
+    events = [
+        MaintenanceEvent(
+            id=row.id, spec=EventSpec.FromString(row.spec), status=EventStatus.FromString(row.status)
+        )
+        for row in tx.list(MAINTENANCE_EVENT, parent_id=instance_id)[0]
+    ]
+    return [event for event in events if not event.status.HasField("finished_at")]
+
+
+async def plan_maintenance(
+    store: Store, instance_id: str, *, now: datetime, deadline: datetime, reason: str, is_planned: bool = True
+) -> str:
+    """Create a maintenance event of an instance and return its id."""
+
+    def work(tx: Transaction) -> str:
+        live_instance(tx, instance_id)
+        event_id = contract.new_id(MAINTENANCE_EVENT_ID_PREFIX)
+        status = EventStatus(
+            maintenance_id=event_id, created_at=now, sla_deadline_ts=deadline, maintenance_reason=reason
+        )
+        row = Resource(
+            id=event_id,
+            kind=MAINTENANCE_EVENT,
+            parent_id=instance_id,
+            name=event_id,
+            created_at=now,
+            updated_at=now,
+            spec=EventSpec(is_planned=is_planned).SerializeToString(),
+            status=status.SerializeToString(),
+            owner_id=instance_id,
+        )
+        tx.insert(row)
+        return event_id
+
+    return await store.write(work)
+
+
+async def finish_maintenance(store: Store, event_id: str, now: datetime) -> None:
+    def work(tx: Transaction) -> None:
+        row = tx.get(event_id)
+        if row is None or row.kind != MAINTENANCE_EVENT:
+            raise contract.not_found("maintenance event", event_id)
+        status = EventStatus.FromString(row.status)
+        status.finished_at.FromDatetime(now)
+        tx.update(replace(row, status=status.SerializeToString()))
+
+    await store.write(work)
+
+
+def live_instance(tx: Transaction, instance_id: str) -> Resource:
+    """Return the row of an instance that is not being deleted. Raises NOT_FOUND."""
+    row = tx.get(instance_id)
+    if row is None or row.kind != INSTANCE or row.deleted_at is not None:
+        raise contract.not_found("instance", instance_id)
+    return row
+
 
 SERVICE = "nebius.compute.v1.MaintenanceService"
 MAX_PAGE_SIZE = 1000

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.reconcile.copies import ImageReconciler, SnapshotReconciler
-from neocloud.services.compute.reconcile.disk import DiskReconciler
-from neocloud.services.compute.reconcile.filesystem import FilesystemReconciler
 from neocloud.services.compute.reconcile.machine import InstanceReconciler
+from neocloud.services.compute.reconcile.volumes import DiskReconciler, FilesystemReconciler
 
 __all__ = [
     "DiskReconciler",

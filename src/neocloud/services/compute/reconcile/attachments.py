@@ -1,20 +1,26 @@
-"""The disks, filesystems and GPUs of an instance.
+"""The disks, filesystems, GPUs and service account token of an instance.
 
 Managed disks are created, the others must be ready. A GPU is passed to the guest whole, by VFIO. All GPUs
 are reserved in one namespace, so that none is passed twice.
 """
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
+from neocloud.core.clock import Clock
+from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
+from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.engines.base import Accelerator, Capabilities
+from neocloud.engines.manifest import Secret
 from neocloud.fleet.gpu_models import gpu_type
 from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.services.compute.catalogue import Preset
 from neocloud.services.compute.public import claim_reference
 from neocloud.services.compute.reconcile.machine_scope import MachineScope
-from neocloud.services.compute.render import DiskView, GpuView, SharedView
+from neocloud.services.compute.render import DiskView, GpuView, SharedView, identity_secret
 from neocloud.services.compute.types import (
     DISK,
     DiskState,
@@ -23,6 +29,7 @@ from neocloud.services.compute.types import (
     attached_disks,
     is_read_only,
 )
+from neocloud.services.iam.public import TokenIssuer
 
 _FAILED = frozenset({DiskState.ERROR, DiskState.BROKEN})
 
@@ -134,3 +141,33 @@ async def release_gpus(store: Store, instance_id: str) -> None:
 
     if instance_id in (await store.read(lambda tx: tx.reservations(GPU_NAMESPACE))).values():
         await store.write(release)
+
+
+LIFETIME = timedelta(hours=1)
+RENEW_BEFORE = timedelta(minutes=20)
+
+
+class IdentityTokens:
+    """Tokens by instance, kept in memory: after a restart each gets a fresh one."""
+
+    def __init__(self, issue: TokenIssuer | None, clock: Clock) -> None:
+        self._issue = issue
+        self._clock = clock
+        self._held: dict[str, tuple[str, datetime]] = {}
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "IdentityTokens":
+        return cls(dependencies.provided.find(TokenIssuer), dependencies.clock)
+
+    async def objects(self, scope: MachineScope) -> Sequence[Secret]:
+        account_id = scope.instance.spec.service_account_id
+        if not account_id or self._issue is None:
+            return ()
+        held = self._held.get(scope.id)
+        if held is None or held[1] - self._clock.now() < RENEW_BEFORE:
+            try:
+                held = self._held[scope.id] = await self._issue(account_id, LIFETIME)
+            except ApiError as error:
+                raise Failed(InstanceReason.IDENTITY_FAILED, error.message) from error
+        token, expires_at = held
+        return [identity_secret(scope.id, token, expires_at.isoformat().replace("+00:00", "Z"))]

@@ -24,7 +24,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotSt
 from neocloud.messages.nebius.compute.v1 import ImageStatus
 from neocloud.services.compute.machine_control import MachineControl
 from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
-from neocloud.services.compute.render.storage import VolumeSource, VolumeView
+from neocloud.services.compute.render import VolumeSource, VolumeView
 from neocloud.services.compute.types import (
     IMAGE,
     INSTANCE,

@@ -18,13 +18,13 @@ from neocloud.services.compute.catalogue import preset
 from neocloud.services.compute.machine_control import MachineControl
 from neocloud.services.compute.reconcile.addresses import find_addresses, release_public_address
 from neocloud.services.compute.reconcile.attachments import (
+    IdentityTokens,
     acquire_gpus,
     disk_views,
     ensure_disks,
     release_gpus,
     shared_views,
 )
-from neocloud.services.compute.reconcile.identity import IdentityTokens
 from neocloud.services.compute.reconcile.machine_scope import (
     Addresses,
     MachineScope,
@@ -32,7 +32,7 @@ from neocloud.services.compute.reconcile.machine_scope import (
     read_scope,
 )
 from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
-from neocloud.services.compute.rules.user_data import complete_user_data
+from neocloud.services.compute.rules.instance import complete_user_data
 from neocloud.services.compute.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
 from neocloud.services.compute.types import INSTANCE, InstanceState, StopReason, hostname, namespace, pod_name
 

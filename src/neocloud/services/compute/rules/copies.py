@@ -8,8 +8,7 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.messages.nebius.compute.v1 import DiskStatus
-from neocloud.services.compute.rules.disk import unfinished_copies
-from neocloud.services.compute.rules.references import find, missing
+from neocloud.services.compute.rules.disk import find, missing, unfinished_copies
 from neocloud.services.compute.types import DISK, SNAPSHOT, DiskState, is_public_image
 
 

@@ -1,4 +1,4 @@
-"""Rules of disks, whether they are created by themselves or with an instance. Pure."""
+"""Rules of disks, created alone or with an instance, and lookups of what a spec names. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,6 @@ from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.messages.nebius.compute.v1 import DiskSpec, ImageSpec, ImageStatus
-from neocloud.services.compute.rules.references import find, missing
 from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     DISK,
@@ -25,6 +24,19 @@ from neocloud.services.compute.types import (
     is_public_image,
     size_bytes,
 )
+
+
+def find(reader: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
+    """The live resource of this kind and project."""
+    row = reader.get(resource_id)
+    is_there = row is not None and row.kind == kind and row.parent_id == parent_id and not row.deleted_at
+    return row if is_there else None
+
+
+def missing(field: str, kind: str, resource_id: str) -> Violation:
+    """The same words for what does not exist and for what lies in a project of somebody else."""
+    word = kind.rpartition(".")[2]
+    return Violation(field, f'there is no {word} "{resource_id}" in this project; check the id')
 
 
 class DiskRules(Rules):

@@ -10,19 +10,19 @@ from neocloud.core import contract
 from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
 from neocloud.messages.nebius.billing.v1 import PricingPolicy
 from neocloud.messages.nebius.compute.v1 import InstanceSpec
 from neocloud.services.billing.resources import PRICING_POLICY, SchedulingState, policy_namespace
 from neocloud.services.compute.capacity_check import Demand, check_capacity, instance_demands
 from neocloud.services.compute.catalogue import platforms, preset, preset_violations
+from neocloud.services.compute.rules.disk import find, missing
 from neocloud.services.compute.rules.instance_attachments import (
     acquire_storage,
     interface_violations,
     storage_violations,
 )
 from neocloud.services.compute.rules.instance_update import change_violations, changes_what_runs
-from neocloud.services.compute.rules.references import find, missing
-from neocloud.services.compute.rules.user_data import user_data_violations
 from neocloud.services.compute.types import (
     GIB,
     GPU_CLUSTER,
@@ -30,6 +30,52 @@ from neocloud.services.compute.types import (
     InstanceState,
     existing_disks,
 )
+
+HEADER = "#cloud-config"
+FIELD = "spec.cloud_init_user_data"
+
+
+def complete_user_data(text: str) -> str:
+    """Return what the guest gets."""
+    if not text.strip() or text.lstrip().startswith("#") or _starts_other(text):
+        return text
+    try:
+        return f"{HEADER}\n{text}" if yaml_root(text) is Root.MAPPING else text
+    except OutlineError:
+        return text
+
+
+def user_data_violations(text: str) -> Iterable[Violation]:
+    """Only a cloud-config can be judged; scripts and archives are the guest's affair."""
+    start = text.lstrip()
+    if "\0" in text:
+        yield Violation(FIELD, "holds a zero byte; it must be text")
+        return
+    has_header = start.startswith(HEADER)
+    if not start or (start.startswith("#") and not has_header) or _starts_other(text):
+        return
+    try:
+        root = yaml_root(text)
+    except SyntaxFault as error:
+        root = None
+        if has_header:
+            yield Violation(FIELD, f"is no valid YAML under {HEADER}: {error}")
+            return
+    except OutlineError as error:
+        yield Violation(FIELD, str(error))
+        return
+    if root is Root.MAPPING or (has_header and root is Root.NOTHING):
+        return
+    if has_header:
+        yield Violation(FIELD, f"must be a mapping under {HEADER}, such as `users:` and a list")
+    else:
+        yield Violation(FIELD, f"is nothing that cloud-init reads; begin it with {HEADER} or with #!")
+
+
+def _starts_other(text: str) -> bool:
+    """Multi-part archives and compressed data have starts of their own."""
+    return text.lstrip().lower().startswith(("content-type:", "mime-version:"))
+
 
 _WITHOUT_CAPACITY = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 

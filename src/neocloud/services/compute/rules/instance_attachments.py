@@ -10,8 +10,7 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, AllocationStatus, SecurityGroupSpec, SubnetSpec
 from neocloud.services.compute.public import filesystem_attachment, find_filesystem
-from neocloud.services.compute.rules.disk import disk_spec_violations
-from neocloud.services.compute.rules.references import find, missing
+from neocloud.services.compute.rules.disk import disk_spec_violations, find, missing
 from neocloud.services.compute.types import (
     DISK,
     FILESYSTEM,
