@@ -41,6 +41,7 @@ REWORDED = (
     "src/neocloud/services/audit",
     "src/neocloud/services/billing",
     "src/neocloud/services/emulator",
+    "src/neocloud/services/inference",
     "src/neocloud/services/quotas",
     "src/neocloud/services/slurm",
     "src/neocloud/services/vpc",
