@@ -46,12 +46,17 @@ REWORDED = (
     "src/neocloud/services/slurm",
     "src/neocloud/services/vpc",
     "src/neocloud/services/tuning",
+    "proto/neocloud/inference",
     "proto/neocloud/tuning",
 )
 """What was reworded so far; the rest follows."""
 
-STORED_NAMES = {("src/neocloud/services/tuning/runtime_state.py", "wish")}
-"""Keys of stored data, which stay, by file."""
+KEPT_WORDS = {
+    ("src/neocloud/services/inference/model_server_key.py", "whoever"),
+    ("src/neocloud/services/inference/reconcile/slurm_job.py", "anew"),
+    ("src/neocloud/services/tuning/runtime_state.py", "wish"),
+}
+"""Keys of stored data, and texts that running replicas carry and are replaced for; they stay, by file."""
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -74,7 +79,7 @@ def test_no_banned_word(place: str) -> None:
         for path in files(ROOT / place)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         for word in words(line)
-        if word in BANNED and (str(path.relative_to(ROOT)), word) not in STORED_NAMES
+        if word in BANNED and (str(path.relative_to(ROOT)), word) not in KEPT_WORDS
     ]
     assert not found, "\n".join(found)
 

@@ -148,9 +148,9 @@ class SlurmBackend:
         resources, files = scope.spec.slurm_resources, self._files(scope)
         view = server_view(scope, gpus=resources.gpus, media_domains=self._media_domains)
         port = port_of(block, replica)
-        words = server_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
+        command = server_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
         variables = {**server_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
-        return new_job(scope.id, replica, (files.key, str(port), *words), resources, variables)
+        return new_job(scope.id, replica, (files.key, str(port), *command), resources, variables)
 
     def _files(self, scope: Scope) -> JobFiles:
         return JobFiles(models_folder(self._home, scope.spec.slurm_cluster_id), MODELS_MOUNT_PATH, scope.id)
