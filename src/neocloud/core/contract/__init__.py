@@ -1,3 +1,4 @@
+# pyright: strict
 """The API contract: messages, methods, annotations, errors, ids, masks, paging, JSON.
 
 Everything generic is driven by it: the server, the command line and the validation of requests. It holds
@@ -13,7 +14,15 @@ from neocloud.core.contract.annotations import (
     resource_behaviors,
 )
 from neocloud.core.contract.cache import ContractUnavailable, cache_path
-from neocloud.core.contract.clearing import clear_input_only, clear_output_only, clear_secrets, redact
+from neocloud.core.contract.clearing import (
+    clear_input_only,
+    clear_output_only,
+    clear_secrets,
+    holds_secrets,
+    keep_secrets,
+    redact,
+    secret_parts,
+)
 from neocloud.core.contract.errors import (
     ApiError,
     Code,
@@ -35,11 +44,9 @@ from neocloud.core.contract.errors import (
     unavailable,
     unimplemented,
 )
-from neocloud.core.contract.host_names import api_host_names
 from neocloud.core.contract.ids import id_prefix, is_id, new_id
 from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_json
-from neocloud.core.contract.masks import Mask, parse_mask
-from neocloud.core.contract.merge import merge_update
+from neocloud.core.contract.merge import Mask, merge_update, parse_mask
 from neocloud.core.contract.paging import (
     DEFAULT_PAGE_SIZE,
     MAX_PAGE_SIZE,
@@ -49,9 +56,23 @@ from neocloud.core.contract.paging import (
     page_size,
     page_token,
 )
-from neocloud.core.contract.registry import Rpc, enum, has_package, message, method, methods, pool, services
-from neocloud.core.contract.secrets import holds_secrets, keep_secrets, secret_parts
-from neocloud.core.contract.well_known import pack, timestamp, to_datetime, unpack
+from neocloud.core.contract.registry import (
+    Field,
+    MessageType,
+    Rpc,
+    api_host_names,
+    enum,
+    has_package,
+    message,
+    method,
+    methods,
+    pack,
+    pool,
+    services,
+    timestamp,
+    to_datetime,
+    unpack,
+)
 
 __all__ = [
     "DEFAULT_PAGE_SIZE",
@@ -59,8 +80,10 @@ __all__ = [
     "ApiError",
     "Code",
     "ContractUnavailable",
+    "Field",
     "FieldAnnotations",
     "Mask",
+    "MessageType",
     "Nid",
     "Rpc",
     "already_exists",

@@ -1,3 +1,4 @@
+# pyright: strict
 """What the contract says about its fields and resources beyond their types.
 
 Options read from a private pool come back as stock classes that do not know the contract's extensions, so
@@ -8,7 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from neocloud.core.contract.registry import message, pool
+from google.protobuf.message import Message
+
+from neocloud.core.contract.registry import Field, MessageType, message, pool
 
 
 @dataclass(frozen=True)
@@ -40,33 +43,34 @@ class FieldAnnotations:
         return self.is_sensitive or self.is_credentials
 
 
-def annotations(field: Any) -> FieldAnnotations:
-    """The annotations of a field descriptor."""
-    return message_annotations(field.containing_type)[field.name]
+def annotations(field: Field) -> FieldAnnotations:
+    """Return the annotations of a field."""
+    owner = field.containing_type
+    assert owner is not None, f"{field.full_name} is an extension."
+    return message_annotations(owner)[field.name]
 
 
 @cache
-def message_annotations(descriptor: Any) -> dict[str, FieldAnnotations]:
-    """The annotations of all fields of a message descriptor, by field name."""
+def message_annotations(descriptor: MessageType) -> dict[str, FieldAnnotations]:
+    """Return the annotations of all fields of a message type, by field name."""
     return {field.name: _read(field) for field in descriptor.fields}
 
 
 @cache
-def resource_behaviors(descriptor: Any) -> frozenset[str]:
-    """Names of nebius.ResourceBehavior of a message descriptor: MOVABLE, UNNAMED, IMMUTABLE_NAME."""
-    options = _options(descriptor, "MessageOptions")
-    return _names(options, "nebius.resource_behavior")
+def resource_behaviors(descriptor: MessageType) -> frozenset[str]:
+    """Return the names of nebius.ResourceBehavior of a message type: MOVABLE, UNNAMED, IMMUTABLE_NAME."""
+    return _names(_with_extensions(descriptor.GetOptions()), "nebius.resource_behavior")
 
 
-def _read(field: Any) -> FieldAnnotations:
-    options = _options(field, "FieldOptions")
+def _read(field: Field) -> FieldAnnotations:
+    options = _with_extensions(field.GetOptions())
     behaviors = _names(options, "nebius.field_behavior")
     if field.containing_oneof is not None:
-        behaviors |= _names(_options(field.containing_oneof, "OneofOptions"), "nebius.oneof_behavior")
-    extension = _extension("nebius.nid")
+        of_oneof = _with_extensions(field.containing_oneof.GetOptions())
+        behaviors |= _names(of_oneof, "nebius.oneof_behavior")
     nid = None
-    if options.HasExtension(extension):
-        settings = options.Extensions[extension]
+    if options.HasExtension(_extension("nebius.nid")):
+        settings = options.Extensions[_extension("nebius.nid")]
         nid = Nid(tuple(settings.resource), tuple(settings.parent_resource))
     return FieldAnnotations(
         behaviors=behaviors,
@@ -76,8 +80,8 @@ def _read(field: Any) -> FieldAnnotations:
     )
 
 
-def _options(descriptor: Any, class_name: str) -> Any:
-    return message(f"google.protobuf.{class_name}").FromString(descriptor.GetOptions().SerializeToString())
+def _with_extensions(options: Message) -> Message:
+    return message(options.DESCRIPTOR.full_name).FromString(options.SerializeToString())
 
 
 @cache
@@ -85,7 +89,7 @@ def _extension(name: str) -> Any:
     return pool().FindExtensionByName(name)
 
 
-def _names(options: Any, extension_name: str) -> frozenset[str]:
+def _names(options: Message, extension_name: str) -> frozenset[str]:
     extension = _extension(extension_name)
     names = extension.enum_type.values_by_number
     return frozenset(names[number].name for number in options.Extensions[extension])

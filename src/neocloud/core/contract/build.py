@@ -1,3 +1,4 @@
+# pyright: strict
 """Build the contract's descriptor set: the pinned `nebius` package's descriptors plus our own protos.
 
 Run as `python -m neocloud.core.contract.build FILE` in a process of its own, because loading every
@@ -16,11 +17,11 @@ from nebius.base.protos.dynamic import REGISTRY
 
 
 class ContractBuildError(Exception):
-    """Our own protos do not compile; the message holds the compiler's words."""
+    """Our own protos do not compile; the message holds the output of the compiler."""
 
 
 def build(proto_root: Path) -> bytes:
-    """A serialised FileDescriptorSet, files in dependency order."""
+    """Return a serialised FileDescriptorSet, files in dependency order."""
     REGISTRY.load_all()
     published = _in_dependency_order(
         FileDescriptorProto.FromString(file.serialized_pb)

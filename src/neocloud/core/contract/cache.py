@@ -1,9 +1,9 @@
+# pyright: strict
 """Keep the built descriptor set in a file, so that a start costs milliseconds instead of seconds.
 
-The file's name is a hash of everything that goes into it; a changed proto or another release of a package
-therefore makes a new file and never meets a stale one. Files are written beside and renamed into place;
-builders that start together wait for one another. A folder that cannot be written costs time on each start,
-nothing else.
+The file's name is a hash of everything that goes into it, so a changed proto or another release of a package
+never meets a stale file. Files are written beside and renamed into place; builders that start together wait
+for one another. A folder that cannot be written only costs time on each start.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class ContractUnavailable(Exception):
 
 
 def proto_root() -> Path:
-    """Our own protos: inside an installed package, or beside `src` in a checkout."""
+    """Return the folder of our own protos: inside an installed package, or beside `src` in a checkout."""
     for candidate in (PACKAGE_ROOT / "proto", PACKAGE_ROOT.parents[1] / "proto"):
         if (candidate / "neocloud").is_dir():
             return candidate
@@ -39,7 +39,7 @@ def proto_root() -> Path:
 
 @cache
 def cache_path() -> Path:
-    """Where the descriptor set of this very combination of packages and protos lies, or will lie."""
+    """Return the path of the descriptor set of this combination of packages and protos."""
     digest = hashlib.sha256()
     for part in (FORMAT, version("nebius"), version("grpcio-tools")):
         digest.update(part.encode() + b"\0")
@@ -51,7 +51,7 @@ def cache_path() -> Path:
 
 
 def descriptor_set(path: Path | None = None) -> bytes:
-    """The serialised descriptor set, from the cache or built now."""
+    """Return the serialised descriptor set, from the cache or built now."""
     path = path or cache_path()
     try:
         return path.read_bytes()
@@ -77,9 +77,9 @@ def _build_in_own_process() -> bytes:
         command = [sys.executable, "-m", f"{__package__}.build", str(proto_root()), str(output)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:
-            last_words = run.stderr.strip()[-2000:]
+            printed = run.stderr.strip()[-2000:]
             raise ContractUnavailable(
                 "Building the API contract failed. "
-                f"Check that nebius and grpcio-tools are installed.\n{last_words}"
+                f"Check that nebius and grpcio-tools are installed.\n{printed}"
             )
         return output.read_bytes()

@@ -1,3 +1,4 @@
+# pyright: strict
 """Errors as the contract's clients understand them: a code, a message, and ServiceError details.
 
 One function per kind of error fixes its code and its retry advice, so that all services answer alike. A
@@ -9,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from neocloud.core.contract.registry import message
-from neocloud.core.contract.well_known import pack, unpack
+from neocloud.core.contract.registry import message, pack, unpack
 
 _MAX_VIOLATION = 400
 _MAX_VIOLATIONS = 2000
-"""Characters of one, and of all together. They are told three times: in the message, in
-the status and in its details."""
+"""Characters of one violation, and of all together. Each appears three times: in the message, in the status
+and in its details."""
 
 
 class Code(IntEnum):
@@ -49,7 +49,7 @@ class FieldViolation(Protocol):
 
 
 class ApiError(Exception):
-    """A request's honest refusal. Raised anywhere below the server, turned into a status by it."""
+    """A refused request. Raised anywhere below the server, which turns it into a status."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-        """How long a client should wait before the same call; None: nobody knows, or it makes no sense."""
+        """How long a client should wait before the same call; None: not known, or retrying does not help."""
         self.code = code
         self.message = message
         self.details = tuple(details)
 
     def status(self, service: str = "") -> Any:
-        """google.rpc.Status; `service` fills the details that do not name one."""
+        """Return the error as a google.rpc.Status; `service` fills the details that do not name one."""
         status = message("google.rpc.Status")(code=int(self.code), message=self.message)
         for detail in self.details:
             named = type(detail)()
@@ -82,7 +82,7 @@ class ApiError(Exception):
 
 
 def from_status(serialized: bytes) -> ApiError:
-    """The error in a google.rpc.Status, as a client finds it in the grpc-status-details-bin trailer."""
+    """Return the error in a google.rpc.Status, which clients get in the grpc-status-details-bin trailer."""
     status = message("google.rpc.Status").FromString(serialized)
     service_error = message("nebius.common.v1.ServiceError").DESCRIPTOR.full_name
     details = [unpack(found) for found in status.details if found.type_url.endswith(f"/{service_error}")]
@@ -92,29 +92,31 @@ def from_status(serialized: bytes) -> ApiError:
 def bad_request(violations: Iterable[FieldViolation | tuple[str, str]], message_text: str = "") -> ApiError:
     """INVALID_ARGUMENT. Each violation has a field path and says what would be right."""
     pairs = [(v[0], v[1]) if isinstance(v, tuple) else (v.field, v.message) for v in violations]
-    pairs = _that_fit(pairs)
+    pairs = _shortened(pairs)
     text = message_text or "The request is not valid: " + "; ".join(f"{name} {why}" for name, why in pairs)
     detail = {"violations": [{"field": name, "message": why} for name, why in pairs]}
     return _error(Code.INVALID_ARGUMENT, text, "bad_request", detail)
 
 
-def _that_fit(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """An error travels in trailers, which clients refuse when they are longer than 8 KiB: of many violations
-    the outermost are told first, and of the rest how many there are."""
+def _shortened(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the violations that fit, the outermost fields first, and then how many more there are.
+
+    An error travels in trailers, which clients refuse when they are longer than 8 KiB."""
     cut = [(name[:_MAX_VIOLATION], why[:_MAX_VIOLATION]) for name, why in pairs]
     if sum(_length(name) + _length(why) for name, why in cut) <= _MAX_VIOLATIONS:
         return cut
-    told, room = [], _MAX_VIOLATIONS
+    shown: list[tuple[str, str]] = []
+    left = _MAX_VIOLATIONS
     for name, why in sorted(cut, key=lambda pair: pair[0].count(".")):
-        room -= _length(name) + _length(why)
-        if room < 0:
+        left -= _length(name) + _length(why)
+        if left < 0:
             break
-        told.append((name, why))
-    return [*told, ("", f"and {len(cut) - len(told)} more")]
+        shown.append((name, why))
+    return [*shown, ("", f"and {len(cut) - len(shown)} more")]
 
 
 def _length(text: str) -> int:
-    """In a trailer, where each byte that is not ASCII takes three characters."""
+    """Return the length in a trailer, where each byte that is not ASCII takes three characters."""
     return sum(1 if letter.isascii() else 3 * len(letter.encode()) for letter in text)
 
 
@@ -140,19 +142,19 @@ def bad_state(resource_id: str, why: str) -> ApiError:
 
 
 def conflict(resource_id: str, why: str) -> ApiError:
-    """ABORTED: somebody else changed the resource; the whole read-change-write must be done again."""
+    """ABORTED: another request changed the resource; the whole read, change and write must be repeated."""
     detail = {"resource_id": resource_id, "message": why}
     return _error(Code.ABORTED, why, "resource_conflict", detail, retry="UNIT_OF_WORK")
 
 
 def operation_conflict(operation_id: str, resource_id: str, why: str) -> ApiError:
-    """FAILED_PRECONDITION: an unfinished operation is in the way."""
+    """FAILED_PRECONDITION: an unfinished operation does not allow another one."""
     detail = {"conflicting_operation_id": operation_id, "resource_id": resource_id}
     return _error(Code.FAILED_PRECONDITION, why, "operation_conflict", detail)
 
 
 def operation_aborted(operation_id: str, aborted_by: str, resource_id: str, why: str) -> ApiError:
-    """ABORTED: how an operation ends that a later one replaces."""
+    """ABORTED: the end of an operation that a later one replaces."""
     detail = {"operation_id": operation_id, "aborted_by_operation_id": aborted_by, "resource_id": resource_id}
     return _error(Code.ABORTED, why, "operation_aborted", detail)
 
@@ -168,7 +170,7 @@ def quota_failure(violations: Iterable[tuple[str, str, str, str]], message_text:
 
 
 def not_enough_resources(resource_type: str, requested: str, why: str) -> ApiError:
-    """RESOURCE_EXHAUSTED: allowed, but the machines have no room."""
+    """RESOURCE_EXHAUSTED: allowed, but the machines lack the capacity."""
     violation = {"resource_type": resource_type, "requested": requested, "message": why}
     detail = {"violations": [violation]}
     return _error(Code.RESOURCE_EXHAUSTED, why, "not_enough_resources", detail, retry="NOTHING")

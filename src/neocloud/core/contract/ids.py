@@ -1,3 +1,4 @@
+# pyright: strict
 """Resource ids by the contract's grammar: `<type>-<routing><weak>`, such as "computedisk-e00k3v...".
 
 The type tells a reader what the id stands for; the routing code stands for the installation. Ids are random
@@ -18,7 +19,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9]{1,49}")
 
 
 def new_id(prefix: str) -> str:
-    """A new random id of this type."""
+    """Return a new random id of this type."""
     if not _TYPE.fullmatch(prefix):
         raise ValueError(f"{prefix!r} cannot be the type of an id: a letter, then 1 to 49 of a-z0-9.")
     weak = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_WEAK_LENGTH))
@@ -30,6 +31,6 @@ def is_id(text: str) -> bool:
 
 
 def id_prefix(identifier: str) -> str:
-    """The type part of an id; "" when the text has none."""
+    """Return the type part of an id; "" when the text has none."""
     prefix, dash, _ = identifier.partition("-")
     return prefix if dash else ""

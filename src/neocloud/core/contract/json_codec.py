@@ -1,3 +1,4 @@
+# pyright: strict
 """Messages as JSON and back, by protobuf's JSON mapping, in the contract's own pool.
 
 Unknown fields are refused: a misspelt field that is silently dropped is worse than an error.
@@ -5,7 +6,7 @@ Unknown fields are refused: a misspelt field that is silently dropped is worse t
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -44,8 +45,8 @@ def from_json(
         raise _refusal(message_class, str(error)) from None
     if not isinstance(content, dict):
         raise _refusal(message_class, f"a JSON {type(content).__name__} was given")
-    check(content)
-    return from_dict(message_class, content)
+    check(cast(object, content))
+    return from_dict(message_class, cast(dict[str, Any], content))
 
 
 def _refusal(message_class: type[Message], reason: str) -> Exception:

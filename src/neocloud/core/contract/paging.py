@@ -1,8 +1,9 @@
+# pyright: strict
 """Page tokens: opaque text that leads back to a place in one particular list.
 
 A token carries a check sum over its content and the list it belongs to, so a damaged token, or one of another
 list, is refused instead of giving a wrong page. The sum is no secret and guards nothing: a token only names a
-place in a list that the caller must be allowed to read anyway. Anybody can write a token with the right sum,
+place in a list that the caller must be allowed to read anyway. Anyone can write a token with the right sum,
 so its content is checked like the rest of a request.
 """
 
@@ -25,7 +26,9 @@ _NUMBER = r"[0-9]{1,18}"
 
 
 def page_token(after: str, scope: str) -> str:
-    """The token for the rows after the sort key `after`; "" when there are none. `scope` names the list."""
+    """Return the token for the rows after the sort key `after`; "" when there are none.
+
+    `scope` names the list."""
     if not after:
         return ""
     content = after.encode()
@@ -58,7 +61,8 @@ class PagedRequest(Protocol):
 
 
 def page_size(request: PagedRequest, *, default: int, most: int) -> int:
-    """How many rows a List request asks for: `default` for 0, `most` for more. Raises ApiError."""
+    """Return how many rows a List request is answered with: `default` for 0, `most` for more. Raise ApiError
+    when it is negative."""
     if request.page_size < 0:
         raise bad_field("page_size", f"is {request.page_size}; must be 1 to {most}, or 0 for the default")
     return min(request.page_size or default, most)

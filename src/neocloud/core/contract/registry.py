@@ -1,22 +1,40 @@
+# pyright: strict
 """Message classes and methods of the contract, from one private descriptor pool.
 
 The pool is loaded at the first look-up and never changes afterwards: it is module data like generated code.
 Being private it cannot clash with generated code of other libraries in the process, and for the same reason
-its messages must not be mixed with stock ones such as `google.protobuf.timestamp_pb2.Timestamp`.
+its messages must not be mixed with stock ones such as `google.protobuf.timestamp_pb2.Timestamp`: times and
+packed messages are made here too.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.protobuf.message import Message
 
 from neocloud.core.contract.cache import descriptor_set
+
+if TYPE_CHECKING:
+    from google._upb._message import Descriptor as _UpbDescriptor
+    from google._upb._message import FieldDescriptor as _UpbFieldDescriptor
+    from google.protobuf.any_pb2 import Any as PackedMessage
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    MessageType = Descriptor | _UpbDescriptor
+    Field = FieldDescriptor | _UpbFieldDescriptor
+else:
+    MessageType, Field = Descriptor, FieldDescriptor
+
+_TYPE_URL = "type.googleapis.com/"
 
 
 @dataclass(frozen=True)
@@ -26,8 +44,8 @@ class Rpc:
     path: str
     service: str
     name: str
-    input: Any
-    output: Any
+    input: type[Any]
+    output: type[Any]
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,10 @@ def pool() -> DescriptorPool:
 
 @cache
 def message(full_name: str) -> Any:
-    """The class of a message, as `message("neocloud.slurm.v1.Cluster")`."""
+    """Return the class of a message, as in `message("neocloud.slurm.v1.Cluster")`.
+
+    For names that are known only at run time; others are imported from `neocloud.messages`.
+    """
     try:
         descriptor = pool().FindMessageTypeByName(full_name)
     except KeyError:
@@ -61,7 +82,7 @@ def message(full_name: str) -> Any:
 
 @cache
 def enum(full_name: str) -> EnumTypeWrapper:
-    """Names and numbers of an enum: `enum("...ClusterStatus.State").Name(2)`."""
+    """Return the names and numbers of an enum: `enum("...ClusterStatus.State").Name(2)`."""
     try:
         return EnumTypeWrapper(pool().FindEnumTypeByName(full_name))
     except KeyError:
@@ -85,7 +106,7 @@ def has_package(name: str) -> bool:
 
 @cache
 def services() -> Mapping[str, tuple[Rpc, ...]]:
-    """All services of the contract with their methods, by full name."""
+    """Return all services of the contract with their methods, by full name."""
     found: dict[str, tuple[Rpc, ...]] = {}
     for name in _loaded().files:
         for service in pool().FindFileByName(name).services_by_name.values():
@@ -95,7 +116,7 @@ def services() -> Mapping[str, tuple[Rpc, ...]]:
 
 @cache
 def methods() -> Mapping[str, Rpc]:
-    """All methods of the contract by path."""
+    """Return all methods of the contract by path."""
     return MappingProxyType({rpc.path: rpc for rpcs in services().values() for rpc in rpcs})
 
 
@@ -106,7 +127,7 @@ def method(path: str) -> Rpc:
         raise LookupError(f"The contract has no method {path}.") from None
 
 
-def _rpc(descriptor: Any) -> Rpc:
+def _rpc(descriptor: MethodDescriptor) -> Rpc:
     service = descriptor.containing_service.full_name
     return Rpc(
         path=f"{service}/{descriptor.name}",
@@ -115,3 +136,49 @@ def _rpc(descriptor: Any) -> Rpc:
         input=message_factory.GetMessageClass(descriptor.input_type),
         output=message_factory.GetMessageClass(descriptor.output_type),
     )
+
+
+@cache
+def api_host_names() -> tuple[str, ...]:
+    """Return the host names, below the domain of an API, where clients look for its services, sorted.
+
+    A client puts a service's name before the domain it was given: `compute` and `api.example.com` make
+    `compute.api.example.com`. The name is the contract's `api_service_name`, else the second part of the
+    package. Names differ in depth, so one wildcard certificate does not cover them.
+    """
+    return tuple(sorted({_host_name(service) for service in services()}))
+
+
+def _host_name(service: str) -> str:
+    descriptor: Any = pool().FindServiceByName(service)
+    options = message("google.protobuf.ServiceOptions").FromString(
+        descriptor.GetOptions().SerializeToString()
+    )
+    extension = pool().FindExtensionByName("nebius.api_service_name")
+    return options.Extensions[extension] or service.split(".")[1]
+
+
+def timestamp(moment: datetime) -> "Timestamp":
+    """Return the Timestamp of an aware datetime."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone; use datetimes in UTC.")
+    result = message("google.protobuf.Timestamp")()
+    result.FromDatetime(moment)
+    return result
+
+
+def to_datetime(value: "Timestamp") -> datetime:
+    """Return the aware datetime in UTC of a Timestamp; nanoseconds are cut to microseconds."""
+    return value.ToDatetime(tzinfo=UTC)
+
+
+def pack(value: Message) -> "PackedMessage":
+    """Return the message in a google.protobuf.Any."""
+    return message("google.protobuf.Any")(
+        type_url=_TYPE_URL + value.DESCRIPTOR.full_name, value=value.SerializeToString()
+    )
+
+
+def unpack(packed: "PackedMessage") -> Any:
+    """Return the message in a google.protobuf.Any. Raise LookupError when the contract lacks its type."""
+    return message(packed.type_url.rpartition("/")[2]).FromString(packed.value)
