@@ -1,6 +1,6 @@
 """What is made of an engine's end: the line that says why, whether it was memory, and the pause."""
 
-from neocloud.services.inference.reconcile.failures import explain, pause
+from neocloud.services.inference.reconcile.replicas import explain, pause
 
 _STAMP = "(EngineCore pid=21) ERROR 11-22 00:30:09 [core.py:1512] "
 

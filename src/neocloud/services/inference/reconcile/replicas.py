@@ -1,18 +1,19 @@
-"""The replicas of a deployment: record those that ended, start and stop, and check the model servers.
+"""The replicas of a deployment: record why they ended, start and stop them, and check the model servers.
 
 A replica that ended is started again after a pause that grows with each failed start. An outdated replica is
 replaced while the others answer.
 """
 
 import asyncio
-from collections.abc import Sequence
-from datetime import datetime
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from neocloud.core import contract
-from neocloud.core.reconcile.reconciler import POLL_SECONDS, RetryLater
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, Failed, RetryLater
 from neocloud.messages.neocloud.inference.v1 import Replica
 from neocloud.services.inference.reconcile.backends import ReplicaBackend, ReplicaBackends
-from neocloud.services.inference.reconcile.failures import check_failures, explain, pause
 from neocloud.services.inference.reconcile.model_server import (
     ModelServerClient,
     ModelServerRefused,
@@ -20,10 +21,23 @@ from neocloud.services.inference.reconcile.model_server import (
     sync_adapters,
 )
 from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
-from neocloud.services.inference.types import embeds
+from neocloud.services.inference.types import DeploymentReason, embeds
 
 LOG_LINES = 60
 LONGEST_WAIT_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 5
+LONGEST_PAUSE_SECONDS = 300
+GIVE_UP_AFTER = 3
+"""After this many failed starts in a row the deployment is in ERROR. Its replicas are still retried."""
+
+_MEMORY = re.compile(
+    r"out of memory|OutOfMemory|Cannot allocate memory|No available memory for the cache|"
+    r"larger than the available KV cache|std::bad_alloc|Free memory on device",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(r"\b\w*(Error|Exception)\b: .+")
+_VERBOSE = re.compile(r"^(\(\S+( pid=\d+)?\) )?(ERROR|INFO|WARNING) [\d-]+ [\d:]+ \[[^]]*\] ?")
+_KILLED = re.compile(r"\b137\b")
 
 
 class Replicas:
@@ -80,7 +94,7 @@ class Replicas:
         if len(ready) == len(records):
             return
         if not ready:
-            check_failures(records)
+            _check_failures(records)
         waiting = next(record for record in records if record.state != Replica.READY)
         text = f"{waiting.name} is {Replica.State.Name(waiting.state)}"
         tries = [_next_try(each) - scope.context.now for each in records if each.HasField("next_try_at")]
@@ -181,3 +195,48 @@ def _next_try(record: Replica) -> datetime:
 
 def _started_at(record: Replica) -> datetime:
     return contract.to_datetime(record.started_at)
+
+
+@dataclass(frozen=True)
+class Ending:
+    is_memory: bool
+    text: str
+
+
+def explain(message: str, log: str) -> Ending:
+    """Return the cause, given the message of the backend and the last lines of the model server's log."""
+    lines = [_VERBOSE.sub("", line).strip() for line in log.splitlines()]
+    memory = next((line for line in reversed(lines) if _MEMORY.search(line)), "")
+    errors = [
+        line for line in lines if _ERROR.search(line) and "Engine core initialization failed" not in line
+    ]
+    cause = memory or (errors[-1] if errors else "") or next((line for line in reversed(lines) if line), "")
+    was_killed = bool(_KILLED.search(message)) and not errors
+    if not cause and was_killed:
+        cause = "it was killed, as happens when it takes more memory than its limit"
+    return Ending(bool(memory), f"the model server ended: {(cause or message or 'it wrote no log')[:400]}")
+
+
+def pause(failures: int) -> timedelta:
+    """Return the pause before the next start: none after an answer, else 5 s, doubling up to 5 minutes."""
+    if not failures:
+        return timedelta(0)
+    return timedelta(seconds=min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (failures - 1)))
+
+
+def _check_failures(records: Iterable[Replica]) -> None:
+    """Raise Failed when a replica has ended too often before it answered."""
+    for record in records:
+        if record.failures >= GIVE_UP_AFTER:
+            is_memory = explain("", record.message).is_memory
+            reason = DeploymentReason.SERVER_OUT_OF_MEMORY if is_memory else DeploymentReason.SERVER_FAILED
+            raise Failed(reason, _failure_message(record, is_memory=is_memory))
+
+
+def _failure_message(record: Replica, *, is_memory: bool) -> str:
+    advice = (
+        "Choose a larger preset, or a smaller context_length or max_concurrency."
+        if is_memory
+        else "Read its log with: neo deployment logs"
+    )
+    return f"{record.name} ended {record.failures} times before it answered: {record.message}. {advice}"
