@@ -41,11 +41,13 @@ REWORDED = (
     "src/neocloud/services/audit",
     "src/neocloud/services/billing",
     "src/neocloud/services/emulator",
+    "src/neocloud/services/iam",
     "src/neocloud/services/inference",
     "src/neocloud/services/quotas",
     "src/neocloud/services/slurm",
     "src/neocloud/services/vpc",
     "src/neocloud/services/tuning",
+    "proto/neocloud/iam",
     "proto/neocloud/inference",
     "proto/neocloud/tuning",
 )

@@ -154,10 +154,10 @@ async def test_long_and_compressed_answers_are_given_up() -> None:
         with pytest.raises(Unanswered, match="more than"):
             await Outgoing(direct_http, allow_private=True).fetch("GET", service.address)
         service.body, service.headers = b"\x1f\x8b\x08 not unpacked", {"content-encoding": "gzip"}
-        with pytest.raises(Unanswered, match="no JSON"):
+        with pytest.raises(Unanswered, match="not JSON"):
             await Outgoing(direct_http, allow_private=True).fetch("GET", service.address)
         service.body, service.headers = b"[" * 100_000, {}
-        with pytest.raises(Unanswered, match="no JSON"):
+        with pytest.raises(Unanswered, match="not JSON"):
             await Outgoing(direct_http, allow_private=True).fetch("GET", service.address)
 
 
@@ -226,7 +226,7 @@ async def test_every_failure_reads_the_same(cloud: Cloud, provider: Provider, ca
     await say(closed)
     await say("http://127.0.0.1:1")
     assert len(messages) == 1, messages
-    assert "status 500" in caplog.text and "no JSON" in caplog.text
+    assert "status 500" in caplog.text and "not JSON" in caplog.text
 
 
 async def test_an_issuer_that_failed_is_left_alone_for_a_while(cloud: Cloud, provider: Provider) -> None:

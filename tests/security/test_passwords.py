@@ -15,7 +15,7 @@ from neocloud.core import contract
 from neocloud.core.store import Store
 from neocloud.services.iam.access import passwords as counting
 from neocloud.services.iam.access.passwords import (
-    MAX_AT_ONCE,
+    MAX_CONCURRENT,
     MAX_WAITING,
     PasswordChecker,
     count_attempt,
@@ -216,12 +216,12 @@ async def test_a_crowd_of_guesses_runs_few_at_a_time_and_is_told_when_to_come_ba
         body = {"email": ALICE, "password": WRONG}
         path = f"/{OWN_API}.SignInService/WithPassword"
         asked = [asyncio.ensure_future(http.post(path, json=body)) for _ in range(crowd)]
-        await until(lambda: sum(each.done() for each in asked) >= crowd - MAX_AT_ONCE - MAX_WAITING)
+        await until(lambda: sum(each.done() for each in asked) >= crowd - MAX_CONCURRENT - MAX_WAITING)
         refused = [each.result().json() for each in asked if each.done()]
         assert {each["code"] for each in refused} == {"resource_exhausted"}
         hasher.go.set()
         await asyncio.gather(*asked)
-    assert hasher.most <= MAX_AT_ONCE
+    assert hasher.most <= MAX_CONCURRENT
 
 
 async def test_who_is_sent_away_by_the_crowd_is_not_counted_as_a_wrong_password(cloud: Cloud) -> None:
@@ -229,15 +229,15 @@ async def test_who_is_sent_away_by_the_crowd_is_not_counted_as_a_wrong_password(
     cloud.provided.add(PasswordChecker, checker)
     await make_user(cloud)
     await sign_in(cloud)
-    held = [checker._turn.acquire() for _ in range(MAX_AT_ONCE)]  # pyright: ignore[reportPrivateUsage]
+    held = [checker._slots.acquire() for _ in range(MAX_CONCURRENT)]  # pyright: ignore[reportPrivateUsage]
     await asyncio.gather(*held)
     checker._waiting = MAX_WAITING  # pyright: ignore[reportPrivateUsage]
     for _ in range(MAX_ATTEMPTS + 1):
         answer = await try_password(cloud)
         assert (answer.code, "at this moment" in answer.message) == ("resource_exhausted", True)
     checker._waiting = 0  # pyright: ignore[reportPrivateUsage]
-    for _ in range(MAX_AT_ONCE):
-        checker._turn.release()  # pyright: ignore[reportPrivateUsage]
+    for _ in range(MAX_CONCURRENT):
+        checker._slots.release()  # pyright: ignore[reportPrivateUsage]
     signed(await try_password(cloud))
 
 

@@ -20,7 +20,7 @@ from neocloud.services.iam import bootstrap
 from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.tokens import issue
 from neocloud.services.iam.defaults import OPERATOR_NAME, add_membership
-from neocloud.services.iam.rules.grants import grants_of, holds_at_least, is_looking
+from neocloud.services.iam.rules.grants import grants_of, holds_at_least, is_read
 from neocloud.services.iam.rules.roles import ROLES, allows, covers, permissions_of
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
@@ -246,7 +246,7 @@ async def test_a_keeper_of_accounts_changes_nothing_of_those_that_hold_more(walk
     let_through = []
     for path in walked.paths:
         permission = TABLE.permission_of(path) or BY_THE_HANDLER.get(path, "")
-        is_change = permission.startswith("iam.") and not is_looking(permission)
+        is_change = permission.startswith("iam.") and not is_read(permission)
         if not is_change or path in HARMLESS | BY_THE_SPEC:
             continue
         assert allows("iam.admin", permission), path

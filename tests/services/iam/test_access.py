@@ -90,7 +90,7 @@ async def test_accounts_of_another_tenant_cannot_be_let_in(cloud: Cloud) -> None
     spec = {"memberId": cloud.other.service_account_id}
     answer = await cloud.call("GroupMembershipService/Create", {"metadata": metadata, "spec": spec})
     assert answer.code == "invalid_argument"
-    assert "no user or service account of the group's tenant" in answer.message
+    assert "is not a user or service account of the group's tenant" in answer.message
 
 
 async def test_a_permit_cannot_reach_into_another_tenant(cloud: Cloud) -> None:
@@ -98,7 +98,7 @@ async def test_a_permit_cannot_reach_into_another_tenant(cloud: Cloud) -> None:
     spec = {"resourceId": cloud.other.project_id, "role": "viewer"}
     answer = await cloud.call("AccessPermitService/Create", {"metadata": metadata, "spec": spec})
     assert answer.code == "invalid_argument"
-    assert "no resource of the group's tenant" in answer.message
+    assert "is not a resource of the group's tenant" in answer.message
 
 
 async def test_nobody_gives_a_right_they_do_not_have(cloud: Cloud) -> None:
@@ -114,7 +114,7 @@ async def test_nobody_gives_a_right_they_do_not_have(cloud: Cloud) -> None:
     mightier = {"metadata": metadata, "spec": {"resourceId": cloud.bank.tenant_id, "role": "admin"}}
     answer = await cloud.call("AccessPermitService/Create", mightier, token=token)
     assert answer.code == "permission_denied"
-    assert "can make a permit for it" in answer.message
+    assert "requires the right to create permits on it" in answer.message
     friend_id, _ = await robot(cloud, "friend")
     friend = {"metadata": metadata, "spec": {"memberId": friend_id}}
     assert (await cloud.call("GroupMembershipService/Create", friend, token=token)).status == 200
@@ -144,15 +144,15 @@ async def test_a_key_lies_in_the_project_of_its_account(cloud: Cloud) -> None:
         "AuthPublicKeyService/Create", {"metadata": {"parentId": research}, "spec": spec}
     )
     assert answer.code == "invalid_argument"
-    assert "no service account of this project" in answer.message
+    assert "is not a service account of this project" in answer.message
 
 
 @pytest.mark.parametrize(
     ("pem", "complaint"),
     [
         (key_pair("RS256").private_pem, "is a private key"),
-        ("ssh-ed25519 AAAA me@here", "no public key in PEM form"),
-        ("", "no public key in PEM form"),
+        ("ssh-ed25519 AAAA me@here", "is not a public key in PEM form"),
+        ("", "is not a public key in PEM form"),
         (key_pair("RS256", 1024).public_pem, "RSA key of 1024 bits"),
     ],
 )

@@ -110,12 +110,12 @@ async def test_a_provider_that_wants_a_client_secret_gets_it(cloud: Cloud, provi
     ("bent", "why"),
     [
         ({"iss": "https://evil.example"}, "another issuer"),
-        ({"aud": "another-client"}, "somebody else"),
+        ({"aud": "another-client"}, "another audience"),
         ({"aud": [CLIENT_ID, "x"], "azp": "x"}, "another client"),
         ({"nonce": "another"}, "another sign-in"),
         ({"exp": 1}, "expired"),
-        ({"iat": 2**40}, "from the future"),
-        ({"exp": "soon"}, "no numbers|not valid"),
+        ({"iat": 2**40}, "in the future"),
+        ({"exp": "soon"}, "not numbers|not valid"),
     ],
 )
 async def test_a_bent_token_is_refused(cloud: Cloud, provider: Provider, bent: Any, why: str) -> None:
@@ -189,7 +189,7 @@ async def test_a_sign_in_that_takes_too_long_must_begin_again(cloud: Cloud, prov
     brought = await browse(begun["authorizationUrl"])
     cloud.clock.offset += timedelta(minutes=11)
     answer = await call(cloud, "FinishOidc", {"loginToken": begun["loginToken"], **brought})
-    assert (answer.code, "Begin again" in answer.message) == ("unauthenticated", True)
+    assert (answer.code, "Start again" in answer.message) == ("unauthenticated", True)
     forged = await call(cloud, "FinishOidc", {"loginToken": "forged", **brought})
     assert forged.code == "unauthenticated"
 

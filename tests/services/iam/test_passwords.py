@@ -10,7 +10,7 @@ from argon2.low_level import Type
 
 from neocloud.core import contract
 from neocloud.services.iam.access.passwords import (
-    MAX_AT_ONCE,
+    MAX_CONCURRENT,
     MAX_WAITING,
     PasswordChecker,
     generate_password,
@@ -52,7 +52,7 @@ async def test_a_hash_of_weaker_times_is_replaced_at_the_next_sign_in(cloud: Clo
 
 async def test_a_crowd_is_sent_away_before_it_takes_all_memory() -> None:
     checker = PasswordChecker(CHEAP)
-    crowd = MAX_AT_ONCE + MAX_WAITING + 6
+    crowd = MAX_CONCURRENT + MAX_WAITING + 6
     ends = await asyncio.gather(*(checker.hash(PASSWORD) for _ in range(crowd)), return_exceptions=True)
     refused = [end for end in ends if isinstance(end, contract.ApiError)]
     assert len(refused) >= 6

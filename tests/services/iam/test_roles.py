@@ -3,7 +3,7 @@
 import pytest
 
 from neocloud.services.iam.rules.roles import ROLES, allows
-from neocloud.services.iam.types import FIRST_GROUPS
+from neocloud.services.iam.types import DEFAULT_GROUPS
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_role_allows_what_the_table_says(role: str, permission: str, expected:
 
 
 def test_the_first_groups_have_roles_that_exist() -> None:
-    assert set(FIRST_GROUPS.values()) <= set(ROLES)
+    assert set(DEFAULT_GROUPS.values()) <= set(ROLES)

@@ -44,7 +44,7 @@ KINDS = (
         permission="iam.serviceAccounts",
         parent_kinds=(iam.CONTAINER,),
         rules=ServiceAccountRules(),
-        # Whoever makes something act as an account can do what the account can.
+        # A caller who makes something act as an account can do what the account can.
         reference_verb="impersonate",
     ),
     Kind(

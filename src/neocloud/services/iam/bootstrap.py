@@ -1,17 +1,18 @@
-"""The first tenant of a cloud: made once, found again on every start.
+"""The first tenant of a cloud: created once, and found at every later start.
 
-Makes a tenant with its groups and a service account for whoever runs the cloud, and a default project. The
-private key leaves this function and is kept nowhere: when the credentials file is lost, a new key takes its
-place.
+`bootstrap` creates a tenant with its groups, a default project, and a service account for the operator of the
+cloud. It returns the private key and stores it nowhere: when the credentials file is lost, a new key replaces
+the old one.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -25,10 +26,10 @@ from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec
 from neocloud.services.iam.access.tokens import ensure_signing_key
 from neocloud.services.iam.defaults import (
-    FirstRows,
+    TenantDefaults,
     add_operator_key,
-    ensure_first_rows,
-    find_first_rows,
+    ensure_defaults,
+    find_defaults,
     find_misplaced_operator,
     move_operator,
 )
@@ -64,29 +65,30 @@ async def bootstrap(
     *,
     tenant_name: str = "innovation-bank",
     region: str = DEFAULT_REGION,
-    held_credentials: Mapping[str, Any] | None = None,
+    held_credentials: Mapping[str, object] | None = None,
     make_key: Callable[[], RSAPrivateKey] = make_rsa_key,
 ) -> Bootstrap:
-    """Repeatable. `held_credentials` are returned as they are when they still open this tenant."""
-    await _mend(store, tenant_name, region, held_credentials)
+    """Ensure that the tenant exists, and return it with credentials. Idempotent. `held_credentials` are
+    returned unchanged while they are valid for this tenant."""
+    await _repair(store, tenant_name, region, held_credentials)
     held = await store.read(lambda tx: _still_valid(tx, tenant_name, region, held_credentials))
     if held is not None:
         return held
     private_key = await asyncio.to_thread(make_key)
 
-    def make(tx: Transaction) -> Bootstrap:
+    def create(tx: Transaction) -> Bootstrap:
         ensure_signing_key(tx)
-        rows = ensure_first_rows(tx, tenant_name, region, clock.now())
+        rows = ensure_defaults(tx, tenant_name, region, clock.now())
         key = add_operator_key(tx, rows, _public_pem(private_key), clock.now())
         return _result(rows, _credentials(private_key, key))
 
-    return await store.write(make)
+    return await store.write(create)
 
 
-async def _mend(store: Store, tenant_name: str, region: str, held: Mapping[str, Any] | None) -> None:
-    """Move an operator's account that an earlier release made in the first project. Repeatable."""
-    subject = held.get(CREDENTIALS) if held else None
-    held_id = str(subject.get("sub", "")) if isinstance(subject, Mapping) else ""
+async def _repair(store: Store, tenant_name: str, region: str, held: Mapping[str, object] | None) -> None:
+    """Move an operator's account that an earlier release created in the first project. Idempotent."""
+    subject = _subject_of(held)
+    held_id = subject.get("sub", "")
 
     def find(tx: Transaction) -> Resource | None:
         return find_misplaced_operator(tx, tenant_name, region, held_id)
@@ -100,29 +102,38 @@ async def _mend(store: Store, tenant_name: str, region: str, held: Mapping[str, 
         logger.warning("moved the operator's account out of the first project, into the tenant")
         if others:
             logger.warning(
-                "the operator's account has keys that `neo up` did not make; delete unknown ones: %s",
+                "the operator's account has keys that `neo up` did not create; delete the unknown ones: %s",
                 ", ".join(others),
             )
 
 
-def _still_valid(
-    tx: Transaction, tenant_name: str, region: str, held: Mapping[str, Any] | None
-) -> Bootstrap | None:
-    rows = find_first_rows(tx, tenant_name, region)
+def _subject_of(held: Mapping[str, object] | None) -> Mapping[str, str]:
+    """Return the subject in a credentials file; empty when it has none."""
     subject = held.get(CREDENTIALS) if held else None
-    if rows is None or not isinstance(subject, Mapping):
+    if not isinstance(subject, Mapping):
+        return {}
+    content = cast("Mapping[str, object]", subject)
+    return {name: str(value) for name, value in content.items()}
+
+
+def _still_valid(
+    tx: Transaction, tenant_name: str, region: str, held: Mapping[str, object] | None
+) -> Bootstrap | None:
+    rows = find_defaults(tx, tenant_name, region)
+    subject = _subject_of(held)
+    if rows is None:
         return None
-    key = tx.get(str(subject.get("kid", "")))
+    key = tx.get(subject.get("kid", ""))
     if key is None or key.kind != AUTH_PUBLIC_KEY or key.state != State.ACTIVE:
         return None
     if not key.owner_id == rows.service_account.id == subject.get("iss") == subject.get("sub"):
         return None
-    if AuthPublicKeySpec.FromString(key.spec).data != _public_half(str(subject.get("private-key", ""))):
+    if AuthPublicKeySpec.FromString(key.spec).data != _public_half(subject.get("private-key", "")):
         return None
-    return _result(rows, {CREDENTIALS: {name: str(value) for name, value in subject.items()}})
+    return _result(rows, {CREDENTIALS: subject})
 
 
-def _result(rows: FirstRows, credentials: Credentials) -> Bootstrap:
+def _result(rows: TenantDefaults, credentials: Credentials) -> Bootstrap:
     return Bootstrap(rows.tenant.id, rows.project.id, rows.service_account.id, credentials)
 
 
@@ -140,7 +151,7 @@ def _credentials(private_key: RSAPrivateKey, key: Resource) -> Credentials:
     }
 
 
-def _public_pem(private_key: Any) -> str:
+def _public_pem(private_key: PrivateKeyTypes) -> str:
     pem = private_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return pem.decode()
 

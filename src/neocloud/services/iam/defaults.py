@@ -1,12 +1,10 @@
-"""The rows a new tenant starts with: groups with their permits, a default project, the operator's account.
+"""The default resources of a new tenant: groups with their permits, a project, the operator's account.
 
-The operator's account lies in the tenant itself, in no project: a right in a project, whichever, does not
-reach it.
+The operator's account is in the tenant itself and in no project, so a right in a project does not reach it.
 """
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
@@ -29,48 +27,52 @@ from neocloud.services.iam.rules.accounts import (
 )
 from neocloud.services.iam.rules.keys import AuthPublicKeyRules
 
+_Default = Container | ServiceAccount | Group | GroupMembership | AccessPermit | AuthPublicKey
 OPERATOR_NAME = "operator"
 OPERATOR_GROUP = "admins"
 OPERATOR_KEY_DESCRIPTION = "Made by neo up"
 
 
 @dataclass(frozen=True)
-class FirstRows:
+class TenantDefaults:
+    """The first tenant, its default project and the operator's account."""
+
     tenant: Resource
     project: Resource
     service_account: Resource
 
 
 def project_name(region: str) -> str:
-    """The first word matters: clients look for a project that is called default-something."""
+    """Return the name of the default project. Clients look for a project whose name starts with
+    "default-"."""
     return f"default-{region}"
 
 
-def find_first_rows(tx: Transaction, tenant_name: str, region: str) -> FirstRows | None:
+def find_defaults(tx: Transaction, tenant_name: str, region: str) -> TenantDefaults | None:
     tenant = tx.find(iam.CONTAINER, "", tenant_name)
     project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
     account = tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME) if tenant else None
-    return FirstRows(tenant, project, account) if tenant and project and account else None
+    return TenantDefaults(tenant, project, account) if tenant and project and account else None
 
 
-def ensure_first_rows(tx: Transaction, tenant_name: str, region: str, now: datetime) -> FirstRows:
+def ensure_defaults(tx: Transaction, tenant_name: str, region: str, now: datetime) -> TenantDefaults:
     tenant = tx.find(iam.CONTAINER, "", tenant_name) or _container(tx, "", tenant_name, region, now)
-    groups = {name: _group(tx, tenant, name, role, now) for name, role in iam.FIRST_GROUPS.items()}
+    groups = {name: _group(tx, tenant, name, role, now) for name, role in iam.DEFAULT_GROUPS.items()}
     name = project_name(region)
     project = tx.find(iam.CONTAINER, tenant.id, name) or _container(tx, tenant.id, name, region, now)
     account = tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME)
     if account is None:
         account = _operator(tx, tenant, groups[OPERATOR_GROUP], now)
-    return FirstRows(tenant, project, account)
+    return TenantDefaults(tenant, project, account)
 
 
 def find_misplaced_operator(
     tx: Transaction, tenant_name: str, region: str, held_account_id: str
 ) -> Resource | None:
-    """The operator's account where earlier releases put it: in the first project.
+    """Return the operator's account where earlier releases created it, in the first project.
 
-    Only the account that the credentials file is of, or one that is an administrator of the tenant: anybody
-    with a right over accounts in the project can make one of the same name.
+    It must be the account of the credentials file, or an administrator of the tenant: anybody with a right
+    over accounts in the project could create one of the same name.
     """
     tenant = tx.find(iam.CONTAINER, "", tenant_name)
     project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
@@ -85,10 +87,10 @@ def find_misplaced_operator(
 
 
 def move_operator(tx: Transaction, account: Resource) -> list[str]:
-    """Put the operator's account, and its keys, from its project into the tenant.
+    """Move the operator's account, and its keys, from its project into the tenant.
 
-    Returns the ids of keys that `neo up` did not make: whoever had a right over accounts in the project could
-    make them.
+    Returns the ids of keys that `neo up` did not create: anybody with a right over accounts in the project
+    could create them.
     """
     project = tx.get(account.parent_id)
     assert project is not None, "A project that holds an account is not deleted."
@@ -103,8 +105,8 @@ def move_operator(tx: Transaction, account: Resource) -> list[str]:
     return others
 
 
-def add_operator_key(tx: Transaction, rows: FirstRows, public_pem: str, now: datetime) -> Resource:
-    """A new key for the operator; earlier ones made here go, since nobody holds their private half now."""
+def add_operator_key(tx: Transaction, rows: TenantDefaults, public_pem: str, now: datetime) -> Resource:
+    """Add a key for the operator. Delete earlier ones that were added here, whose private keys are lost."""
     for row in tx.owned(rows.service_account.id):
         if row.kind == iam.AUTH_PUBLIC_KEY and _description(row) == OPERATOR_KEY_DESCRIPTION:
             tx.delete(row.id)
@@ -145,7 +147,7 @@ def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetim
 
 def _operator(tx: Transaction, tenant: Resource, group: Resource, now: datetime) -> Resource:
     account = ServiceAccount()
-    account.spec.description = "Whoever runs this cloud"
+    account.spec.description = "The operator of this cloud"
     ServiceAccountRules().defaults(account)
     row = _insert(tx, now, account, iam.SERVICE_ACCOUNT_ID_PREFIX, tenant.id, name=OPERATOR_NAME)
     add_membership(tx, group, row, now)
@@ -162,7 +164,7 @@ def add_membership(tx: Transaction, group: Resource, member: Resource, now: date
 def _insert(
     tx: Transaction,
     now: datetime,
-    message: Any,
+    message: _Default,
     id_prefix: str,
     parent_id: str,
     *,

@@ -22,11 +22,11 @@ class TokenAuthenticator(Authenticator, Protocol):
     """Authenticates tokens that a service was handed, and work that outlives its token."""
 
     async def proof_of(self, token: str) -> str:
-        """Return what a token stands on, of use without the token."""
+        """Return the proof of a token: a text that names its account and credential."""
         ...
 
     async def authenticate_proof(self, proof: str) -> Subject:
-        """Return the subject that a result of `proof_of` stands for. Raises ApiError once it was revoked."""
+        """Return the subject of a proof from `proof_of`. Raises ApiError once its credential was revoked."""
         ...
 
 

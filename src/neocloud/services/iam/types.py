@@ -1,4 +1,4 @@
-"""Which nouns this brick has, the groups every tenant starts with, and how to find a resource's tenant.
+"""The kinds, id prefixes and states of this service, the default groups, and the tenant of a resource.
 
 Tenant and Project are one message in the published API, `Container`: a row without a parent is a tenant, a
 row with one is a project.
@@ -39,26 +39,26 @@ FEDERATED_CREDENTIALS_ID_PREFIX = "federatedcredentials"
 SESSION_ID_PREFIX = "session"
 OIDC_FEDERATION_ID_PREFIX = "oidcfederation"
 
-FIRST_GROUPS = {"admins": "admin", "editors": "editor", "viewers": "viewer"}
-"""Groups every tenant starts with, and the role each has on the whole tenant."""
+DEFAULT_GROUPS = {"admins": "admin", "editors": "editor", "viewers": "viewer"}
+"""The groups that every tenant starts with, and the role that each has on the whole tenant."""
 
 CLOUDS_PROJECT_ID = "project-e00public-images"
-"""The parent of what came with the cloud; no row, and in no tenant."""
+"""The parent of resources that come with the cloud. It has no row and belongs to no tenant."""
 
 SECRETS_ID = "iam"
-"""The store keeps this brick's own secrets under this id."""
+"""The store keeps the secrets of this service itself under this id."""
 SIGNING_KEY_SECRET = "access-token-signing-key"
 
 
 class State(StrEnum):
-    """The states this brick's resources can be in."""
+    """The states of the resources of this service."""
 
     ACTIVE = "ACTIVE"
     INACTIVE = "INACTIVE"
     BLOCKED = "BLOCKED"
     """A user account that may not sign in."""
     PENDING = "PENDING"
-    """An invitation nobody has accepted."""
+    """An invitation that nobody has accepted."""
     ACCEPTED = "ACCEPTED"
 
 
@@ -71,7 +71,7 @@ def is_project(row: Resource) -> bool:
 
 
 def lineage(resource_id: str, get: Callable[[str], Resource | None]) -> Iterator[Resource]:
-    """The resource, its parent, its parent's parent and so on; nothing when it does not exist."""
+    """Yield the resource, its parent, its parent's parent and so on; nothing when it does not exist."""
     row = get(resource_id) if resource_id else None
     while row is not None:
         yield row
@@ -79,7 +79,7 @@ def lineage(resource_id: str, get: Callable[[str], Resource | None]) -> Iterator
 
 
 def tenant_of(resource_id: str, get: Callable[[str], Resource | None]) -> str | None:
-    """The id of the tenant that the resource belongs to, or None when it does not exist."""
+    """Return the id of the tenant that the resource belongs to, or None when it does not exist."""
     for row in lineage(resource_id, get):
         if is_tenant(row):
             return row.id

@@ -1,1 +1,1 @@
-"""Who calls and what they may do: implements the Authenticator and Authorizer of core."""
+"""Authentication and authorization: implements the Authenticator and Authorizer of core."""

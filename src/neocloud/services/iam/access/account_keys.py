@@ -45,7 +45,7 @@ SCOPES: Mapping[int, tuple[str, ...]] = {
     ClientService.Value("TRACTO"): ("tracto.*",),
     ClientService.Value("LINUX_IDENTITY"): ("linux.*",),
 }
-"""Which permissions a key of each client service can use at all."""
+"""The permissions that a key for each client service can use."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class StaticKeySubject:
 
 
 class StaticKeys:
-    """Authenticates the tokens of static keys. A yes is believed for a second."""
+    """Authenticates the tokens of static keys. A positive answer is cached for a second."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -91,20 +91,20 @@ def is_static_token(token: str) -> bool:
 
 
 def new_token(tx: Transaction, key_id: str) -> str:
-    """A token for the key; only its hash stays."""
+    """Return a new token for the key. Only its hash is stored."""
     token = f"{TOKEN_PREFIX}{key_id}_{secrets.token_hex(_TOKEN_BYTES)}"
     tx.put_secret(key_id, _TOKEN_HASH, _hash(token))
     return token
 
 
 def key_id_in(token: str) -> str:
-    """The id of the key that the token says it is of, true or not; "" when it says nothing of the kind."""
+    """Return the id of the key that the token names, checked or not; "" when it names none."""
     key_id = token.removeprefix(TOKEN_PREFIX).partition("_")[0] if is_static_token(token) else ""
     return key_id if contract.is_id(key_id) and contract.id_prefix(key_id) == STATIC_KEY_ID_PREFIX else ""
 
 
 def find_static_key(tx: Transaction, token: str) -> Resource | None:
-    """The key that the token really is of."""
+    """Return the key of the token, whose hash is checked; None when there is none."""
     row = tx.get(key_id_in(token))
     known = tx.secret(row.id, _TOKEN_HASH) if row is not None and row.kind == STATIC_KEY else None
     return row if known is not None and hmac.compare_digest(known, _hash(token)) else None
@@ -134,7 +134,7 @@ def _subject_of(tx: Transaction, key: Resource | None) -> StaticKeySubject | Non
 
 
 def _hash(token: str) -> bytes:
-    """The token is random and long: a plain hash is as hard to turn round as a slow one."""
+    """Hash a token. It is random and long, so a fast hash is as hard to reverse as a slow one."""
     return sha256(token.encode()).digest()
 
 
@@ -145,7 +145,7 @@ _ACCESS_KEY_SECRET_BYTES = 30
 
 @dataclass(frozen=True)
 class SigningKey:
-    """What a signed request is checked with. Never printed."""
+    """The key that a signed request is checked with. Its secret is never printed."""
 
     subject: Subject
     secret: str
@@ -163,17 +163,17 @@ def ensure_secret(tx: Transaction, key_id: str) -> str:
 
 
 def show_secret_once(tx: Transaction, key_id: str) -> str:
-    """Raises ApiError when it was shown before."""
+    """Return the secret of a key. Raises ApiError when it was returned before."""
     if tx.secret(key_id, _SECRET_SHOWN) is not None:
         raise contract.bad_state(
-            key_id, f"The secret of {key_id} was shown before and is not shown again. Make a new key."
+            key_id, f"The secret of {key_id} was shown before and is not shown again. Create a new key."
         )
     tx.put_secret(key_id, _SECRET_SHOWN, b"1")
     return ensure_secret(tx, key_id)
 
 
 def find_signing_key(tx: Transaction, aws_id: str, now: datetime) -> SigningKey | None:
-    """The key that an S3 client names, while it is active, not expired, and its account is there."""
+    """Return the key that an S3 client names; None unless it is active, not expired, and has its account."""
     try:
         key = tx.get(key_id_of(aws_id))
     except contract.ApiError:

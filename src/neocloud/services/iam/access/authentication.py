@@ -1,12 +1,13 @@
 """Authentication: from an access token to a Subject.
 
-A token's signature is checked once. Whether its account, and the key or session behind it, still exist is
+The signature of a token is checked once. Its account, and the credential behind it (a key or a session), are
 read again when the last check is more than a second old, so a deleted key or a revoked session stops working
-within a second, on every server. `find_subject` reads one consistent snapshot and nothing else.
+within a second, on every server. `find_subject` reads one consistent snapshot and nothing else. A proof is a
+text that names the account and the credential of a token, for work that outlives the token.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from cachetools import LRUCache, TTLCache
@@ -45,7 +46,7 @@ class StoreAuthenticator:
         self._static_keys = StaticKeys(store, clock)
         self._key: Ed25519PrivateKey | None = None
         self._claims: LRUCache[str, AccessClaims] = LRUCache(MAX_CACHED)
-        self._proven: TTLCache[AccessClaims, CheckedCredential] = TTLCache(
+        self._checked: TTLCache[AccessClaims, CheckedCredential] = TTLCache(
             MAX_CACHED, ttl=RECHECK_SECONDS, timer=clock.monotonic
         )
 
@@ -53,50 +54,51 @@ class StoreAuthenticator:
         if is_static_token(token):
             return await self._static_keys.authenticate(token)
         claims = await self.claims_of(token)
-        proven = self._proven.get(claims)
-        if proven is None:
-            proven = await self._store.read(lambda tx: find_subject(tx, claims))
-            if proven is not None:
-                self._proven[claims] = proven
-        if proven is None or (proven.ends_at and self._clock.now() >= proven.ends_at):
+        checked = self._checked.get(claims)
+        if checked is None:
+            checked = await self._store.read(lambda tx: find_subject(tx, claims))
+            if checked is not None:
+                self._checked[claims] = checked
+        if checked is None or (checked.ends_at and self._clock.now() >= checked.ends_at):
             raise contract.unauthenticated(
-                "The account behind this access token, or the key or session it was got with, was deleted,"
-                " deactivated, revoked or has expired. Sign in again."
+                "The account of this access token, or the key or session behind it, was deleted, deactivated"
+                " or revoked, or has expired. Sign in again."
             )
-        return proven.subject
+        return checked.subject
 
     async def proof_of(self, token: str) -> str:
-        """What a token stands on: the id of its static key, or its claims. Of use without the token."""
+        """Return the proof of a token: the id of its static key, or its claims."""
         if is_static_token(token):
             return json.dumps({"static": key_id_in(token)})
         claims = await self.claims_of(token)
-        actor = [claims.actor.id, claims.actor.proof_id] if claims.actor else None
+        actor = [claims.actor.id, claims.actor.credential_id] if claims.actor else None
         issued_at = claims.issued_at.isoformat()
-        return json.dumps({"of": claims.subject_id, "by": claims.proof_id, "at": issued_at, "actor": actor})
+        return json.dumps(
+            {"of": claims.subject_id, "by": claims.credential_id, "at": issued_at, "actor": actor}
+        )
 
     async def authenticate_proof(self, proof: str) -> Subject:
-        """Return the subject that a proof stands for. Raises ApiError once it was revoked.
+        """Return the subject of a proof. Raises ApiError once its credential was revoked.
 
         Work that was started with a token may outlive the token and a session that expired. The text must
         come from `proof_of`.
         """
-        said = json.loads(proof)
-        if "static" in said:
-            return await self._static_keys.authenticate_key(said["static"])
-        issued_at = datetime.fromisoformat(said["at"])
-        actor = Actor(*said["actor"]) if said["actor"] else None
-        claims = AccessClaims(said["of"], said["by"], issued_at, issued_at, actor)
-        proven = await self._store.read(lambda tx: find_subject(tx, claims))
-        is_over = proven is not None and proven.ends_at is not None and self._clock.now() >= proven.ends_at
-        if proven is None or (is_over and proven.subject.kind != "user"):
+        stated = json.loads(proof)
+        if "static" in stated:
+            return await self._static_keys.authenticate_key(stated["static"])
+        issued_at = datetime.fromisoformat(stated["at"])
+        actor = Actor(*stated["actor"]) if stated["actor"] else None
+        claims = AccessClaims(stated["of"], stated["by"], issued_at, issued_at, actor)
+        checked = await self._store.read(lambda tx: find_subject(tx, claims))
+        is_over = checked is not None and checked.ends_at is not None and self._clock.now() >= checked.ends_at
+        if checked is None or (is_over and checked.subject.kind != "user"):
             raise contract.unauthenticated(
-                "The account, or the key or session that this was started with, was deleted, deactivated or"
-                " revoked."
+                "The account that started this, or its key or session, was deleted, deactivated or revoked."
             )
-        return proven.subject
+        return checked.subject
 
     async def claims_of(self, token: str) -> AccessClaims:
-        """What a token of this cloud says, as long as it has not expired."""
+        """Return the claims of a token of this cloud. Raises ApiError when it has expired."""
         claims = self._claims.get(token)
         if claims is None:
             claims = read_access_token(token, await self._signing_key())
@@ -118,35 +120,33 @@ class StoreAuthenticator:
 
 IMPERSONATE = "iam.serviceAccounts.impersonate"
 REVOKED_BEFORE = "tokens-revoked-before"
-"""Secret of a service account: tokens that were issued until then are dead."""
+"""Secret of a service account: a time. Tokens issued until then are invalid."""
 
 
 @dataclass(frozen=True)
 class CheckedCredential:
-    """A subject, and when what proves it ends by itself."""
+    """A subject, and when its credential expires."""
 
     subject: Subject
     ends_at: datetime | None = None
 
 
 def find_subject(tx: Transaction, claims: AccessClaims) -> CheckedCredential | None:
-    """Whom the claims stand for now, or None when they stand for nobody any more."""
+    """Return the subject of the claims; None when they are no longer valid."""
     if claims.actor is None:
-        return _checked_subject(tx, claims.subject_id, claims.proof_id, claims.issued_at)
-    actor = _checked_subject(tx, claims.actor.id, claims.actor.proof_id, claims.issued_at)
+        return _checked_subject(tx, claims.subject_id, claims.credential_id, claims.issued_at)
+    actor = _checked_subject(tx, claims.actor.id, claims.actor.credential_id, claims.issued_at)
     if actor is None or not may_impersonate(tx, actor.subject, claims.subject_id):
         return None
     account = _checked_subject(tx, claims.subject_id, claims.subject_id, claims.issued_at)
     if account is None:
         return None
-    seen = account.subject
-    subject = Subject(seen.id, seen.kind, seen.name, seen.tenant_id, impersonator_id=actor.subject.id)
-    return CheckedCredential(subject, actor.ends_at)
+    return CheckedCredential(replace(account.subject, impersonator_id=actor.subject.id), actor.ends_at)
 
 
 def may_impersonate(tx: Transaction, actor: Subject, account_id: str) -> bool:
-    """Only service accounts of the actor's own tenant that hold no more than the actor, and only with the
-    permission on them."""
+    """Whether the actor may act as the account: a service account of the actor's own tenant that holds no
+    more than the actor, and on which the actor has the permission."""
     row = tx.get(account_id)
     return (
         row is not None
@@ -156,18 +156,18 @@ def may_impersonate(tx: Transaction, actor: Subject, account_id: str) -> bool:
 
 
 def _checked_subject(
-    tx: Transaction, subject_id: str, proof_id: str, issued_at: datetime
+    tx: Transaction, subject_id: str, credential_id: str, issued_at: datetime
 ) -> CheckedCredential | None:
-    account, proof = tx.get(subject_id), tx.get(proof_id)
-    if account is None or proof is None or account.deleted_at or proof.deleted_at:
+    account, credential = tx.get(subject_id), tx.get(credential_id)
+    if account is None or credential is None or account.deleted_at or credential.deleted_at:
         return None
     if account.kind == SERVICE_ACCOUNT:
-        holds, ends_at = _proves_service_account(account, proof)
+        holds, ends_at = _check_service_account(account, credential)
         revoked = tx.secret(account.id, REVOKED_BEFORE)
         holds = holds and not (revoked and issued_at <= datetime.fromisoformat(revoked.decode()))
         kind, name = "service_account", account.name
     elif account.kind == TENANT_USER_ACCOUNT and is_usable(tx, account):
-        holds, ends_at = _proves_user(account, proof)
+        holds, ends_at = _check_user(account, credential)
         kind, name = "user", name_of(tx, account)
     else:
         return None
@@ -177,17 +177,18 @@ def _checked_subject(
     return CheckedCredential(Subject(account.id, kind, name, tenant_id), ends_at)
 
 
-def _proves_service_account(account: Resource, proof: Resource) -> tuple[bool, datetime | None]:
-    if proof.kind == AUTH_PUBLIC_KEY:
-        spec = AuthPublicKeySpec.FromString(proof.spec)
+def _check_service_account(account: Resource, credential: Resource) -> tuple[bool, datetime | None]:
+    """Return whether it is a valid credential of the account, and when it expires."""
+    if credential.kind == AUTH_PUBLIC_KEY:
+        spec = AuthPublicKeySpec.FromString(credential.spec)
         ends_at = contract.to_datetime(spec.expires_at) if spec.HasField("expires_at") else None
-        return proof.owner_id == account.id and proof.state == State.ACTIVE, ends_at
-    if proof.kind == FEDERATED_CREDENTIALS:
-        return FederatedCredentialsSpec.FromString(proof.spec).subject_id == account.id, None
-    return proof.id == account.id, None
+        return credential.owner_id == account.id and credential.state == State.ACTIVE, ends_at
+    if credential.kind == FEDERATED_CREDENTIALS:
+        return FederatedCredentialsSpec.FromString(credential.spec).subject_id == account.id, None
+    return credential.id == account.id, None
 
 
-def _proves_user(account: Resource, proof: Resource) -> tuple[bool, datetime | None]:
-    if proof.kind != SESSION or proof.parent_id != account.id:
+def _check_user(account: Resource, credential: Resource) -> tuple[bool, datetime | None]:
+    if credential.kind != SESSION or credential.parent_id != account.id:
         return False, None
-    return True, contract.to_datetime(SessionStatus.FromString(proof.status).expires_at)
+    return True, contract.to_datetime(SessionStatus.FromString(credential.status).expires_at)

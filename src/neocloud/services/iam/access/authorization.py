@@ -1,11 +1,11 @@
-"""Authorization: walk from a resource up to its tenant and look for a permit.
+"""Authorization: find a permit on a resource or on a container that it is in.
 
-A positive answer is cached for a second; a negative one is never cached, so a right works as soon as it is
-given and ends within a second after it is removed. The place of a resource in its tenant never changes, so it
-is cached without a limit of time. A resource of another tenant is refused in the same words as one that does
-not exist. Resources that came with the cloud belong to no tenant: everybody may read them, nobody may change
-them. Every change that lets a caller act as an account also requires all rights of that account
-(rules/grants.py).
+Rights are cached for a second, and a refusal is never answered from the cache. So a right works as soon as it
+is given, and ends within a second after it is removed. The location of a resource in its tenant never
+changes, so it is cached without a time limit. A resource of another tenant is refused in the same words as
+one that does not exist. Resources that come with the cloud belong to no tenant: everybody may read them,
+nobody may change them. Every change that lets a caller act as an account also requires all rights of that
+account (rules/grants.py).
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from neocloud.services.iam.rules.grants import (
     grants_of,
     is_granted,
     is_in_scope,
-    is_looking,
+    is_read,
     mightier_than,
     principals_of,
 )
@@ -39,7 +39,7 @@ MAX_CACHED = 10_000
 
 @dataclass(frozen=True)
 class _Location:
-    """Where a resource is in its tenant; this never changes."""
+    """The location of a resource in its tenant. It never changes."""
 
     path: tuple[str, ...]
     """Ids from the resource up to its tenant."""
@@ -50,11 +50,11 @@ class _Location:
 
 @dataclass(frozen=True)
 class _Decision:
-    """The result of a check, and what of it may be cached."""
+    """The result of a check, and the parts of it that may be cached."""
 
     refusal: contract.ApiError | None
     location: _Location | None
-    """None for a resource outside of the subject's tenant."""
+    """None for a resource outside the subject's tenant."""
     grants: frozenset[Grant]
 
 
@@ -75,7 +75,7 @@ class StoreAuthorizer:
             return
         decision = await self._store.read(lambda tx: _decide(tx, subject, permission, target_id))
         if decision.location is not None:
-            # Not in the transaction: it may run in another thread, and the caches are not thread-safe.
+            # Not in `_decide`, which may run in another thread: the caches are not thread-safe.
             self._locations[target_id] = decision.location
             self._grants[subject.id] = decision.grants
         if decision.refusal is not None:
@@ -101,9 +101,9 @@ def _decide(tx: Transaction, subject: Subject, permission: str, target_id: str) 
 
 
 def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) -> contract.ApiError | None:
-    """Why the subject may not do this on the target; None when it may."""
+    """Return why the subject may not do this on the target; None when it may."""
     path, in_scope = _lineage_ids(tx, target_id), is_in_scope(subject.scopes, permission)
-    if path and path[-1] == CLOUDS_PROJECT_ID and in_scope and is_looking(permission):
+    if path and path[-1] == CLOUDS_PROJECT_ID and in_scope and is_read(permission):
         return None
     if not path or path[-1] != subject.tenant_id:
         return contract.not_found("resource", target_id)
@@ -111,14 +111,14 @@ def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) 
         return contract.permission_denied(
             permission,
             target_id,
-            f'The key that signs this call is for other services: it cannot be used for "{permission}".',
+            f'The key of this call is for another service and cannot be used for "{permission}".',
         )
     if not is_granted(subject_grants(tx, subject.id), permission, path):
         return contract.permission_denied(
             permission,
             target_id,
-            f'{subject.name or subject.id} may not do this: it needs "{permission}" on {target_id}. '
-            "Ask an admin of the tenant to add it to a group that may.",
+            f'{subject.name or subject.id} needs the permission "{permission}" on {target_id}. '
+            "Ask an admin of the tenant to add it to a group that has it.",
         )
     if acts_on_principals(permission):
         mightier = mightier_than(tx, subject.id, principals_of(tx, target_id))
@@ -127,12 +127,12 @@ def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) 
 
 
 def subject_grants(tx: Transaction, subject_id: str) -> frozenset[Grant]:
-    """Everything that the subject's groups are permitted."""
+    """Return all grants of the subject's groups."""
     return grants_of(tx, subject_id)
 
 
 def _lineage_ids(tx: Transaction, resource_id: str) -> tuple[str, ...]:
-    """Ids from the resource up to its tenant, or to the project that is the cloud's own and no row."""
+    """Return the ids from the resource up to its tenant, or up to the project of the cloud itself."""
     if resource_id == CLOUDS_PROJECT_ID:
         return (CLOUDS_PROJECT_ID,)
     rows = tuple(lineage(resource_id, tx.get))
@@ -160,8 +160,8 @@ def _rights(tx: Transaction, subject: Subject, permissions: Sequence[str]) -> li
 
 
 async def require(call: Call, permission: str, target_id: str, *, record_as: str = "") -> None:
-    """Raises ApiError unless the caller has the permission on the target. The server records refusals of
-    changes by itself; `record_as` is the method's path for those of other calls."""
+    """Raise ApiError unless the caller has the permission on the target. The server records refused changes;
+    refusals of other calls are recorded under the method path `record_as`."""
     subject = call.subject
     if subject is None:
         raise contract.unauthenticated("This call needs a token; sign in first.")

@@ -12,37 +12,42 @@ import logging
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack, cast
 
 import jwt
 from cachetools import TTLCache
+from jwt.types import Options
 
 from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
-from neocloud.services.iam.access.outgoing import Outgoing, Unanswered
+from neocloud.services.iam.access.outgoing import Outgoing, RequestContent, Unanswered
+from neocloud.services.iam.access.tokens import UNCHECKED_TIMES
 
 LEEWAY = timedelta(seconds=60)
+Claims = Mapping[str, Any]
+"""The claims of a JWT: any JSON."""
 _LATEST = 1e15
-"""Larger numbers are no times in seconds; it keeps huge integers from being converted."""
+"""Larger numbers are not times in seconds. The limit avoids the conversion of huge integers."""
 MAX_TOKEN_CHARS = 16384
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-_UNCHECKED: Any = {
-    **dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_aud", "verify_iss"), False),
+_UNCHECKED: Options = {
+    **UNCHECKED_TIMES,
+    "verify_iss": False,
     "require": ["iss", "sub", "aud", "exp", "iat"],
 }
 
 
 class ExternalTokenError(Exception):
-    """Why a token of another issuer is not believed; a part of a sentence."""
+    """Says why a token of another issuer is not accepted, as a part of a sentence."""
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a token says of itself, before anything of it is believed."""
+    """The unchecked claims of a token."""
 
     issuer: str
     subject: str
@@ -56,30 +61,28 @@ def read_claimed(token: str) -> Claimed:
         key_id = jwt.get_unverified_header(token).get("kid", "")
         claims = jwt.decode(token, options={"verify_signature": False})
     except (jwt.InvalidTokenError, ValueError) as error:
-        raise ExternalTokenError("it is no signed JWT") from error
+        raise ExternalTokenError("it is not a signed JWT") from error
     issuer, subject = claims.get("iss"), claims.get("sub")
     if not isinstance(issuer, str) or not isinstance(subject, str) or not isinstance(key_id, str):
         raise ExternalTokenError("it has no issuer and subject")
     return Claimed(issuer, subject, key_id)
 
 
-def verify(
-    token: str, keys: jwt.PyJWKSet, *, issuer: str, audiences: Set[str], now: datetime
-) -> Mapping[str, Any]:
-    """The claims, all checked. Raises ExternalTokenError."""
+def verify(token: str, keys: jwt.PyJWKSet, *, issuer: str, audiences: Set[str], now: datetime) -> Claims:
+    """Return the claims of a token once all are checked. Raises ExternalTokenError."""
     claims = _decode(token, keys)
     if claims.get("iss") != issuer:
         raise ExternalTokenError("it comes from another issuer")
     audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
     if not audiences & {each for each in audience if isinstance(each, str)}:
         raise ExternalTokenError(
-            "it is meant for somebody else: its `aud` must be " + " or ".join(sorted(audiences))
+            "it is for another audience: its `aud` must be " + " or ".join(sorted(audiences))
         )
     _check_times(claims, now)
     return claims
 
 
-def _decode(token: str, keys: jwt.PyJWKSet) -> dict[str, Any]:
+def _decode(token: str, keys: jwt.PyJWKSet) -> Claims:
     key_id = read_claimed(token).key_id
     for key in keys.keys:
         if key_id and key.key_id and key.key_id != key_id:
@@ -96,26 +99,26 @@ def _decode(token: str, keys: jwt.PyJWKSet) -> dict[str, Any]:
     raise ExternalTokenError("no key of its issuer signed it")
 
 
-def time_claim(claims: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """A NumericDate (RFC 7519 section 2) in seconds since 1970. Raises ValueError for anything else: a text,
-    an infinite number, and NaN, which is neither before nor after any time."""
+def time_claim(claims: Claims, name: str, default: float | None = None) -> float:
+    """Return a NumericDate (RFC 7519 section 2) in seconds since 1970. Raises ValueError for anything else: a
+    text, an infinite number, and NaN, which is neither before nor after any time."""
     value = claims.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LATEST:
-        raise ValueError(f"{name} is no NumericDate")
+        raise ValueError(f"{name} is not a NumericDate")
     return float(value)
 
 
-def _check_times(claims: Mapping[str, Any], now: datetime) -> None:
+def _check_times(claims: Claims, now: datetime) -> None:
     moment, leeway = now.timestamp(), LEEWAY.total_seconds()
     try:
         expires, issued = time_claim(claims, "exp"), time_claim(claims, "iat")
         begins = time_claim(claims, "nbf", issued)
     except ValueError as error:
-        raise ExternalTokenError("its times are no numbers") from error
+        raise ExternalTokenError("its times are not numbers") from error
     if expires + leeway <= moment:
         raise ExternalTokenError("it has expired")
     if issued > moment + leeway or begins > moment + leeway:
-        raise ExternalTokenError("it is from the future")
+        raise ExternalTokenError("its times are in the future")
 
 
 logger = logging.getLogger(__name__)
@@ -127,10 +130,10 @@ MAX_ISSUERS = 1000
 
 
 class IssuerUnusable(ExternalTokenError):
-    """One text for whatever went wrong: who names an issuer learns nothing of what is at its address."""
+    """Has one text for every cause: a caller who names an issuer learns nothing about its address."""
 
     def __init__(self) -> None:
-        super().__init__("the issuer cannot be used now; the log of the cloud says why")
+        super().__init__("the issuer cannot be used now; the log of the cloud has the reason")
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,9 @@ class Endpoints:
     token: str
     keys: str
     client_authentication: tuple[str, ...]
-    """How its token endpoint takes a client's secret."""
+    """How its token endpoint accepts a client's secret."""
     names_itself: bool = False
-    """Whether each of its authorization responses says which issuer it is from (RFC 9207)."""
+    """Whether each of its authorization responses names the issuer (RFC 9207)."""
 
 
 @dataclass
@@ -162,7 +165,7 @@ class Issuers:
         return TTLCache(MAX_ISSUERS, ttl=seconds, timer=self.clock.monotonic)
 
     async def endpoints(self, issuer: str) -> Endpoints:
-        """Raises IssuerUnusable."""
+        """Return the endpoints of an issuer. Raises IssuerUnusable."""
         known = self._endpoints.get(issuer)
         if known is not None:
             return known
@@ -177,7 +180,7 @@ class Issuers:
         return found
 
     async def keys(self, issuer: str, key_id: str, *, given: str = "") -> jwt.PyJWKSet:
-        """Its public keys; `given` ones are used as they are. Raises IssuerUnusable."""
+        """Return the public keys of an issuer; `given` ones are used as they are. Raises IssuerUnusable."""
         if given:
             return _key_set(json.loads(given))
         known = self._keys.get(issuer)
@@ -190,8 +193,8 @@ class Issuers:
         self._keys[issuer] = found
         return found
 
-    async def fetch(self, verb: str, url: str, **more: Any) -> Mapping[str, Any]:
-        """A JSON object. Raises IssuerUnusable."""
+    async def fetch(self, verb: str, url: str, **more: Unpack[RequestContent]) -> Mapping[str, object]:
+        """Return the JSON object that answers a request. Raises IssuerUnusable."""
         try:
             return await self.outgoing.fetch(verb, url, **more)
         except Unanswered as error:
@@ -200,7 +203,7 @@ class Issuers:
     async def _discover(self, issuer: str) -> Endpoints:
         document = await self.fetch("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
         if document.get("issuer") != issuer:
-            raise unusable(issuer, "it calls itself by another name than its address")
+            raise unusable(issuer, "its `issuer` differs from its address")
         found = Endpoints(
             issuer,
             str(document.get("authorization_endpoint", "")),
@@ -220,12 +223,12 @@ def issuers_of(dependencies: Dependencies) -> Issuers:
 
 
 def unusable(url: str, why: str) -> IssuerUnusable:
-    """The error that the caller is told, once the reason is in the log."""
+    """Log the reason, and return the error for the caller."""
     logger.warning("issuer %.200r: %.500s", url, why)
     return IssuerUnusable()
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _texts(value: object) -> tuple[str, ...]:
     return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
 
@@ -233,8 +236,8 @@ def _has_key(keys: jwt.PyJWKSet, key_id: str) -> bool:
     return not key_id or any(key.key_id == key_id for key in keys.keys)
 
 
-def _key_set(document: Any) -> jwt.PyJWKSet:
+def _key_set(document: object) -> jwt.PyJWKSet:
     try:
-        return jwt.PyJWKSet.from_dict(dict(document))
+        return jwt.PyJWKSet.from_dict(dict(cast("Mapping[str, Any]", document)))
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
         raise unusable("(key set)", "it has no usable public keys") from error

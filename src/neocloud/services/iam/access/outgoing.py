@@ -1,8 +1,9 @@
 """Requests to addresses that a tenant names: JSON over https, to the public internet.
 
 A name is resolved once, every address it has is checked, and the connection goes to a checked address, so
-that a name that changes meanwhile leads nowhere else. Redirects are not followed; answers, time and the
-number of requests at once are bounded. Private addresses, and http on this machine, need a switch.
+that a name that changes meanwhile leads nowhere else. Redirects are not followed; the size and duration of an
+answer, and the number of concurrent requests, are bounded. Private addresses, and http on this machine, need
+a setting.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
@@ -19,20 +20,28 @@ from neocloud.core.destinations import PRIVATE_NETWORKS, is_allowed_destination,
 
 CONNECT_SECONDS = 5.0
 MAX_SECONDS = 10.0
-"""For one request, however slowly its answer comes."""
+"""For one request with its whole answer."""
 MAX_ANSWER_BYTES = 512 * 1024
-MAX_AT_ONCE = 16
-"""Requests of the whole cloud; sign-ins that need no token can cause them."""
+MAX_CONCURRENT = 16
+"""Concurrent requests of the whole cloud; sign-ins, which need no token, can cause them."""
 KNOWN_HOSTS: Mapping[str, frozenset[str]] = {
     "accounts.google.com": frozenset({"oauth2.googleapis.com", "www.googleapis.com"}),
 }
 """Issuers whose endpoints are known to be on other hosts."""
 
+
+class RequestContent(TypedDict, total=False):
+    """The content of a POST."""
+
+    data: Mapping[str, str]
+    auth: tuple[str, str]
+
+
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Unanswered(Exception):
-    """Why there is no answer; for the log, not for the caller."""
+    """Says why there is no answer, for the log, not for the caller."""
 
 
 def new_http() -> httpx.AsyncClient:
@@ -40,24 +49,24 @@ def new_http() -> httpx.AsyncClient:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host, the preferred first."""
+    """Return the addresses of a host, the preferred one first."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """One for the whole cloud."""
+    """Sends these requests. There is one for the whole cloud."""
 
     http: Callable[[], httpx.AsyncClient] = new_http
     resolve: Resolve = resolve
     allow_private: bool = False
-    """Whether private addresses and this machine may be asked, the latter over plain http too."""
+    """Whether requests may go to private addresses and to this machine, the latter over plain http too."""
     hosts: frozenset[str] = frozenset()
-    """Hosts that may serve endpoints of any issuer, beside the issuer's own origin."""
+    """Hosts that may serve endpoints of any issuer, besides the issuer's own origin."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_turn", asyncio.Semaphore(MAX_AT_ONCE))
+        object.__setattr__(self, "_slots", asyncio.Semaphore(MAX_CONCURRENT))
 
     def may_serve(self, issuer: str, endpoint: str) -> bool:
         """Whether an endpoint is on the issuer's origin, or by https on a host that is known or allowed."""
@@ -70,11 +79,11 @@ class Outgoing:
         more = self.hosts | KNOWN_HOSTS.get(own.hostname or "", frozenset())
         return other.scheme == "https" and (other.port or 443) == 443 and (other.hostname or "") in more
 
-    async def fetch(self, verb: str, url: str, **more: Any) -> Mapping[str, Any]:
-        """The JSON object at the address. Raises Unanswered."""
+    async def fetch(self, verb: str, url: str, **more: Unpack[RequestContent]) -> Mapping[str, object]:
+        """Return the JSON object at the address. Raises Unanswered."""
         try:
-            async with asyncio.timeout(MAX_SECONDS), self._turn:  # type: ignore[attr-defined]
-                status, body = await self._ask(verb, _parts(url), more)
+            async with asyncio.timeout(MAX_SECONDS), self._slots:  # type: ignore[attr-defined]
+                status, body = await self._fetch(verb, _parts(url), more)
         except TimeoutError:
             raise Unanswered(f"no answer within {MAX_SECONDS:.0f} s") from None
         if status != httpx.codes.OK:
@@ -82,12 +91,12 @@ class Outgoing:
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
-            raise Unanswered("its answer is no JSON") from None
+            raise Unanswered("its answer is not JSON") from None
         if not isinstance(document, Mapping):
-            raise Unanswered("its answer is no JSON object")
+            raise Unanswered("its answer is not a JSON object")
         return document
 
-    async def _ask(self, verb: str, url: SplitResult, more: Mapping[str, Any]) -> tuple[int, bytes]:
+    async def _fetch(self, verb: str, url: SplitResult, more: RequestContent) -> tuple[int, bytes]:
         host = url.hostname or ""
         addresses = await self._addresses(url)
         for address in addresses:
@@ -108,7 +117,7 @@ class Outgoing:
         raise Unanswered("its name leads to no address")
 
     async def _addresses(self, url: SplitResult) -> Sequence[str]:
-        """All of them, checked."""
+        """Return all addresses of the host. Raises Unanswered unless every one is allowed."""
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             found = await self.resolve(url.hostname or "", port)
@@ -137,7 +146,7 @@ def _parts(url: str) -> SplitResult:
         parts = urlsplit(url)
         has_port = parts.port is None or parts.port > 0
     except ValueError:
-        raise Unanswered("its address is no URL") from None
+        raise Unanswered("its address is not a URL") from None
     if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc or not has_port:
         raise Unanswered("its address is not https")
     return parts

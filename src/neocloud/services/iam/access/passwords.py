@@ -1,9 +1,9 @@
 """Passwords, the limit on wrong ones, and the second factor of a user.
 
-Passwords are hashed with Argon2id and checked in a thread. A check takes as long when the account does not
-exist. Hash and second factor are secrets of the user account and are deleted with it. An attempt is counted
-before its password is checked, so many attempts at the same time gain nothing. Counts are marks of the store:
-they expire by themselves, survive a restart, and are bounded in number.
+Passwords are hashed with Argon2id and checked in a thread. A check takes equally long when the account does
+not exist. Hash and second factor are secrets of the user account and are deleted with it. An attempt is
+counted before its password is checked, so many attempts at the same time gain nothing. Counts are marks of
+the store: they expire by themselves, survive a restart, and are bounded in number.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import TypedDict
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -30,31 +30,32 @@ from neocloud.services.iam.rules.people import (
 )
 
 _PASSWORD = "password"
-MAX_AT_ONCE = 2
-"""Each check takes 64 MiB and a processor for as long as it lasts; more than these wait,"""
+MAX_CONCURRENT = 2
+"""Concurrent checks: each takes 64 MiB and a processor while it lasts."""
 MAX_WAITING = 16
-"""more than these are sent away, whoever they are,"""
+"""Checks that wait for their turn; more are refused."""
 MAX_WAIT_SECONDS = 10.0
-"""and who has waited so long, too."""
+"""A check that has waited for this long is refused."""
 
 
 class PasswordChecker:
-    """Slow on purpose, so it works beside the event loop and only some at a time. There is one in
-    each control plane."""
+    """Hashes and checks passwords in threads, a few at a time, because that is slow on purpose. There is one
+    in each control plane."""
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
-        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._waiting = 0
-        self._nobodys_hash = ""
+        self._dummy_hash = ""
 
     async def matches(
         self, password: str, password_hash: str | None, *, first: Callable[[], Awaitable[None]] | None = None
     ) -> bool:
-        """Without a hash the answer is no, and takes as long. `first` runs when it is this one's turn. Raises
-        ApiError (too many requests) when there are too many at once, and what `first` raises."""
-        if not self._nobodys_hash:
-            self._nobodys_hash = await self.hash(secrets.token_urlsafe(32))
+        """Return whether the password is right. Without a hash it is not, which takes equally long to find
+        out. `first` runs when it is the turn of this check. Raises ApiError (too many requests) when too many
+        wait, and the errors of `first`."""
+        if not self._dummy_hash:
+            self._dummy_hash = await self.hash(secrets.token_urlsafe(32))
         async with self._queue():
             if first is not None:
                 await first()
@@ -65,12 +66,12 @@ class PasswordChecker:
             return await asyncio.to_thread(self._hasher.hash, password)
 
     def is_outdated(self, hashed: str) -> bool:
-        """Made with other parameters than those of today."""
+        """Return whether a hash was made with other parameters than those in use now."""
         return self._hasher.check_needs_rehash(hashed)
 
     def _matches(self, password: str, hashed: str | None) -> bool:
         try:
-            return self._hasher.verify(hashed or self._nobodys_hash, password) and hashed is not None
+            return self._hasher.verify(hashed or self._dummy_hash, password) and hashed is not None
         except (VerificationError, InvalidHashError):
             return False
 
@@ -81,7 +82,7 @@ class PasswordChecker:
         self._waiting += 1
         try:
             async with asyncio.timeout(MAX_WAIT_SECONDS):
-                await self._turn.acquire()
+                await self._slots.acquire()
         except TimeoutError:
             raise _too_many() from None
         finally:
@@ -89,12 +90,12 @@ class PasswordChecker:
         try:
             yield
         finally:
-            self._turn.release()
+            self._slots.release()
 
 
 def _too_many() -> contract.ApiError:
     return contract.too_many_requests(
-        "Too many people sign in at this moment. Try again in some seconds.",
+        "Too many people are signing in at this moment. Try again in a few seconds.",
         retry_after_seconds=MAX_WAIT_SECONDS,
     )
 
@@ -104,7 +105,7 @@ def checker_of(dependencies: Dependencies) -> PasswordChecker:
 
 
 def generate_password() -> str:
-    """125 bits, in groups that can be read out."""
+    """Return a random password of 125 bits, in groups that can be read aloud."""
     alphabet = "abcdefghjkmnpqrstuvwxyz23456789"
     return "-".join("".join(secrets.choice(alphabet) for _ in range(5)) for _ in range(5))
 
@@ -119,20 +120,20 @@ def put_password_hash(tx: Transaction, account_id: str, hashed: str) -> None:
 
 
 def locked_until(tx: Transaction, counted: Iterable[Counted], now: datetime) -> datetime | None:
-    """The time until which one of these has had too many; None when none has."""
+    """Return the time until which one of these is locked; None when none is."""
     found = [(tx.mark(each.space, each.name, now), each.limit) for each in counted]
     return max((mark.until for mark, limit in found if mark and mark.amount >= limit), default=None)
 
 
 def count_attempt(tx: Transaction, counted: Iterable[Counted], now: datetime) -> datetime | None:
-    """Count one for each; when no more are allowed for now, until when, and nothing is counted."""
+    """Count one attempt for each. When one is locked, count nothing and return until when it is."""
     counted = tuple(counted)
     locked = locked_until(tx, counted, now)
     if locked is not None:
         return locked
     for each in counted:
         known = tx.mark(each.space, each.name, now)
-        if known is None and not _has_space(tx, each, now):
+        if known is None and not _can_count(tx, each, now):
             return now + WINDOW
         mark = Mark(known.amount + 1, known.until) if known else Mark(1, now + WINDOW)
         tx.put_mark(each.space, each.name, mark)
@@ -140,7 +141,7 @@ def count_attempt(tx: Transaction, counted: Iterable[Counted], now: datetime) ->
 
 
 def uncount_attempt(tx: Transaction, counted: Iterable[Counted], now: datetime) -> None:
-    """The attempt that was counted was right after all, or was never made."""
+    """Take back one counted attempt, because its password was right or was never checked."""
     for each in counted:
         known = tx.mark(each.space, each.name, now)
         if known is not None and known.amount > 1:
@@ -150,7 +151,7 @@ def uncount_attempt(tx: Transaction, counted: Iterable[Counted], now: datetime) 
 
 
 def clear_attempts(tx: Transaction, counted: Iterable[Counted]) -> None:
-    """The right password came, or an admin set a new one."""
+    """Reset the counts, after the right password or when an admin has set a new one."""
     for each in counted:
         tx.remove_mark(each.space, each.name)
 
@@ -159,7 +160,7 @@ def clear_address_attempts(tx: Transaction, email: str) -> None:
     clear_attempts(tx, (of_address(email),))
 
 
-def _has_space(tx: Transaction, wanted: Counted, now: datetime) -> bool:
+def _can_count(tx: Transaction, wanted: Counted, now: datetime) -> bool:
     if tx.count_marks(wanted.space) < MAX_COUNTED:
         return True
     return tx.forget_marks(wanted.space, now, below=wanted.limit, limit=FORGOTTEN_TOGETHER) > 0
@@ -168,19 +169,29 @@ def _has_space(tx: Transaction, wanted: Counted, now: datetime) -> bool:
 _TOTP = "totp"
 
 
+class _Totp(TypedDict):
+    """The stored second factor of an account."""
+
+    secret: str
+    is_confirmed: bool
+    last_step: int
+    """The time step of the last code that was used."""
+
+
 def has_second_factor(tx: Transaction, account_id: str) -> bool:
-    return bool(_read_totp(tx, account_id).get("is_confirmed"))
+    known = _read_totp(tx, account_id)
+    return known is not None and known["is_confirmed"]
 
 
 def propose_second_factor(tx: Transaction, account_id: str, secret: str) -> None:
-    """It counts from the first right code on."""
+    """Store a second factor that takes effect once a right code confirms it."""
     _write_totp(tx, account_id, {"secret": secret, "is_confirmed": False, "last_step": 0})
 
 
 def use_code(tx: Transaction, account_id: str, code: str, now: datetime, *, confirm: bool = False) -> bool:
-    """Whether the code is right and was not used before; it is used up now."""
+    """Return whether the code is right and was not used before. It cannot be used again."""
     known = _read_totp(tx, account_id)
-    if not known:
+    if known is None:
         return False
     step = totp_step(known["secret"], code, now, known["last_step"])
     if step is None:
@@ -191,12 +202,12 @@ def use_code(tx: Transaction, account_id: str, code: str, now: datetime, *, conf
 
 
 def remove_second_factor(tx: Transaction, account_id: str) -> None:
-    _write_totp(tx, account_id, {})
+    _write_totp(tx, account_id, None)
 
 
-def _read_totp(tx: Transaction, account_id: str) -> dict[str, Any]:
-    return json.loads(tx.secret(account_id, _TOTP) or b"{}")
+def _read_totp(tx: Transaction, account_id: str) -> _Totp | None:
+    return json.loads(tx.secret(account_id, _TOTP) or b"{}") or None
 
 
-def _write_totp(tx: Transaction, account_id: str, known: dict[str, Any]) -> None:
-    tx.put_secret(account_id, _TOTP, json.dumps(known).encode())
+def _write_totp(tx: Transaction, account_id: str, known: _Totp | None) -> None:
+    tx.put_secret(account_id, _TOTP, json.dumps(known or {}).encode())

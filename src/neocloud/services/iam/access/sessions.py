@@ -1,8 +1,8 @@
-"""Sessions as rows: opened by a sign-in, kept alive by refresh tokens, closed for good.
+"""Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed for good.
 
-A refresh token is "<session id>.<random>". Only its hash is kept. Each works once: a refresh gives the next.
-When one comes back that was used before, it has been stolen from one side or the other, and the session ends.
-Within some seconds an answer may just have been lost, so the last one may be repeated.
+A refresh token is "<session id>.<random>". Only its hash is stored. Each works once: a refresh returns the
+next one. When a used token is sent again, either the client or a thief has the newer one, so the session
+ends. For some seconds the last token may be repeated, because an answer may have been lost.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.users import is_usable, printable
 
 IDLE_LIFETIME = timedelta(days=14)
-"""A session ends when it was not refreshed for so long,"""
+"""A session that is not refreshed for this long ends."""
 MAX_LIFETIME = timedelta(days=90)
-"""and in any case after so long."""
+"""A session ends after this long in any case."""
 REPEAT_WITHIN = timedelta(seconds=20)
 REMEMBERED = 20
-"""Used tokens that are known when they come back. An unknown one is refused and ends nothing, or whoever
-knows the id of a session could end it."""
+"""Used tokens that are remembered. An unknown one is refused and does not end the session; otherwise anybody
+who knows the id of a session could end it."""
 MAX_SESSIONS = 50
-"""Of one user; the oldest goes."""
+"""Of one user; one more ends the oldest."""
 _REFRESH = "refresh-tokens"
 SignInMethod = SessionSpec.Method
 
@@ -39,9 +39,9 @@ class _Tokens:
     current: str
     rotated_at: datetime
     repeatable: str = ""
-    """The one that gave the current one."""
+    """The one that was exchanged for the current one."""
     used: list[str] = field(default_factory=list)
-    """The newest first."""
+    """Newest first."""
 
     @classmethod
     def read(cls, tx: Transaction, session_id: str) -> "_Tokens":
@@ -95,8 +95,8 @@ def open_session(tx: Transaction, account: Resource, method: str, client: str, n
 
 
 def refresh(tx: Transaction, token: str, now: datetime) -> OpenSession | Resource | None:
-    """The session with its next refresh token; None when the token opens nothing. A replay ends the session:
-    then the answer is its account."""
+    """Return the session with its next refresh token; None when the token is not valid. A replay ends the
+    session and returns its account."""
     row = _row_of(tx, token)
     account = tx.get(row.parent_id) if row else None
     if row is None or account is None or not is_usable(tx, account):
@@ -119,7 +119,7 @@ def refresh(tx: Transaction, token: str, now: datetime) -> OpenSession | Resourc
 
 
 def close(tx: Transaction, token: str) -> Resource | None:
-    """End the session of a refresh token, used up or not; says which it was."""
+    """End the session of a refresh token, used or not, and return the session's row."""
     row = _row_of(tx, token)
     if row is not None:
         tokens = _Tokens.read(tx, row.id)
@@ -129,16 +129,16 @@ def close(tx: Transaction, token: str) -> Resource | None:
     return row
 
 
-def close_all(tx: Transaction, account_id: str, *, but: str = "") -> int:
-    """End all sessions of a user, save one."""
-    rows = [row for row in sessions_of(tx, account_id) if row.id != but]
+def close_all(tx: Transaction, account_id: str, *, except_id: str = "") -> int:
+    """End all sessions of a user except one."""
+    rows = [row for row in sessions_of(tx, account_id) if row.id != except_id]
     for row in rows:
         tx.delete(row.id)
     return len(rows)
 
 
 def sessions_of(tx: Transaction, account_id: str) -> list[Resource]:
-    """Oldest first."""
+    """Return the sessions of an account, oldest first."""
     return list(tx.list(iam.SESSION, parent_id=account_id)[0])
 
 
@@ -152,7 +152,7 @@ def _new_token(session_id: str) -> str:
 
 
 def _hash(token: str) -> str:
-    """A random token needs no slow hash."""
+    """Hash a token. It is random, so it needs no slow hash."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""Audit events of calls that need no token: who signed in, and who was refused. Secrets never reach it.
+"""Audit events of calls that need no token: sign-ins and their refusals. They hold no secrets.
 
-Such a call has no subject for the server to write down; whoever handles it finds out who it was.
+The server knows no subject of such a call, so its handler finds the subject and writes the event.
 """
 
 import json
@@ -14,7 +14,7 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.types import SECRETS_ID, lineage
 
 SOURCE = ":source"
-"""Where the server puts the caller's address among the headers."""
+"""The header in which the server passes the caller's address."""
 _MAX_TEXT = 512
 
 
@@ -27,14 +27,14 @@ def write_event(
     *,
     error: contract.ApiError | None = None,
 ) -> None:
-    """It belongs to the subject's tenant, or to the resource's when nobody is known. Of what lies elsewhere
-    only the id is told that was asked for."""
+    """Write an event of the subject's tenant, or of the resource's tenant when there is no subject. Of a
+    resource in another tenant, it has only the id."""
     rows = list(lineage(resource_id, tx.get))
     tenant_id = subject.tenant_id if subject else rows[-1].id if rows else ""
     if not rows or rows[-1].id != tenant_id:
         rows = []
     service, _, verb = method.partition("/")
-    vendor, brick, *_, name = service.split(".")
+    vendor, service_name, *_, name = service.split(".")
     action = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", verb).lower()
     hierarchy = [[row.id, row.name, _noun(row.kind)] for row in reversed(rows)]
     tx.audit(
@@ -52,9 +52,9 @@ def write_event(
             hierarchy=json.dumps(hierarchy, ensure_ascii=False),
             resource_kind=_noun(rows[0].kind) if rows else "",
             resource_name=rows[0].name if rows else "",
-            service=brick,
+            service=service_name,
             action=action,
-            type=f"ai.{vendor}.{brick}.{name.removesuffix('Service').lower()}.{action}",
+            type=f"ai.{vendor}.{service_name}.{name.removesuffix('Service').lower()}.{action}",
             status="ERROR" if error else "DONE",
             subject_kind=subject.kind if subject else "",
             subject_name=subject.name if subject else "",
@@ -64,9 +64,9 @@ def write_event(
     )
 
 
-def note_nothing(tx: Transaction) -> None:
-    """Work like that of an event, for a refusal that must take as long and has nobody to be told to. Keeping
-    one for every address that somebody makes up would let anybody fill the disk."""
+def write_no_event(tx: Transaction) -> None:
+    """Do as much work as for an event, for a refusal that must take equally long and belongs to no tenant. An
+    event for every made-up address would let anybody fill the disk."""
     tx.put_secret(SECRETS_ID, "nobody", b"refused")
 
 

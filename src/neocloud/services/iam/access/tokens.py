@@ -1,16 +1,16 @@
 """Access tokens: claims, signature, verification and issue.
 
-An access token is a JWT signed with the cloud's own Ed25519 key, valid for an hour. The key is created on
-first use and stored encrypted. Times are checked against the injected clock, never the machine's.
+An access token is a JWT that is signed with the cloud's own Ed25519 key and valid for an hour. The key is
+created on first use and stored encrypted. Times are checked against the injected clock, never the machine's.
 """
 
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jwt.types import Options
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
@@ -23,23 +23,29 @@ ISSUER = "neocloud"
 TYPE = "at+jwt"
 ALGORITHM = "EdDSA"
 _REQUIRED = ["iss", "sub", "key", "iat", "exp"]
-UNCHECKED_TIMES = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False}
+UNCHECKED_TIMES: Options = {
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+}
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acts as the subject of a token, and on the strength of what."""
+    """The account that acts as the subject of a token, and its credential."""
 
     id: str
-    proof_id: str
+    credential_id: str
 
 
 @dataclass(frozen=True)
 class AccessClaims:
     subject_id: str
-    proof_id: str
-    """What the token was got with: a public key, a session, federated credentials, or the account itself when
-    the cloud gave it out on its own. The token dies with it. "" when an actor is the proof."""
+    credential_id: str
+    """The id of the credential that the token was exchanged for: a public key, a session, federated
+    credentials, or the account itself when the cloud issued the token on its own. The token becomes invalid
+    with it. "" for an impersonated account, whose actor has the credential."""
     issued_at: datetime
     expires_at: datetime
     actor: Actor | None = None
@@ -59,35 +65,35 @@ def find_signing_key(tx: Transaction) -> Ed25519PrivateKey | None:
 
 
 def sign_access_token(claims: AccessClaims, key: Ed25519PrivateKey) -> str:
-    payload: dict[str, Any] = {
+    payload: dict[str, object] = {
         "iss": ISSUER,
         "sub": claims.subject_id,
-        "key": claims.proof_id,
+        "key": claims.credential_id,
         "iat": claims.issued_at.timestamp(),
         "exp": int(claims.expires_at.timestamp()),
         "jti": secrets.token_urlsafe(12),
     }
     if claims.actor is not None:
-        payload["act"] = {"sub": claims.actor.id, "key": claims.actor.proof_id}
+        payload["act"] = {"sub": claims.actor.id, "key": claims.actor.credential_id}
     return jwt.encode(payload, key, algorithm=ALGORITHM, headers={"typ": TYPE})
 
 
 def read_access_token(token: str, key: Ed25519PrivateKey) -> AccessClaims:
-    """The claims of a token with our signature, expired or not. Raises ApiError (unauthenticated)."""
-    options: Any = {"require": _REQUIRED, **UNCHECKED_TIMES}
+    """Return the claims of a token with our signature, expired or not. Raises ApiError (unauthenticated)."""
+    options: Options = {"require": _REQUIRED, **UNCHECKED_TIMES}
     try:
         claims = jwt.decode(token, key.public_key(), algorithms=[ALGORITHM], issuer=ISSUER, options=options)
         acting = claims.get("act")
         return AccessClaims(
             subject_id=str(claims["sub"]),
-            proof_id=str(claims["key"]),
+            credential_id=str(claims["key"]),
             issued_at=datetime.fromtimestamp(float(claims["iat"]), UTC),
             expires_at=datetime.fromtimestamp(int(claims["exp"]), UTC),
             actor=Actor(str(acting["sub"]), str(acting["key"])) if acting else None,
         )
     except (jwt.InvalidTokenError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise contract.unauthenticated(
-            "The access token is missing, was not issued by this cloud, or was changed on the way. "
+            "The access token is missing, was not issued by this cloud, or was altered. "
             "Sign in again, or exchange your service account key for a new one."
         ) from error
 
@@ -106,19 +112,19 @@ async def issue(
     store: Store,
     now: datetime,
     subject_id: str,
-    proof_id: str,
+    credential_id: str,
     *,
     lifetime: timedelta = ACCESS_TOKEN_LIFETIME,
     actor: Actor | None = None,
 ) -> AccessToken:
-    """A token for a subject whose proof the caller has checked."""
+    """Return a token for a subject whose credential the caller has checked."""
     key = await store.read(find_signing_key) or await store.write(ensure_signing_key)
-    claims = AccessClaims(subject_id, proof_id, now, now + lifetime, actor)
+    claims = AccessClaims(subject_id, credential_id, now, now + lifetime, actor)
     return AccessToken(sign_access_token(claims, key), claims.expires_at, lifetime)
 
 
 def token_issuer(store: Store, clock: Clock) -> TokenIssuer:
-    """For parts of the cloud that hand a service account's token to its workloads."""
+    """Return the issuer for services that pass a service account's token to its workloads."""
 
     async def issue_for(service_account_id: str, lifetime: timedelta) -> tuple[str, datetime]:
         def exists(tx: Transaction) -> bool:

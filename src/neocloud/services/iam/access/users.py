@@ -1,11 +1,11 @@
-"""User accounts as rows: make one, find it by its e-mail address or its name at a provider, take it away.
+"""User accounts as rows: create, delete, and find them by e-mail address or by identity at a provider.
 
-Personal data (name, address) lies encrypted beside the row and goes with it, because the history of rows is
-kept for ever. An e-mail address, and an identity at a provider, is claimed: no two accounts have the same.
+Personal data (name, address) is stored encrypted, apart from the row, and deleted with it, because the
+history of rows is kept. An e-mail address, and an identity at a provider, is reserved: no two accounts share
+one.
 """
 
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import Resource, Transaction
@@ -17,21 +17,21 @@ AccountState = TenantUserAccountStatus.State
 UserState = UserAccountStatus.State
 
 
-def attributes_of(tx: Transaction, account_id: str) -> Any:
-    """The UserAttributes of an account; empty when it has none."""
+def attributes_of(tx: Transaction, account_id: str) -> UserAttributes:
+    """Return the attributes of an account; empty ones when it has none."""
     return UserAttributes.FromString(tx.secret(account_id, _ATTRIBUTES) or b"")
 
 
 def name_of(tx: Transaction, account: Resource) -> str:
-    """What an account is called in the audit log. An address that the provider of its federation has not
-    verified may be anybody's, so the provider's own identifier stands for it."""
+    """Return the name of an account in the audit log. An address that the provider of its federation has not
+    verified may belong to anybody, so the provider's own identifier is used instead."""
     attributes = attributes_of(tx, account.id)
     is_federated = bool(TenantUserAccountStatus.FromString(account.status).federation_id)
     return attributes.sub if is_federated and not attributes.email_verified else attributes.email
 
 
-def put_attributes(tx: Transaction, account_id: str, attributes: Any) -> None:
-    """Without signs that would move a terminal's cursor: names are chosen by strangers."""
+def put_attributes(tx: Transaction, account_id: str, attributes: UserAttributes) -> None:
+    """Store attributes, without characters that control a terminal: strangers choose the names."""
     for field, value in attributes.ListFields():
         if isinstance(value, str):
             setattr(attributes, field.name, printable(value))
@@ -41,13 +41,13 @@ def put_attributes(tx: Transaction, account_id: str, attributes: Any) -> None:
 def add_user(
     tx: Transaction,
     tenant_id: str,
-    attributes: Any,
+    attributes: UserAttributes,
     now: datetime,
     *,
     federation_id: str = "",
     invitation_id: str = "",
 ) -> Resource:
-    """A new account. Raises ApiError (already exists) when its address or identity has one."""
+    """Create an account. Raises ApiError (already exists) when its address or identity has one."""
     pending = bool(invitation_id)
     status = TenantUserAccountStatus(
         state=AccountState.Value(iam.State.INACTIVE if pending else iam.State.ACTIVE),
@@ -78,8 +78,8 @@ def add_user(
 
 
 def find_by_address(tx: Transaction, email: str, tenant_id: str = "") -> Resource | None:
-    """The account that signs in with this address; None also when several tenants have one and none is
-    named."""
+    """Return the account that signs in with this address; None also when several tenants have one and no
+    tenant is given."""
     holders = tx.reservations(_address_namespace(email))
     if tenant_id:
         return tx.get(holders.get(tenant_id, ""))
@@ -91,7 +91,8 @@ def find_by_identity(tx: Transaction, federation_id: str, sub: str) -> Resource 
 
 
 def is_usable(tx: Transaction, account: Resource) -> bool:
-    """Whether it may act now: neither pending nor blocked, and its federation, if it has one, is on."""
+    """Return whether an account may act now: it is neither pending nor blocked, and its federation, if
+    any, is active."""
     if account.kind != iam.TENANT_USER_ACCOUNT or account.deleted_at or account.state != iam.State.ACTIVE:
         return False
     federation_id = TenantUserAccountStatus.FromString(account.status).federation_id
@@ -102,18 +103,18 @@ def is_usable(tx: Transaction, account: Resource) -> bool:
 
 
 def remove(tx: Transaction, resource_id: str) -> None:
-    """With everything it owns: sessions and memberships. None of these has a reconciler."""
+    """Delete a resource with everything it owns: sessions and memberships. None of these has a reconciler."""
     for owned in tx.owned(resource_id):
         remove(tx, owned.id)
     tx.delete(resource_id)
 
 
 def printable(text: str) -> str:
-    return "".join(sign for sign in text if sign.isprintable())
+    return "".join(character for character in text if character.isprintable())
 
 
 def normal_address(email: str) -> str:
-    """Addresses are compared without regard to case."""
+    """Return an address in the form in which addresses are compared: without regard to case."""
     return email.strip().casefold()
 
 

@@ -1,9 +1,9 @@
 """The table of custom methods, and the permission that each needs."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
-from neocloud.core.service import Handler, Method
+from neocloud.core.service import Handler, Method, RequestT
 from neocloud.services.iam.api import (
     access_keys,
     containers,
@@ -16,6 +16,7 @@ from neocloud.services.iam.api import (
     token_exchange,
     users,
 )
+from neocloud.services.iam.api.keys import by_id
 
 _SIGN_IN = "neocloud.iam.v1.SignInService"
 _USERS = "neocloud.iam.v1.UserService"
@@ -24,20 +25,25 @@ _ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 _WITH_ATTRIBUTES = "nebius.iam.v1.TenantUserAccountWithAttributesService"
 
 
-def _id(request: Any) -> str:
-    return request.id
+class _HasParent(Protocol):
+    parent_id: str
 
 
-def _parent_id(request: Any) -> str:
+def _parent_id(request: _HasParent) -> str:
     return request.parent_id
 
 
-def _change(path: str, handler: Handler, permission: str, target: Callable[[Any], str] = _id) -> Method:
+def _change(
+    path: str,
+    handler: Handler[RequestT],
+    permission: str,
+    target: Callable[[RequestT], str] = by_id,  # pyright: ignore[reportArgumentType]
+) -> Method[RequestT]:
     return Method(path, handler, permission, target=target, is_change=True)
 
 
 _PEOPLE_METHODS = (
-    # What is sent is the proof; these write their own audit events.
+    # The request itself holds the credential. These calls write their own audit events.
     Method(f"{_SIGN_IN}/WithPassword", sign_in.with_password, permission=None),
     Method(f"{_SIGN_IN}/Refresh", sign_in.refresh, permission=None),
     Method(f"{_SIGN_IN}/SignOut", sign_in.sign_out, permission=None),
@@ -61,14 +67,14 @@ _PEOPLE_METHODS = (
     _change(f"{_FEDERATIONS}/SetClientSecret", federations.set_client_secret, "iam.oidcFederations.update"),
     _change(f"{_FEDERATIONS}/Activate", federations.activate, "iam.oidcFederations.update"),
     _change(f"{_FEDERATIONS}/Deactivate", federations.deactivate, "iam.oidcFederations.update"),
-    Method(f"{_WITH_ATTRIBUTES}/Get", users.get_with_attributes, "iam.tenantUserAccounts.get", target=_id),
+    Method(f"{_WITH_ATTRIBUTES}/Get", users.get_with_attributes, "iam.tenantUserAccounts.get", target=by_id),
     Method(
         f"{_WITH_ATTRIBUTES}/List",
         users.list_with_attributes,
         "iam.tenantUserAccounts.list",
         target=_parent_id,
     ),
-    # By any signed-in subject, about itself; for others the handler asks for the permission.
+    # By any signed-in subject, about itself. For other subjects, the handler checks the permission.
     Method(f"{_USERS}/ChangePassword", users.change_password, permission="", is_change=True),
     Method(f"{_USERS}/StartTotp", users.start_totp, permission="", is_change=True),
     Method(f"{_USERS}/ConfirmTotp", users.confirm_totp, permission="", is_change=True),
@@ -79,7 +85,7 @@ _PEOPLE_METHODS = (
 
 
 METHODS = (
-    # The subject token is the proof; whoever holds one may call.
+    # The subject token is the credential, so anybody may call.
     Method("nebius.iam.v1.TokenExchangeService/Exchange", token_exchange.exchange, permission=None),
     # Any signed-in subject, about itself.
     Method("nebius.iam.v1.ProfileService/Get", profile.get, permission=""),

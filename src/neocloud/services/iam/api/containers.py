@@ -6,25 +6,17 @@ deleted through the API.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
 from neocloud.core.service import Call, Method, MethodAlias, Write
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.messages.nebius.common.v1 import Operation
-from neocloud.messages.nebius.iam.v1 import (
-    Container,
-)
-from neocloud.messages.nebius.iam.v1 import (
-    GetTenantRequest as GetTenantV1Request,
-)
-from neocloud.messages.nebius.iam.v1 import (
-    ListTenantsRequest as ListTenantsV1Request,
-)
-from neocloud.messages.nebius.iam.v1 import (
-    ListTenantsResponse as ListTenantsV1Response,
-)
+from neocloud.messages.nebius.common.v1 import Operation, ResourceMetadata
+from neocloud.messages.nebius.iam import v1
+from neocloud.messages.nebius.iam.v1 import Container
 from neocloud.messages.nebius.iam.v1 import State as ContainerState
 from neocloud.messages.nebius.iam.v2 import (
     GetTenantByNameRequest,
@@ -41,6 +33,7 @@ from neocloud.messages.nebius.iam.v2 import (
 from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.types import is_tenant
 
+M = TypeVar("M", bound=Message)
 PROJECTS_V1, PROJECTS = "nebius.iam.v1.ProjectService", "nebius.iam.v2.ProjectService"
 TENANTS = "nebius.iam.v2.TenantService"
 ProjectState = ProjectStatus.ProjectState
@@ -49,15 +42,15 @@ RESET_MASK_HEADER = "x-resetmask"
 RESERVED_LABELS = "neocloud.dev/"
 
 
-def project_message(container: Any) -> Any:
+def project_message(container: Container) -> Project:
     project = Project(metadata=container.metadata)
     project.spec.region = container.spec.region
     project.status.project_state = ProjectState.Value(ContainerState.Name(container.status.container_state))
     return project
 
 
-def tenant_message(row: Resource) -> Any:
-    container = wire.resource_message(row)
+def tenant_message(row: Resource) -> Tenant:
+    container = wire.message(row, Container)
     tenant = Tenant(metadata=container.metadata)
     tenant.spec.SetInParent()
     tenant.status.tenant_state = TenantState.Value(ContainerState.Name(container.status.container_state))
@@ -69,7 +62,7 @@ async def get(call: Call, request: GetTenantRequest) -> Tenant:
 
 
 async def get_by_name(call: Call, request: GetTenantByNameRequest) -> Tenant:
-    """Among the tenants of the caller: there is one."""
+    """Return the caller's tenant when it has this name. A caller belongs to one tenant."""
     tenant = await _own(call)
     if request.parent_id or tenant is None or tenant.metadata.name != request.name:
         raise contract.not_found("tenant", request.name)
@@ -84,13 +77,13 @@ async def list_tenants(call: Call, request: ListTenantsRequest) -> ListTenantsRe
 
 
 async def update(call: Call, request: UpdateTenantRequest) -> Write[Operation]:
-    """Labels may change. The name may not: the cloud finds its tenant by it when it starts."""
+    """Change labels. The name cannot change: the cloud finds its tenant by it when it starts."""
     mask = contract.parse_mask(call.headers.get(RESET_MASK_HEADER, ""))
 
-    def change(tx: Transaction) -> Any:
+    def change(tx: Transaction) -> Operation:
         row = _tenant(tx, request.metadata.id)
         new = contract.merge_update(tenant_message(row), request, mask).metadata
-        _check(request, row, new)
+        _check_update(request, row, new)
         now = call.dependencies.clock.now()
         changed = replace(row, labels=dict(new.labels), updated_at=now)
         tx.update(changed, expected_version=row.resource_version)
@@ -99,10 +92,10 @@ async def update(call: Call, request: UpdateTenantRequest) -> Write[Operation]:
     return Write(change)
 
 
-def _check(request: Any, row: Resource, new: Any) -> None:
+def _check_update(request: UpdateTenantRequest, row: Resource, new: ResourceMetadata) -> None:
     wanted = request.metadata.resource_version
     if wanted and wanted != row.resource_version:
-        raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Get it again first.")
+        raise contract.conflict(row.id, f"{row.id} was changed in the meantime. Get it again first.")
     if request.name_prefix or new.name != row.name:
         field = "name_prefix" if request.name_prefix else "metadata.name"
         raise contract.bad_field(
@@ -110,7 +103,7 @@ def _check(request: Any, row: Resource, new: Any) -> None:
         )
     for label, value in new.labels.items():
         if label.startswith(RESERVED_LABELS) and row.labels.get(label) != value:
-            raise contract.bad_field(f"metadata.labels[{label}]", "is a label of the cloud's own")
+            raise contract.bad_field(f"metadata.labels[{label}]", "is reserved for the cloud")
 
 
 def _tenant(tx: Transaction, tenant_id: str) -> Resource:
@@ -120,27 +113,24 @@ def _tenant(tx: Transaction, tenant_id: str) -> Resource:
     return row
 
 
-async def _own(call: Call) -> Any | None:
+async def _own(call: Call) -> Tenant | None:
     tenant_id = call.subject.tenant_id if call.subject else ""
     row = await call.dependencies.store.read(lambda tx: tx.get(tenant_id))
     return tenant_message(row) if row is not None and is_tenant(row) else None
 
 
-def _as_v1(name: str) -> Callable[[Any], Any]:
-    """What both versions have is under the same numbers."""
-    wanted = contract.message(name)
-    return lambda request: wanted.FromString(request.SerializeToString())
+def _as_v1(message_class: type[M]) -> Callable[[Message], M]:
+    """Translate a request to version 1, which has the same fields under the same numbers."""
+    return lambda request: message_class.FromString(request.SerializeToString())
 
 
-def _project_list(answer: Any) -> Any:
+def _project_list(answer: v1.ListProjectsResponse) -> ListProjectsResponse:
     items = [project_message(item) for item in answer.items]
     return ListProjectsResponse(items=items, next_page_token=answer.next_page_token)
 
 
-def _alias(verb: str, request: str, answer: Callable[[Any], Any] | None = None) -> MethodAlias:
-    return MethodAlias(
-        f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _as_v1(f"nebius.iam.v1.{request}"), answer
-    )
+def _alias(verb: str, request: type[Message], answer: Callable[[Any], Message] | None = None) -> MethodAlias:
+    return MethodAlias(f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _as_v1(request), answer)
 
 
 METHODS = (
@@ -158,25 +148,25 @@ METHODS = (
 )
 
 ALIASES = (
-    _alias("Create", "CreateProjectRequest"),
-    _alias("Get", "GetProjectRequest", project_message),
-    _alias("GetByName", "GetProjectByNameRequest", project_message),
-    _alias("List", "ListProjectsRequest", _project_list),
-    _alias("Update", "UpdateProjectRequest"),
+    _alias("Create", v1.CreateProjectRequest),
+    _alias("Get", v1.GetProjectRequest, project_message),
+    _alias("GetByName", v1.GetProjectByNameRequest, project_message),
+    _alias("List", v1.ListProjectsRequest, _project_list),
+    _alias("Update", v1.UpdateProjectRequest),
 )
 
 
-async def get_v1(call: Call, request: GetTenantV1Request) -> Container:
+async def get_v1(call: Call, request: v1.GetTenantRequest) -> Container:
     row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
     if row is None or not is_tenant(row):
         raise contract.not_found("tenant", request.id)
-    return wire.resource_message(row)
+    return wire.message(row, Container)
 
 
-async def list_tenants_v1(call: Call, request: ListTenantsV1Request) -> ListTenantsV1Response:
-    """A service account belongs to exactly one tenant, so there is never a second page."""
+async def list_tenants_v1(call: Call, request: v1.ListTenantsRequest) -> v1.ListTenantsResponse:
+    """List the caller's tenant. A caller belongs to exactly one, so there is never a second page."""
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
     tenant_id = call.subject.tenant_id if call.subject else ""
     row = await call.dependencies.store.read(lambda tx: tx.get(tenant_id))
-    return ListTenantsV1Response(items=[wire.resource_message(row)] if row else [])
+    return v1.ListTenantsResponse(items=[wire.message(row, Container)] if row else [])

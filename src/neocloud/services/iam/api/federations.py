@@ -1,7 +1,7 @@
 """OIDC federations: client secret, activation, and sign-in by authorization code with PKCE.
 
-The client of a sign-in listens on loopback. The state between the two calls is sealed into a token that the
-client sends back, so nothing is stored for sign-ins that are never finished. The provider accepts a code
+The client of a sign-in listens on loopback. The state between the two calls is encrypted into a token that
+the client sends back, so nothing is stored for sign-ins that are never finished. The provider accepts a code
 once.
 """
 
@@ -9,10 +9,9 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from neocloud.core import contract
@@ -35,6 +34,7 @@ from neocloud.messages.neocloud.iam.v1 import (
 )
 from neocloud.services.iam.access import sessions, users
 from neocloud.services.iam.access.federation import (
+    Claims,
     Endpoints,
     ExternalTokenError,
     Issuers,
@@ -43,6 +43,7 @@ from neocloud.services.iam.access.federation import (
     unusable,
     verify,
 )
+from neocloud.services.iam.access.outgoing import RequestContent
 from neocloud.services.iam.access.sealed_tokens import seal, unseal
 from neocloud.services.iam.access.sign_in_log import write_event
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
@@ -69,8 +70,13 @@ async def deactivate(call: Call, request: DeactivateOidcFederationRequest) -> Wr
     return await _switch(call, request, State.INACTIVE, "Deactivate")
 
 
-async def _switch(call: Call, request: Any, state: State, verb: str) -> Write[Any]:
-    def change(tx: Transaction) -> Any:
+async def _switch(
+    call: Call,
+    request: ActivateOidcFederationRequest | DeactivateOidcFederationRequest,
+    state: State,
+    verb: str,
+) -> Write[Operation]:
+    def change(tx: Transaction) -> Operation:
         row = _find_federation(tx, request.id)
         status = OidcFederationStatus(state=FederationState.Value(state)).SerializeToString()
         changed = replace(row, status=status, state=state, updated_at=call.dependencies.clock.now())
@@ -96,7 +102,7 @@ _CLAIMS = ("sub", "name", "given_name", "family_name", "preferred_username", "em
 
 @dataclass(frozen=True)
 class Login:
-    """One that has begun."""
+    """A sign-in that has been started."""
 
     federation_id: str
     redirect_uri: str
@@ -115,7 +121,7 @@ async def start(call: Call, request: StartOidcRequest) -> StartOidcResponse:
         if not endpoints.authorization:
             raise unusable(spec.issuer_url, "it names no authorization endpoint")
     except ExternalTokenError as error:
-        raise contract.unavailable(f"Nobody can sign in by this federation now: {error}.") from error
+        raise contract.unavailable(f"Sign-in by this federation is not possible now: {error}.") from error
     login = Login(
         federation.id,
         request.redirect_uri,
@@ -153,7 +159,8 @@ async def finish(call: Call, request: FinishOidcRequest) -> SignInResponse:
 
 
 def is_loopback_address(uri: str) -> bool:
-    """Where a program on the person's own machine listens (RFC 8252); numbers only, as names can be bent."""
+    """Return whether the address is on the person's own machine (RFC 8252). Only numeric addresses count,
+    since a name may resolve to another one."""
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -187,16 +194,16 @@ def _authorization_url(endpoints: Endpoints, client_id: str, login: Login) -> st
     return f"{endpoints.authorization}{'&' if '?' in endpoints.authorization else '?'}{query}"
 
 
-async def _open(call: Call, request: Any) -> Login:
+async def _open(call: Call, request: FinishOidcRequest) -> Login:
     content = await unseal(call, _KEY, request.login_token, LOGIN_SECONDS)
     login = Login(**content) if content else None
     if login is None or not hmac.compare_digest(login.state.encode(), request.state.encode()):
-        raise contract.unauthenticated("This sign-in was not begun here, or took too long. Begin again.")
+        raise contract.unauthenticated("This sign-in was not started here, or took too long. Start again.")
     return login
 
 
-async def _claims(call: Call, federation: Resource, login: Login, request: Any) -> Mapping[str, Any]:
-    """The provider's statement about who signed in, checked."""
+async def _claims(call: Call, federation: Resource, login: Login, request: FinishOidcRequest) -> Claims:
+    """Return the provider's checked claims about the person who signed in."""
     spec = OidcFederationSpec.FromString(federation.spec)
     issuers = issuers_of(call.dependencies)
     endpoints = await issuers.endpoints(spec.issuer_url)
@@ -208,7 +215,7 @@ async def _claims(call: Call, federation: Resource, login: Login, request: Any) 
     now = call.dependencies.clock.now()
     claims = verify(id_token, keys, issuer=spec.issuer_url, audiences={spec.client_id}, now=now)
     if claims.get("azp", spec.client_id) != spec.client_id:
-        raise ExternalTokenError("it was made for another client")
+        raise ExternalTokenError("it was issued to another client")
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), login.nonce.encode()):
         raise ExternalTokenError("it answers another sign-in")
     _check_domain(claims, spec.email_domains)
@@ -225,7 +232,7 @@ async def _redeem(
         "code_verifier": login.verifier,
         "client_id": client_id,
     }
-    more: dict[str, Any] = {"data": form}
+    more: RequestContent = {"data": form}
     if secret and "client_secret_basic" in endpoints.client_authentication:
         more["auth"] = (quote(client_id, safe=""), quote(secret, safe=""))
     elif secret:
@@ -233,28 +240,26 @@ async def _redeem(
     document = await issuers.fetch("POST", endpoints.token, **more)
     id_token = document.get("id_token")
     if not isinstance(id_token, str):
-        raise unusable(endpoints.issuer, "it gave no identity token")
+        raise unusable(endpoints.issuer, "it returned no identity token")
     return id_token
 
 
 def _check_sender(issuer: str, endpoints: Endpoints) -> None:
-    """RFC 9207: a code from another issuer is not sent to this one's token endpoint (mix-up attack)."""
+    """Check that the code comes from this issuer (RFC 9207). Otherwise it must not be sent to this issuer's
+    token endpoint (mix-up attack)."""
     if issuer != endpoints.issuer and (issuer or endpoints.names_itself):
-        raise ExternalTokenError("the code was not given by this issuer")
+        raise ExternalTokenError("the code was not issued by this issuer")
 
 
-def _check_domain(claims: Mapping[str, Any], domains: Any) -> None:
+def _check_domain(claims: Claims, domains: Iterable[str]) -> None:
+    allowed = {domain.casefold() for domain in domains}
     domain = str(claims.get("email", "")).rpartition("@")[2].casefold()
-    if domains and (
-        claims.get("email_verified") is not True or domain not in {d.casefold() for d in domains}
-    ):
-        raise ExternalTokenError("the e-mail address is not verified or of no domain that is let in")
+    if allowed and (claims.get("email_verified") is not True or domain not in allowed):
+        raise ExternalTokenError("the e-mail address is not verified, or its domain is not allowed")
 
 
-def _account(
-    tx: Transaction, federation: Resource, claims: Mapping[str, Any], now: datetime
-) -> Resource | None:
-    """The account of this identity; made now when the federation makes accounts."""
+def _account(tx: Transaction, federation: Resource, claims: Claims, now: datetime) -> Resource | None:
+    """Return the account of this identity. Create it when the federation creates accounts."""
     wanted = {name: claims[name] for name in _CLAIMS if isinstance(claims.get(name), str | bool)}
     attributes = UserAttributes(**wanted)
     account = users.find_by_identity(tx, federation.id, attributes.sub)

@@ -1,24 +1,24 @@
-"""Who is in a group, also with what is known of each member, and which groups somebody is in."""
+"""Members of groups, with their attributes, the groups of an account, and the roles that a permit can
+give.
+"""
 
 from collections.abc import Sequence
-from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.messages.nebius.iam.v1 import (
     GetGroupMembershipRequest,
+    Group,
     GroupMemberKind,
+    GroupMembership,
     GroupMembershipWithAttributes,
     ListGroupMembershipsRequest,
     ListGroupMembershipsResponse,
     ListGroupMembershipsWithAttributesResponse,
     ListMemberOfRequest,
     ListMemberOfResponse,
-)
-from neocloud.messages.nebius.iam.v1 import GroupMembershipWithAttributes as WithAttributes
-from neocloud.messages.nebius.iam.v1 import (
-    ListGroupMembershipsWithAttributesResponse as ListWithAttributesResponse,
+    ServiceAccount,
 )
 from neocloud.messages.neocloud.iam.v1 import GetRoleRequest, ListRolesRequest, ListRolesResponse, Role
 from neocloud.services.iam.access.users import attributes_of
@@ -32,7 +32,7 @@ MemberKind = GroupMemberKind.Kind
 
 
 async def list_members(call: Call, request: ListGroupMembershipsRequest) -> ListGroupMembershipsResponse:
-    def find(tx: Transaction) -> Any:
+    def find(tx: Transaction) -> ListGroupMembershipsResponse:
         rows, token = _members(tx, request)
         return ListGroupMembershipsResponse(
             memberships=[_membership(tx, call, row) for row in rows], next_page_token=token
@@ -44,9 +44,9 @@ async def list_members(call: Call, request: ListGroupMembershipsRequest) -> List
 async def list_members_with_attributes(
     call: Call, request: ListGroupMembershipsRequest
 ) -> ListGroupMembershipsWithAttributesResponse:
-    def find(tx: Transaction) -> Any:
+    def find(tx: Transaction) -> ListGroupMembershipsWithAttributesResponse:
         rows, token = _members(tx, request)
-        return ListWithAttributesResponse(
+        return ListGroupMembershipsWithAttributesResponse(
             memberships=[_with_attributes(tx, call, row) for row in rows], next_page_token=token
         )
 
@@ -56,7 +56,7 @@ async def list_members_with_attributes(
 async def get_with_attributes(
     call: Call, request: GetGroupMembershipRequest
 ) -> GroupMembershipWithAttributes:
-    def find(tx: Transaction) -> Any:
+    def find(tx: Transaction) -> GroupMembershipWithAttributes:
         row = tx.get(request.id)
         if row is None or row.kind != GROUP_MEMBERSHIP:
             raise contract.not_found("group membership", request.id)
@@ -68,14 +68,14 @@ async def get_with_attributes(
 async def list_member_of(call: Call, request: ListMemberOfRequest) -> ListMemberOfResponse:
     _refuse_filter(request)
 
-    def find(tx: Transaction) -> Any:
+    def find(tx: Transaction) -> ListMemberOfResponse:
         found, token = contract.page(
             groups_of(tx, request.subject_id),
             request,
             scope=f"memberOf/{request.subject_id}",
             key=lambda row: row.id,
         )
-        items = [wire.resource_message(row) for row in found]
+        items = [wire.message(row, Group) for row in found]
         for item in items:
             view_group(item, tx, call.dependencies.clock.now())
         return ListMemberOfResponse(items=items, next_page_token=token)
@@ -89,7 +89,7 @@ def groups_of(tx: Transaction, subject_id: str) -> Sequence[Resource]:
     return [row for row in rows if row is not None and row.kind == GROUP]
 
 
-def _members(tx: Transaction, request: Any) -> tuple[Sequence[Resource], str]:
+def _members(tx: Transaction, request: ListGroupMembershipsRequest) -> tuple[Sequence[Resource], str]:
     _refuse_filter(request)
     scope = f"{GROUP_MEMBERSHIP}/{request.parent_id}"
     wanted = Page(
@@ -100,27 +100,27 @@ def _members(tx: Transaction, request: Any) -> tuple[Sequence[Resource], str]:
     return rows, contract.page_token(after, scope)
 
 
-def _refuse_filter(request: Any) -> None:
+def _refuse_filter(request: ListGroupMembershipsRequest | ListMemberOfRequest) -> None:
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
 
 
-def _membership(tx: Transaction, call: Call, row: Resource) -> Any:
-    message = wire.resource_message(row)
+def _membership(tx: Transaction, call: Call, row: Resource) -> GroupMembership:
+    message = wire.message(row, GroupMembership)
     view_membership(message, tx, call.dependencies.clock.now())
     return message
 
 
-def _with_attributes(tx: Transaction, call: Call, row: Resource) -> Any:
+def _with_attributes(tx: Transaction, call: Call, row: Resource) -> GroupMembershipWithAttributes:
     membership = _membership(tx, call, row)
-    answer = WithAttributes(group_membership=membership)
+    answer = GroupMembershipWithAttributes(group_membership=membership)
     member = tx.get(membership.spec.member_id)
     if member is None:
-        answer.error.message = f"{membership.spec.member_id} is not there any more."
+        answer.error.message = f"{membership.spec.member_id} does not exist any more."
     elif member.kind == SERVICE_ACCOUNT:
         answer.group_member_kind.kind = MemberKind.Value("SERVICE_ACCOUNT")
         answer.service_account_attributes.name = member.name
-        answer.service_account_attributes.description = wire.resource_message(member).spec.description
+        answer.service_account_attributes.description = wire.message(member, ServiceAccount).spec.description
     else:
         is_invited = member.state == State.INACTIVE
         kind = "INVITED_TENANT_USER_ACCOUNT" if is_invited else "ORDINARY_TENANT_USER_ACCOUNT"
@@ -132,7 +132,7 @@ def _with_attributes(tx: Transaction, call: Call, row: Resource) -> Any:
 ROLES_SERVICE = "neocloud.iam.v1.RoleService"
 
 
-def role_message(name: str) -> Any:
+def role_message(name: str) -> Role:
     role = Role(metadata={"id": name, "name": name})
     role.spec.description = ROLES[name].about
     role.spec.permissions.extend(ROLES[name].permissions)

@@ -1,8 +1,7 @@
-"""Invitations: an account that waits for its person, and the code that lets them in once.
+"""Invitations: an inactive account, and a code with which its person activates it once.
 
-This cloud sends no mail. Whoever invites asks for a code and hands it over. The account is there from the
-start, so it can be put into groups before anybody has accepted. A code is kept as a hash; asking again ends
-the last.
+This cloud sends no mail. The inviter requests a code and passes it on. The account exists from the start, so
+it can be added to groups before anybody has accepted. A code is stored as a hash, and a new code replaces it.
 """
 
 import hashlib
@@ -10,7 +9,6 @@ import hmac
 import secrets
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.custom_verbs import done
@@ -47,14 +45,14 @@ async def create(call: Call, request: CreateInvitationRequest) -> Write[Operatio
         raise contract.bad_request(violations)
     now = call.dependencies.clock.now()
 
-    def make(tx: Transaction) -> Any:
+    def create_row(tx: Transaction) -> Operation:
         tenant = tx.get(request.metadata.parent_id)
         if tenant is None or not is_tenant(tenant):
             raise contract.bad_field("metadata.parent_id", "must be the id of a tenant")
         row = _insert(tx, request, now)
         return done(tx, call, request, row, path=METHOD, title=f"invitation {row.id}")
 
-    return Write(make)
+    return Write(create_row)
 
 
 async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> Write[IssueInvitationCodeResponse]:
@@ -67,7 +65,7 @@ async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> Write[I
             raise contract.not_found("invitation", request.id)
         if not _is_open(row, now):
             raise contract.bad_state(
-                row.id, "The invitation was accepted or has expired. Delete it and make another."
+                row.id, "The invitation was accepted or has expired. Delete it and create another."
             )
         tx.put_secret(row.id, _CODE, _hash(code))
         left = _expires_at(row) - now
@@ -77,7 +75,7 @@ async def issue_code(call: Call, request: IssueInvitationCodeRequest) -> Write[I
 
 
 async def accept(call: Call, request: AcceptInvitationRequest) -> SignInResponse:
-    """Whoever has the code becomes the person: they choose the password."""
+    """Activate the account of a code, with the password that the holder of the code chooses."""
     store, now = call.dependencies.store, call.dependencies.clock.now()
     found = await store.read(lambda tx: _of_code(tx, request.code, now))
     if found is None:
@@ -99,7 +97,7 @@ async def accept(call: Call, request: AcceptInvitationRequest) -> SignInResponse
     return await answer(call, await store.write(take), has_password=True)
 
 
-def _insert(tx: Transaction, request: Any, now: datetime) -> Resource:
+def _insert(tx: Transaction, request: CreateInvitationRequest, now: datetime) -> Resource:
     invitation = Invitation(spec=request.spec)
     row = Resource(
         id=contract.new_id(INVITATION_ID_PREFIX),
@@ -126,7 +124,7 @@ def _insert(tx: Transaction, request: Any, now: datetime) -> Resource:
 
 
 def _open_account(tx: Transaction, account: Resource, name: str, now: datetime) -> Resource:
-    """The invitation owns the account no longer: deleting it leaves the account as it is."""
+    """Activate the account. The invitation no longer owns it: deleting the invitation leaves it as it is."""
     status = TenantUserAccountStatus.FromString(account.status)
     status.state = users.AccountState.Value(State.ACTIVE)
     status.user_account_state = users.UserState.Value(State.ACTIVE)
@@ -173,5 +171,5 @@ def _hash(code: str) -> bytes:
 
 def _no_invitation() -> contract.ApiError:
     return contract.unauthenticated(
-        "The code opens no invitation: it was used, replaced or has expired. Ask for another one."
+        "The code is not valid: it was used or replaced, or has expired. Ask for another one."
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Protocol, TypeVar
 
 from neocloud.core import contract, wire
 from neocloud.core.custom_verbs import done
@@ -11,6 +11,9 @@ from neocloud.core.service import Call, Handler, Method, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
+    ActivateAuthPublicKeyRequest,
+    AuthPublicKey,
+    DeactivateAuthPublicKeyRequest,
     FindStaticKeyRequest,
     FindStaticKeyResponse,
     IssueStaticKeyRequest,
@@ -18,12 +21,19 @@ from neocloud.messages.nebius.iam.v1 import (
     ListAuthPublicKeyByAccountRequest,
     ListAuthPublicKeyResponse,
     RevokeStaticKeyRequest,
+    StaticKey,
     StaticKeyStatus,
+)
+from neocloud.messages.nebius.iam.v2 import (
+    AccessKey,
+    ActivateAccessKeyRequest,
+    DeactivateAccessKeyRequest,
+    ListAccessKeysByAccountRequest,
 )
 from neocloud.services.iam.access.account_keys import find_static_key, key_id_in, new_token
 from neocloud.services.iam.rules.grants import holds_at_least, refusal
 from neocloud.services.iam.rules.keys import (
-    account_problem,
+    account_violations,
     expiry_violations,
     set_state,
     show_expiry,
@@ -31,42 +41,60 @@ from neocloud.services.iam.rules.keys import (
 )
 from neocloud.services.iam.types import AUTH_PUBLIC_KEY, STATIC_KEY, STATIC_KEY_ID_PREFIX, State
 
+KeyT = TypeVar("KeyT", AuthPublicKey, AccessKey)
+ListByAccountRequest = ListAuthPublicKeyByAccountRequest | ListAccessKeysByAccountRequest
+IdRequest = (
+    ActivateAuthPublicKeyRequest
+    | DeactivateAuthPublicKeyRequest
+    | ActivateAccessKeyRequest
+    | DeactivateAccessKeyRequest
+)
+
+
+class HasId(Protocol):
+    """A request that names its resource by id."""
+
+    id: str
+
+
 PUBLIC_KEYS = "nebius.iam.v1.AuthPublicKeyService"
 
 
 async def list_by_account(
     call: Call, request: ListAuthPublicKeyByAccountRequest
 ) -> ListAuthPublicKeyResponse:
-    return await list_keys_of(call, request, AUTH_PUBLIC_KEY, ListAuthPublicKeyResponse)
+    items, token = await list_keys_of(call, request, AuthPublicKey)
+    return ListAuthPublicKeyResponse(items=items, next_page_token=token)
 
 
-async def list_keys_of(call: Call, request: Any, kind: str, response: Any) -> Any:
-    """The keys of this kind that a service account has, a page at a time."""
+async def list_keys_of(call: Call, request: ListByAccountRequest, kind: type[KeyT]) -> tuple[list[KeyT], str]:
+    """Return a page of the keys of one kind that a service account has, and the token of the next page."""
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
     account_id, now = account_of(request), call.dependencies.clock.now()
+    kind_name = kind.DESCRIPTOR.full_name
     owned = await call.dependencies.store.read(lambda tx: tx.owned(account_id))
     found, token = contract.page(
-        [row for row in owned if row.kind == kind],
+        [row for row in owned if row.kind == kind_name],
         request,
-        scope=f"{kind}/{account_id}",
+        scope=f"{kind_name}/{account_id}",
         key=lambda row: row.id,
     )
-    items = [wire.resource_message(row) for row in found]
+    items = [wire.message(row, kind) for row in found]
     for item in items:
         show_expiry(item, now)
-    return response(items=items, next_page_token=token)
+    return items, token
 
 
-def account_of(request: Any) -> str:
+def account_of(request: ListByAccountRequest) -> str:
     return request.account.service_account.id
 
 
-def switch(kind: str, state: State, path: str) -> Handler:
-    """A handler that puts a key of this kind into the state."""
+def switch(kind: str, state: State, path: str) -> Handler[IdRequest]:
+    """Return a handler that sets the state of a key of this kind."""
 
-    async def handle(call: Call, request: Any) -> Write[Any]:
-        def change(tx: Transaction) -> Any:
+    async def handle(call: Call, request: IdRequest) -> Write[Operation]:
+        def change(tx: Transaction) -> Operation:
             row = tx.get(request.id)
             if row is None or row.kind != kind:
                 raise contract.not_found("key", request.id)
@@ -80,8 +108,8 @@ def switch(kind: str, state: State, path: str) -> Handler:
     return handle
 
 
-def switches(kind: str, service: str, permission: str) -> tuple[Method, Method]:
-    """Activate and Deactivate of a service whose keys are of this kind."""
+def switches(kind: str, service: str, permission: str) -> tuple[Method[IdRequest], Method[IdRequest]]:
+    """Return Activate and Deactivate of a service whose keys are of this kind."""
     on, off = f"{service}/Activate", f"{service}/Deactivate"
     return (
         Method(on, switch(kind, State.ACTIVE, on), permission, target=by_id, is_change=True),
@@ -89,7 +117,7 @@ def switches(kind: str, service: str, permission: str) -> tuple[Method, Method]:
     )
 
 
-def by_id(request: Any) -> str:
+def by_id(request: HasId) -> str:
     return request.id
 
 
@@ -98,9 +126,9 @@ RESERVED_LABELS = "neocloud.dev/"
 
 
 async def issue(call: Call, request: IssueStaticKeyRequest) -> Write[IssueStaticKeyResponse]:
-    """The only answer that ever holds the token."""
+    """Create a key. Only this answer ever holds its token."""
 
-    def make(tx: Transaction) -> Any:
+    def make(tx: Transaction) -> IssueStaticKeyResponse:
         violations = list(_violations(tx, call, request))
         if violations:
             raise contract.bad_request(violations)
@@ -121,19 +149,19 @@ async def issue(call: Call, request: IssueStaticKeyRequest) -> Write[IssueStatic
 
 
 async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyResponse:
-    def look(tx: Transaction) -> Any:
-        key = wire.resource_message(_proven(tx, request.token))
+    def read(tx: Transaction) -> FindStaticKeyResponse:
+        key = wire.message(_key_of_token(tx, request.token), StaticKey)
         view_static_key(key, tx, call.dependencies.clock.now())
         return FindStaticKeyResponse(static_key=key)
 
-    return await call.dependencies.store.read(look)
+    return await call.dependencies.store.read(read)
 
 
 async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Write[Operation]:
-    """The key stays, for the record, and opens nothing any more."""
+    """Deactivate a key for good. Its row stays, for the record."""
 
-    def change(tx: Transaction) -> Any:
-        row = _proven(tx, request.token)
+    def change(tx: Transaction) -> Operation:
+        row = _key_of_token(tx, request.token)
         status = StaticKeyStatus(active=False).SerializeToString()
         now = call.dependencies.clock.now()
         tx.update(replace(row, status=status, state=State.INACTIVE, updated_at=now))
@@ -144,18 +172,20 @@ async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Write[Operation
     return Write(change)
 
 
-def _violations(tx: Transaction, call: Call, request: Any) -> Iterable[Violation]:
+def _violations(tx: Transaction, call: Call, request: IssueStaticKeyRequest) -> Iterable[Violation]:
     metadata, now = request.metadata, call.dependencies.clock.now()
     if metadata.id:
-        yield Violation("metadata.id", "is given by the cloud; leave it empty")
+        yield Violation("metadata.id", "is assigned by the cloud; leave it empty")
     for label in metadata.labels:
         if label.startswith(RESERVED_LABELS):
-            yield Violation(f"metadata.labels[{label}]", f"{RESERVED_LABELS} labels are the cloud's own")
-    yield from account_problem(request, tx.get)
+            yield Violation(
+                f"metadata.labels[{label}]", f"labels {RESERVED_LABELS}... are reserved for the cloud"
+            )
+    yield from account_violations(request, tx.get)
     yield from expiry_violations(request, "expiresAt", now)
 
 
-def _row(call: Call, request: Any) -> Resource:
+def _row(call: Call, request: IssueStaticKeyRequest) -> Resource:
     now = call.dependencies.clock.now()
     return Resource(
         id=contract.new_id(STATIC_KEY_ID_PREFIX),
@@ -172,14 +202,14 @@ def _row(call: Call, request: Any) -> Resource:
     )
 
 
-def _proven(tx: Transaction, token: str) -> Resource:
+def _key_of_token(tx: Transaction, token: str) -> Resource:
     row = find_static_key(tx, token)
     if row is None:
         raise contract.not_found("resource", key_id_in(token))
     return row
 
 
-def _key_in(request: Any) -> str:
+def _key_in(request: FindStaticKeyRequest | RevokeStaticKeyRequest) -> str:
     return key_id_in(request.token) or "static key"
 
 

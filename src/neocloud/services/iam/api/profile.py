@@ -8,6 +8,7 @@ from neocloud.messages.nebius.iam.v1 import (
     GetProfileResponse,
     RevokeSessionRequest,
     RevokeSessionResponse,
+    ServiceAccount,
     TenantUserAccountStatus,
     UserProfile,
 )
@@ -16,6 +17,7 @@ from neocloud.messages.neocloud.iam.v1 import (
     ListSessionsResponse,
     RevokeOneSessionRequest,
     RevokeOneSessionResponse,
+    Session,
 )
 from neocloud.services.iam.access import sessions
 from neocloud.services.iam.access.authentication import REVOKED_BEFORE
@@ -38,12 +40,13 @@ def _profile(tx: Transaction, subject_id: str) -> GetProfileResponse:
     if row.kind == TENANT_USER_ACCOUNT:
         _fill_user(tx, row, profile.user_profile)
     else:
-        profile.service_account_profile.info.CopyFrom(wire.resource_message(row))
+        profile.service_account_profile.info.CopyFrom(wire.message(row, ServiceAccount))
     return profile
 
 
 def _fill_user(tx: Transaction, row: Resource, profile: UserProfile) -> None:
-    """An account belongs to one tenant here, so the user and the account are the same."""
+    """Fill in the profile of a user. In this cloud an account belongs to one tenant, so user and account are
+    the same."""
     status, attributes = TenantUserAccountStatus.FromString(row.status), attributes_of(tx, row.id)
     profile.id = row.id
     profile.attributes.CopyFrom(attributes)
@@ -67,7 +70,7 @@ async def list_sessions(call: Call, request: ListSessionsRequest) -> ListSession
     rows = await call.dependencies.store.read(lambda tx: sessions.sessions_of(tx, account_id))
     scope = f"sessionsOf/{account_id}"
     found, token = contract.page(rows, request, scope=scope, key=lambda row: row.id)
-    return ListSessionsResponse(items=[wire.resource_message(row) for row in found], next_page_token=token)
+    return ListSessionsResponse(items=[wire.message(row, Session) for row in found], next_page_token=token)
 
 
 async def revoke_one(call: Call, request: RevokeOneSessionRequest) -> Write[RevokeOneSessionResponse]:
@@ -86,11 +89,11 @@ async def revoke_one(call: Call, request: RevokeOneSessionRequest) -> Write[Revo
 
 
 async def revoke(call: Call, request: RevokeSessionRequest) -> Write[RevokeSessionResponse]:
-    """The published call: everything of one account."""
+    """End all sessions of an account, or make the tokens of a service account invalid."""
     own_id = call.subject.id if call.subject else ""
     which = request.WhichOneof("revoke")
     if which is None or (which == "all_my_active" and not request.all_my_active):
-        raise contract.bad_request([], "Say whose sessions: an account's id, or all_my_active.")
+        raise contract.bad_request([], "Give the id of an account, or set all_my_active.")
     account_id = own_id if which == "all_my_active" else getattr(request, which)
     if which != "all_my_active":
         await require(call, REVOKE, account_id)
@@ -106,11 +109,11 @@ async def revoke(call: Call, request: RevokeSessionRequest) -> Write[RevokeSessi
     return Write(close)
 
 
-async def proof_of(call: Call) -> str:
-    """What the caller's access token stands on: for a user, the id of the present session."""
+async def own_credential_id(call: Call) -> str:
+    """Return the id of the credential behind the caller's access token: for a user, the current session."""
     token = call.headers.get("authorization", "").partition(" ")[2].strip()
     key = await call.dependencies.store.read(find_signing_key)
-    return read_access_token(token, key).proof_id if key else ""
+    return read_access_token(token, key).credential_id if key else ""
 
 
 def _end_all(tx: Transaction, row: Resource, call: Call) -> None:

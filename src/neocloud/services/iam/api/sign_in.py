@@ -1,13 +1,13 @@
-"""Signing in as a person: by password, and keeping a session alive. Nobody has a token yet who calls these.
+"""Sign-in of a person by password, and the extension of a session. These calls need no token.
 
-Every refusal has the same words and takes as long, whether the address has no account, the password is wrong
-or the account is blocked. Wrong passwords are counted by address and by where they come from; after some, all
-are refused for a while, save from a client that signed in before or with the code of a second factor.
+Every refusal has the same words and takes equally long, whether the address has no account, the password is
+wrong or the account is blocked. Wrong passwords are counted by e-mail address and by network address. After
+some, all passwords are refused for a while, except from a client that signed in before or with the code of a
+second factor.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.readers import Subject
@@ -15,11 +15,11 @@ from neocloud.core.service import Call
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.iam.v1 import (
     RefreshRequest,
+    SignInResponse,
     SignOutRequest,
     SignOutResponse,
     WithPasswordRequest,
 )
-from neocloud.messages.neocloud.iam.v1 import SignInResponse as SignInResponseMessage
 from neocloud.services.iam.access import sessions
 from neocloud.services.iam.access.passwords import (
     checker_of,
@@ -33,7 +33,7 @@ from neocloud.services.iam.access.passwords import (
     use_code,
 )
 from neocloud.services.iam.access.sealed_tokens import device_of, device_token
-from neocloud.services.iam.access.sign_in_log import SOURCE, note_nothing, write_event
+from neocloud.services.iam.access.sign_in_log import SOURCE, write_event, write_no_event
 from neocloud.services.iam.access.tokens import issue
 from neocloud.services.iam.access.users import find_by_address, is_usable, name_of
 from neocloud.services.iam.rules.people import (
@@ -46,10 +46,9 @@ from neocloud.services.iam.rules.people import (
 )
 
 SERVICE = "neocloud.iam.v1.SignInService"
-SignInResponse = contract.message(f"{SERVICE.rpartition('.')[0]}.SignInResponse")
 
 
-async def with_password(call: Call, request: WithPasswordRequest) -> SignInResponseMessage:
+async def with_password(call: Call, request: WithPasswordRequest) -> SignInResponse:
     now, store = call.dependencies.clock.now(), call.dependencies.store
     checker = checker_of(call.dependencies)
     account, hashed = await store.read(lambda tx: _account(tx, request))
@@ -63,7 +62,7 @@ async def with_password(call: Call, request: WithPasswordRequest) -> SignInRespo
             return _refused(tx, call, account)
         if has_second_factor(tx, found.id) and not has_code:
             if not request.totp_code:
-                return _code_wanted()
+                return _code_required()
             if not use_code(tx, found.id, request.totp_code, now):
                 return _refused(tx, call, account)
         uncount_attempt(tx, (each for each in counted if each.space == SOURCES), now)
@@ -76,10 +75,10 @@ async def with_password(call: Call, request: WithPasswordRequest) -> SignInRespo
 
 
 async def _counted(
-    call: Call, request: Any, account: Resource | None, now: datetime
+    call: Call, request: WithPasswordRequest, account: Resource | None, now: datetime
 ) -> tuple[Sequence[Counted], bool]:
-    """What a wrong password would be counted for, and whether the code of a second factor was right and is
-    used up now. Raises ApiError when there were too many wrong ones already."""
+    """Return what a wrong password is counted for, and whether the code of a second factor was right (and is
+    used now). Raises ApiError when there were too many wrong passwords already."""
     store, source = call.dependencies.store, of_source(call.headers.get(SOURCE, ""))
     device = await device_of(call, request.device_token, account.id) if account else ""
     counted = (of_device(device),) if device else (of_address(request.email), source)
@@ -90,11 +89,11 @@ async def _counted(
         raise _locked(locked, now)
     if not await store.write(lambda tx: _code_is_right(tx, account, request, now)):
         raise _locked(locked, now)
-    # Who has the second factor is no stranger, however many strangers have guessed.
+    # The code shows that this is not one of the strangers who have guessed passwords.
     return (of_account(account.id),), True
 
 
-def _code_is_right(tx: Transaction, account: Resource, request: Any, now: datetime) -> bool:
+def _code_is_right(tx: Transaction, account: Resource, request: WithPasswordRequest, now: datetime) -> bool:
     return (
         bool(request.totp_code)
         and has_second_factor(tx, account.id)
@@ -102,7 +101,7 @@ def _code_is_right(tx: Transaction, account: Resource, request: Any, now: dateti
     )
 
 
-async def refresh(call: Call, request: RefreshRequest) -> SignInResponseMessage:
+async def refresh(call: Call, request: RefreshRequest) -> SignInResponse:
     now, store = call.dependencies.clock.now(), call.dependencies.store
 
     def rotate(tx: Transaction) -> sessions.OpenSession | contract.ApiError:
@@ -113,7 +112,7 @@ async def refresh(call: Call, request: RefreshRequest) -> SignInResponseMessage:
             "The session has ended, or its refresh token was used already. Sign in again: neo login"
         )
         if found is not None:
-            why = contract.unauthenticated("A refresh token came back after its use; the session was ended.")
+            why = contract.unauthenticated("A used refresh token was sent again; the session was ended.")
             write_event(tx, call, f"{SERVICE}/Refresh", subject_of(tx, found), found.id, error=why)
         return error
 
@@ -121,7 +120,7 @@ async def refresh(call: Call, request: RefreshRequest) -> SignInResponseMessage:
 
 
 async def sign_out(call: Call, request: SignOutRequest) -> SignOutResponse:
-    """Also fine when the session is gone already."""
+    """End a session. Succeeds also when it has ended already."""
 
     def close(tx: Transaction) -> None:
         row = sessions.close(tx, request.refresh_token)
@@ -145,7 +144,7 @@ def _locked(until: datetime, now: datetime) -> contract.ApiError:
     seconds = (until - now).total_seconds()
     return contract.too_many_requests(
         f"There were too many wrong passwords. Try again in {max(1, round(seconds / 60))} min."
-        " Or sign in from where you did before, or with the code of your second factor;"
+        " Or sign in from a client that you used before, or with the code of your second factor,"
         " or ask an admin of the tenant for a new password.",
         retry_after_seconds=seconds,
     )
@@ -161,8 +160,8 @@ def start_session(
 
 async def answer(
     call: Call, opened: sessions.OpenSession | contract.ApiError, *, has_password: bool = False
-) -> Any:
-    """The tokens of a session; a refusal is raised here, outside the transaction that recorded it."""
+) -> SignInResponse:
+    """Return the tokens of a session. Raises a refusal here, outside the transaction that recorded it."""
     if isinstance(opened, contract.ApiError):
         raise opened
     now: datetime = call.dependencies.clock.now()
@@ -183,7 +182,7 @@ def subject_of(tx: Transaction, account: Resource) -> Subject:
     return Subject(account.id, "user", name_of(tx, account), account.parent_id)
 
 
-def _account(tx: Transaction, request: Any) -> tuple[Resource | None, str | None]:
+def _account(tx: Transaction, request: WithPasswordRequest) -> tuple[Resource | None, str | None]:
     account = find_by_address(tx, request.email, request.tenant_id)
     return account, password_hash(tx, account.id) if account else None
 
@@ -191,18 +190,18 @@ def _account(tx: Transaction, request: Any) -> tuple[Resource | None, str | None
 def _refused(tx: Transaction, call: Call, account: Resource | None) -> contract.ApiError:
     error = contract.unauthenticated(
         "The address, the password or the code is wrong, or the account may not sign in. If the address has"
-        " accounts in several tenants, name the tenant."
+        " accounts in several tenants, give the tenant."
     )
     if account is None:
-        note_nothing(tx)
+        write_no_event(tx)
     else:
         write_event(tx, call, f"{SERVICE}/WithPassword", subject_of(tx, account), account.id, error=error)
     return error
 
 
-def _code_wanted() -> contract.ApiError:
-    """Only who knows the password gets here."""
+def _code_required() -> contract.ApiError:
+    """Return the error for a right password without the code that the account requires."""
     return contract.ApiError(
         contract.Code.FAILED_PRECONDITION,
-        "The account has a second factor: send the present code of its authenticator app too.",
+        "The account has a second factor: also send the current code of its authenticator app.",
     )

@@ -1,7 +1,6 @@
-"""Local users: made and taken away by admins, passwords, second factor, blocking, what is known of them."""
+"""Local users: creation and deletion by admins, passwords, second factors, blocking, attributes."""
 
 from dataclasses import replace
-from typing import Any
 
 from pyotp import random_base32
 from pyotp.totp import TOTP
@@ -17,13 +16,12 @@ from neocloud.messages.nebius.iam.v1 import (
     GetTenantUserAccountWithAttributesRequest,
     ListTenantUserAccountsWithAttributesRequest,
     ListTenantUserAccountsWithAttributesResponse,
+    TenantUserAccount,
     TenantUserAccountStatus,
     TenantUserAccountWithAttributes,
     UnblockTenantUserAccountRequest,
     UserAttributes,
 )
-from neocloud.messages.nebius.iam.v1 import ListTenantUserAccountsWithAttributesResponse as ListWithAttributes
-from neocloud.messages.nebius.iam.v1 import TenantUserAccountWithAttributes as WithAttributes
 from neocloud.messages.neocloud.iam.v1 import (
     ChangePasswordRequest,
     ChangePasswordResponse,
@@ -53,12 +51,11 @@ from neocloud.services.iam.access.passwords import (
     remove_second_factor,
     use_code,
 )
-from neocloud.services.iam.api.profile import proof_of
+from neocloud.services.iam.api.profile import own_credential_id
 from neocloud.services.iam.api.sign_in import count_or_refuse
 from neocloud.services.iam.rules.people import of_account, password_violations
 from neocloud.services.iam.types import TENANT_USER_ACCOUNT, State, is_tenant
 
-_PACKAGE = "neocloud.iam.v1"
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 
 
@@ -69,7 +66,7 @@ async def create(call: Call, request: CreateUserRequest) -> Write[CreateUserResp
     now = call.dependencies.clock.now()
     attributes = UserAttributes(email=users.normal_address(request.email), name=request.name)
 
-    def make(tx: Transaction) -> CreateUserResponse:
+    def create_account(tx: Transaction) -> CreateUserResponse:
         tenant = tx.get(request.parent_id)
         if tenant is None or not is_tenant(tenant):
             raise contract.bad_field("parent_id", "must be the id of a tenant")
@@ -78,20 +75,20 @@ async def create(call: Call, request: CreateUserRequest) -> Write[CreateUserResp
         shown = "" if request.password else password
         return CreateUserResponse(tenant_user_account_id=row.id, generated_password=shown)
 
-    return Write(make)
+    return Write(create_account)
 
 
 async def delete(call: Call, request: DeleteUserRequest) -> Write[DeleteUserResponse]:
-    def take_away(tx: Transaction) -> DeleteUserResponse:
+    def delete_account(tx: Transaction) -> DeleteUserResponse:
         row = account(tx, request.id)
         if row.state == State.INACTIVE:
             raise contract.bad_state(
-                row.id, "Its invitation is not accepted yet. Delete the invitation instead."
+                row.id, "The invitation of the account is not accepted yet. Delete the invitation instead."
             )
         users.remove(tx, row.id)
         return DeleteUserResponse()
 
-    return Write(take_away)
+    return Write(delete_account)
 
 
 async def set_password(call: Call, request: SetPasswordRequest) -> Write[SetPasswordResponse]:
@@ -111,27 +108,27 @@ async def set_password(call: Call, request: SetPasswordRequest) -> Write[SetPass
 
 
 async def change_password(call: Call, request: ChangePasswordRequest) -> Write[ChangePasswordResponse]:
-    account_id, email = await _prove_again(call, request.current_password, "current_password")
+    account_id, email = await _check_password(call, request.current_password, "current_password")
     refuse_weak(request.new_password, email, "new_password")
     hashed = await checker_of(call.dependencies).hash(request.new_password)
-    present = await proof_of(call)
+    credential_id = await own_credential_id(call)
 
     def change(tx: Transaction) -> ChangePasswordResponse:
         put_password_hash(tx, account_id, hashed)
-        sessions.close_all(tx, account_id, but=present)
+        sessions.close_all(tx, account_id, except_id=credential_id)
         return ChangePasswordResponse()
 
     return Write(change)
 
 
 async def start_totp(call: Call, request: StartTotpRequest) -> Write[StartTotpResponse]:
-    account_id, email = await _prove_again(call, request.current_password, "current_password")
+    account_id, email = await _check_password(call, request.current_password, "current_password")
     secret = random_base32()
 
     def propose(tx: Transaction) -> StartTotpResponse:
         if has_second_factor(tx, account_id):
             raise contract.bad_state(
-                account_id, "There is a second factor already. Ask an admin to remove it."
+                account_id, "The account has a second factor already. Ask an admin to remove it."
             )
         propose_second_factor(tx, account_id, secret)
         uri = TOTP(secret).provisioning_uri(name=email, issuer_name="Neocloud")
@@ -149,7 +146,7 @@ async def confirm_totp(call: Call, request: ConfirmTotpRequest) -> Write[Confirm
     def confirm(tx: Transaction) -> ConfirmTotpResponse:
         if not use_code(tx, account_id, request.totp_code, now, confirm=True):
             raise contract.bad_field(
-                "totp_code", "is not the app's present code. Check the clock of the phone"
+                "totp_code", "is not the current code of the app. Check the clock of the phone"
             )
         clear_attempts(tx, (of_account(account_id),))
         return ConfirmTotpResponse()
@@ -185,7 +182,7 @@ async def list_with_attributes(
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
 
-    def read(tx: Transaction) -> Any:
+    def read(tx: Transaction) -> ListTenantUserAccountsWithAttributesResponse:
         scope = f"usersOf/{request.parent_id}"
         wanted = Page(
             size=contract.page_size(request, default=contract.DEFAULT_PAGE_SIZE, most=contract.MAX_PAGE_SIZE),
@@ -193,13 +190,15 @@ async def list_with_attributes(
         )
         rows, after = tx.list(TENANT_USER_ACCOUNT, parent_id=request.parent_id, page=wanted)
         items = [_with_attributes(tx, row) for row in rows]
-        return ListWithAttributes(items=items, next_page_token=contract.page_token(after, scope))
+        return ListTenantUserAccountsWithAttributesResponse(
+            items=items, next_page_token=contract.page_token(after, scope)
+        )
 
     return await call.dependencies.store.read(read)
 
 
 def account(tx: Transaction, account_id: str) -> Resource:
-    """Raises ApiError (not found)."""
+    """Return the row of a user account. Raises ApiError (not found)."""
     row = tx.get(account_id)
     if row is None or row.kind != TENANT_USER_ACCOUNT:
         raise contract.not_found("user account", account_id)
@@ -212,12 +211,17 @@ def refuse_weak(password: str, email: str, field: str = "password") -> None:
         raise contract.bad_request(violations)
 
 
-async def _set_state(call: Call, request: Any, state: State, verb: str) -> Write[Any]:
-    def change(tx: Transaction) -> Any:
+async def _set_state(
+    call: Call,
+    request: BlockTenantUserAccountRequest | UnblockTenantUserAccountRequest,
+    state: State,
+    verb: str,
+) -> Write[Operation]:
+    def change(tx: Transaction) -> Operation:
         row = account(tx, request.id)
         if row.state == State.INACTIVE:
             raise contract.bad_state(
-                row.id, "Its invitation is not accepted yet. Delete the invitation instead."
+                row.id, "The invitation of the account is not accepted yet. Delete the invitation instead."
             )
         status = TenantUserAccountStatus.FromString(row.status)
         status.state = users.AccountState.Value(state)
@@ -231,8 +235,9 @@ async def _set_state(call: Call, request: Any, state: State, verb: str) -> Write
     return Write(change)
 
 
-async def _prove_again(call: Call, password: str, field: str) -> tuple[str, str]:
-    """Who changes how they sign in proves first that it is them: a stolen access token is not enough."""
+async def _check_password(call: Call, password: str, field: str) -> tuple[str, str]:
+    """Check the password of the caller, and return the id and address of their account. A change of the means
+    of signing in requires this, because an access token may be stolen."""
     account_id, store = _own_id(call), call.dependencies.store
     email = await store.read(lambda tx: _local_address(tx, account_id))
     counted = (of_account(account_id),)
@@ -255,11 +260,11 @@ def _own_id(call: Call) -> str:
 def _local_address(tx: Transaction, account_id: str) -> str:
     row = account(tx, account_id)
     if TenantUserAccountStatus.FromString(row.status).federation_id:
-        raise contract.bad_state(row.id, "This user signs in at a federation and has no password here.")
+        raise contract.bad_state(row.id, "This user signs in by a federation and has no password here.")
     return users.attributes_of(tx, account_id).email
 
 
-def _with_attributes(tx: Transaction, row: Resource) -> Any:
-    found = WithAttributes(tenant_user_account=wire.resource_message(row))
+def _with_attributes(tx: Transaction, row: Resource) -> TenantUserAccountWithAttributes:
+    found = TenantUserAccountWithAttributes(tenant_user_account=wire.message(row, TenantUserAccount))
     found.attributes.CopyFrom(users.attributes_of(tx, row.id))
     return found

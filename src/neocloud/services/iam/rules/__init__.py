@@ -1,1 +1,1 @@
-"""What is legal, and which role may do what. Pure."""
+"""Validation, roles and grants. Pure."""

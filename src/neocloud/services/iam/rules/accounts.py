@@ -6,15 +6,19 @@ A caller can give no right that the caller does not have.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.core.store.protocol import Transaction
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.iam.v1 import (
+    AccessPermit,
+    Container,
     ContainerStatus,
+    Group,
+    GroupMembership,
     GroupStatus,
+    ServiceAccount,
     SuspensionState,
     TenantUserAccountStatus,
 )
@@ -39,7 +43,7 @@ CREATE_PERMIT = "iam.accessPermits.create"
 DEFAULT_REGION = "eu-north1"
 
 
-def active_container(region: str) -> Any:
+def active_container(region: str) -> ContainerStatus:
     return ContainerStatus(
         container_state=ContainerState.Value("ACTIVE"),
         suspension_state=SuspensionState.Value("NONE"),
@@ -47,138 +51,148 @@ def active_container(region: str) -> Any:
     )
 
 
-class ProjectRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class ProjectRules(Rules[Container]):
+    def quota_demand(self, resource: Container) -> Mapping[str, int]:
         return {"iam.project.count": 1} if resource.metadata.parent_id else {}
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: Container) -> None:
         if not resource.spec.region:
             resource.spec.region = DEFAULT_REGION
         resource.status.CopyFrom(active_container(resource.spec.region))
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: Container, old: Container | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is None:
             parent = reader.get(new.metadata.parent_id)
             if parent is None or not is_tenant(parent):
-                yield Violation("metadata.parent_id", "a project lies in a tenant; give an id tenant-...")
+                yield Violation(
+                    "metadata.parent_id",
+                    "must be the id of a tenant, tenant-...",
+                )
             if not new.metadata.name:
                 yield Violation("metadata.name", "a project needs a name")
         elif not new.metadata.id.startswith(f"{PROJECT_ID_PREFIX}-"):
-            yield Violation("metadata.id", "is a tenant, and tenants cannot be changed here")
+            yield Violation("metadata.id", "is the id of a tenant; this method changes projects only")
         elif old.spec.region != new.spec.region:
             yield Violation(
-                "spec.region", f'a project stays in its region "{old.spec.region}"; make another project'
+                "spec.region",
+                f'cannot be changed: the region is "{old.spec.region}"; create another project',
             )
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: Container, reader: ResourceReader) -> None:
         if not resource.metadata.parent_id:
-            raise contract.bad_state(resource.metadata.id, "A tenant is not deleted through the API.")
+            raise contract.bad_state(resource.metadata.id, "A tenant cannot be deleted through the API.")
 
 
-class ServiceAccountRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class ServiceAccountRules(Rules[ServiceAccount]):
+    def quota_demand(self, resource: ServiceAccount) -> Mapping[str, int]:
         return {"iam.service-account.count": 1}
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: ServiceAccount) -> None:
         resource.status.active = True
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
-        if old is None and not _lies_in_project(new, reader):
-            yield Violation(
-                "metadata.parent_id", "a service account lies in a project; give an id project-..."
-            )
+    def violations(
+        self, new: ServiceAccount, old: ServiceAccount | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
+        if old is None and not _is_in_project(new, reader):
+            yield Violation("metadata.parent_id", "must be the id of a project, project-...")
 
 
-def _lies_in_project(new: Any, reader: ResourceReader) -> bool:
+def _is_in_project(new: ServiceAccount, reader: ResourceReader) -> bool:
     parent = reader.get(new.metadata.parent_id)
     return parent is not None and is_project(parent)
 
 
-class GroupRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class GroupRules(Rules[Group]):
+    def quota_demand(self, resource: Group) -> Mapping[str, int]:
         return {"iam.group.count": 1}
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: Group) -> None:
         resource.status.state = GroupState.Value("ACTIVE")
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Group, old: Group | None, reader: ResourceReader) -> Iterable[Violation]:
         if old is not None:
             return
         parent = reader.get(new.metadata.parent_id)
         if parent is None or not is_tenant(parent):
-            yield Violation("metadata.parent_id", "a group lies in a tenant; give an id tenant-...")
+            yield Violation("metadata.parent_id", "must be the id of a tenant, tenant-...")
         if not new.metadata.name:
             yield Violation("metadata.name", "a group needs a name")
 
 
-class GroupMembershipRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class GroupMembershipRules(Rules[GroupMembership]):
+    def quota_demand(self, resource: GroupMembership) -> Mapping[str, int]:
         return {"iam.group-membership.count": 1}
 
-    def owner_id(self, resource: Any) -> str:
+    def owner_id(self, resource: GroupMembership) -> str:
         return resource.spec.member_id
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: GroupMembership) -> None:
         if contract.id_prefix(resource.spec.member_id) == TENANT_USER_ACCOUNT_ID_PREFIX:
             resource.status.tenant_user_account_status.SetInParent()
         else:
             resource.status.service_account_status.active = True
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: GroupMembership, old: GroupMembership | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is not None:
             return
         group = _group(new, reader)
         if group is None:
-            yield Violation("metadata.parent_id", "a membership lies in a group; give an id group-...")
+            yield Violation("metadata.parent_id", "must be the id of a group, group-...")
             return
         member = reader.get(new.spec.member_id) if new.spec.member_id else None
         is_account = member is not None and member.kind in (SERVICE_ACCOUNT, TENANT_USER_ACCOUNT)
         if not is_account or tenant_of(new.spec.member_id, reader.get) != group.parent_id:
             yield Violation(
                 "spec.member_id",
-                f'"{new.spec.member_id}" is no user or service account of the group\'s tenant',
+                f'"{new.spec.member_id}" is not a user or service account of the group\'s tenant',
             )
         if any(member_id(row) == new.spec.member_id for row in reader.list(GROUP_MEMBERSHIP, group.id)):
             raise contract.already_exists("group membership", new.spec.member_id, group.id)
 
 
-class AccessPermitRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class AccessPermitRules(Rules[AccessPermit]):
+    def quota_demand(self, resource: AccessPermit) -> Mapping[str, int]:
         return {"iam.access-permit.count": 1}
 
-    def owner_id(self, resource: Any) -> str:
+    def owner_id(self, resource: AccessPermit) -> str:
         return resource.metadata.parent_id
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: AccessPermit, old: AccessPermit | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is not None:
             return
         group = _group(new, reader)
         if group is None:
-            yield Violation("metadata.parent_id", "a permit lies in its group; give an id group-...")
+            yield Violation("metadata.parent_id", "must be the id of a group, group-...")
             return
         if new.spec.role not in ROLES:
             known = ", ".join(sorted(ROLES))
-            yield Violation("spec.role", f'"{new.spec.role}" is no role; one of: {known}')
+            yield Violation("spec.role", f'"{new.spec.role}" is not a role; use one of: {known}')
         target = [row.id for row in lineage(new.spec.resource_id, reader.get)]
         if not target or target[-1] != group.parent_id:
             yield Violation(
-                "spec.resource_id", f'"{new.spec.resource_id}" is no resource of the group\'s tenant'
+                "spec.resource_id", f'"{new.spec.resource_id}" is not a resource of the group\'s tenant'
             )
         elif reader.subject and not is_granted(grants_of(reader, reader.subject.id), CREATE_PERMIT, target):
             raise contract.permission_denied(
                 CREATE_PERMIT,
                 new.spec.resource_id,
-                f'Only who may give rights on "{new.spec.resource_id}" can make a permit for it.'
+                f'Creating a permit for "{new.spec.resource_id}" requires the right to create permits on it.'
                 " Ask an admin of the tenant.",
             )
 
 
-def _group(new: Any, reader: ResourceReader) -> Any | None:
+def _group(new: GroupMembership | AccessPermit, reader: ResourceReader) -> Resource | None:
     parent = reader.get(new.metadata.parent_id)
     return parent if parent is not None and parent.kind == GROUP else None
 
 
-def view_group(group: Any, tx: Transaction, now: datetime) -> None:
+def view_group(group: Group, tx: Transaction, now: datetime) -> None:
     memberships, _ = tx.list(GROUP_MEMBERSHIP, parent_id=group.metadata.id)
     members = [tx.get(member_id(row)) for row in memberships]
     kinds = Counter(member.kind for member in members if member is not None)
@@ -187,7 +201,7 @@ def view_group(group: Any, tx: Transaction, now: datetime) -> None:
     group.status.tenant_user_accounts_count = kinds[TENANT_USER_ACCOUNT]
 
 
-def view_membership(membership: Any, tx: Transaction, now: datetime) -> None:
+def view_membership(membership: GroupMembership, tx: Transaction, now: datetime) -> None:
     member = tx.get(membership.spec.member_id)
     if member is None:
         return

@@ -1,9 +1,9 @@
 """Grants of an account, and whether one account holds all grants of another. Pure: reads rows.
 
-Grants follow from group memberships and the permits of those groups. Whoever can make a key for an account,
-impersonate it, or change it or its means of signing in, can act as it. Each of these therefore requires,
-beside its permission, every permission of that account: otherwise a right over accounts would be a right to
-all that any of them may do.
+Grants follow from group memberships and the permits of those groups. A caller who can create a key for an
+account, impersonate it, or change it or its means of signing in, can act as it. Each of these therefore
+requires, besides its permission, every permission of that account. Otherwise a right over accounts would be a
+right to everything that any of them may do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ def is_in_scope(scopes: Sequence[str] | None, permission: str) -> bool:
     return scopes is None or any(fnmatchcase(permission, pattern) for pattern in scopes)
 
 
-def is_looking(permission: str) -> bool:
+def is_read(permission: str) -> bool:
     return permission.endswith((".get", ".list"))
 
 
@@ -43,7 +43,7 @@ def member_id(membership: Resource) -> str:
 
 
 def group_grants(children: Iterable[Resource]) -> Iterable[Grant]:
-    """What a group's permits give, out of the group's child rows."""
+    """Return the grants of a group's permits, from the group's child rows."""
     for row in children:
         if row.kind == ACCESS_PERMIT:
             spec = AccessPermitSpec.FromString(row.spec)
@@ -57,7 +57,7 @@ def is_granted(grants: Iterable[Grant], permission: str, lineage_ids: Iterable[s
 
 
 _PRINCIPALS = frozenset({iam.SERVICE_ACCOUNT, iam.TENANT_USER_ACCOUNT, iam.GROUP, iam.OIDC_FEDERATION})
-"""What holds rights: accounts, groups, and federations, whose provider decides who its users are."""
+"""The kinds that hold rights: accounts, groups, and federations, whose provider decides who its users are."""
 _OF_THE_PARENT = frozenset({iam.GROUP_MEMBERSHIP, iam.ACCESS_PERMIT, iam.SESSION})
 
 
@@ -69,11 +69,12 @@ class Rows(Protocol):
 
 def acts_on_principals(permission: str) -> bool:
     """Whether the permission may change who can act as an account, or show what it signs in with."""
-    return permission.startswith("iam.") and not is_looking(permission)
+    return permission.startswith("iam.") and not is_read(permission)
 
 
 def principals_of(rows: Rows, resource_id: str) -> frozenset[str]:
-    """Ids of the accounts, groups and federations that a change of the resource may let somebody act as."""
+    """Return the ids of the accounts, groups and federations that a change of the resource may let a
+    caller act as."""
     row = rows.get(resource_id)
     if row is None:
         return frozenset()
@@ -89,7 +90,8 @@ def principals_of(rows: Rows, resource_id: str) -> frozenset[str]:
 
 
 def grants_of(rows: Rows, principal_id: str) -> frozenset[Grant]:
-    """What an account is granted by its groups, a group by its permits, or any user of a federation."""
+    """Return the grants of an account by its groups, of a group by its permits, or of all users of a
+    federation."""
     row = rows.get(principal_id)
     if row is None:
         return frozenset()
@@ -124,11 +126,11 @@ def refuse_mightier(permission: str, target_id: str, reader: ResourceReader) -> 
 
 
 def refusal(permission: str, target_id: str, resource_id: str = "") -> contract.ApiError:
-    """What a caller is told who holds less than the target."""
+    """Return the error for a caller who holds less than the target."""
     return contract.permission_denied(
         permission,
         resource_id or target_id,
-        f"{target_id} holds rights that you do not hold, so you may not act for it or change who can."
+        f"{target_id} holds rights that you do not hold, so you may not act as it or change who can."
         " Ask an admin of the tenant.",
     )
 
@@ -138,5 +140,5 @@ def _is_covered(rows: Rows, grant: Grant, held: frozenset[Grant]) -> bool:
         return True
     path = {row.id for row in iam.lineage(grant.resource_id, rows.get)}
     if not path:
-        return True  # What the right was on is gone, and the right with it.
+        return True  # The resource of the grant was deleted, and the right with it.
     return covers([each.role for each in held if each.resource_id in path], grant.role)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -22,7 +21,17 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.store.writing import refuse_while_writing
-from neocloud.messages.nebius.iam.v1 import AuthPublicKeyStatus
+from neocloud.messages.nebius.iam.v1 import (
+    AuthPublicKey,
+    AuthPublicKeySpec,
+    AuthPublicKeyStatus,
+    CreateAuthPublicKeyRequest,
+    IssueStaticKeyRequest,
+    StaticKey,
+    StaticKeySpec,
+    UpdateAuthPublicKeyRequest,
+)
+from neocloud.messages.nebius.iam.v2 import AccessKey, AccessKeySpec, AccessKeyStatus
 from neocloud.messages.nebius.iam.v2 import SecretDeliveryMode as DeliveryMode
 from neocloud.services.iam.rules.grants import refuse_mightier
 from neocloud.services.iam.types import ACCESS_KEY_ID_PREFIX, SERVICE_ACCOUNT, State
@@ -37,7 +46,7 @@ def aws_access_key_id(key_id: str) -> str:
 
 
 def key_id_of(aws_id: str) -> str:
-    """The id of the key that S3 clients call so. Raises ApiError when no key can have this name."""
+    """Return the id of the key that S3 clients call by this name. Raises ApiError when no key can have it."""
     if not aws_id:
         raise contract.bad_field("aws_access_key_id", "is required")
     found = _AWS_ID.fullmatch(aws_id)
@@ -46,6 +55,9 @@ def key_id_of(aws_id: str) -> str:
     return f"{ACCESS_KEY_ID_PREFIX}-{found[1].lower()}"
 
 
+ServiceAccountKey = AuthPublicKey | AccessKey | StaticKey
+"""The three kinds of keys that service accounts have."""
+KeySpec = AuthPublicKeySpec | AccessKeySpec | StaticKeySpec
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 SigningPublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
@@ -54,31 +66,31 @@ ACCEPTED = f"an RSA key of {MIN_RSA_BITS} bits or more (RS256), a P-256 key (ES2
 
 
 class PublicKeyError(ValueError):
-    """Why the text is no key we take; words for the person who sent it."""
+    """Says why a text is not an accepted key, as a part of a sentence for its sender."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
     key: SigningPublicKey
     algorithm: str
-    """The one JWT algorithm this key may be used with; a token never chooses."""
+    """The only JWT algorithm that this key may be used with; a token does not choose it."""
     bits: int
     fingerprint: str
     """SHA-256 of the DER form, in hex."""
 
 
 def read_public_key(pem: str) -> PublicKey:
-    """Raises PublicKeyError. Not for the write transaction."""
+    """Return the key in a PEM text. Raises PublicKeyError. Must not run in a write transaction."""
     refuse_while_writing("Reading a public key")
     if "PRIVATE KEY" in pem:
         raise PublicKeyError(
-            "is a private key. Send only the public half (openssl pkey -in key.pem -pubout) and make a new"
-            " pair: this one has travelled"
+            "is a private key. Create a new key pair, because this one has left your machine, and send"
+            " only its public key (openssl pkey -in key.pem -pubout)"
         )
     try:
         key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise PublicKeyError(f"is no public key in PEM form; send {ACCEPTED}") from error
+        raise PublicKeyError(f"is not a public key in PEM form; send {ACCEPTED}") from error
     algorithm, bits = _algorithm(key)
     der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return PublicKey(key, algorithm, bits, sha256(der).hexdigest())  # pyright: ignore[reportArgumentType]
@@ -95,18 +107,17 @@ def _algorithm(key: object) -> tuple[str, int]:
         return "ES256", key.key_size
     if isinstance(key, Ed25519PublicKey):
         return "EdDSA", 256
-    raise PublicKeyError(f"is of a kind that is not taken; send {ACCEPTED}")
+    raise PublicKeyError(f"is a key of a kind that is not accepted; send {ACCEPTED}")
 
 
-EXPIRED = "EXPIRED"
 KeyState = AuthPublicKeyStatus.State
 
 
-class AuthPublicKeyRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class AuthPublicKeyRules(Rules[AuthPublicKey]):
+    def quota_demand(self, resource: AuthPublicKey) -> Mapping[str, int]:
         return {"iam.auth-public-key.count": 1}
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: AuthPublicKey) -> None:
         status = resource.status
         if not status.state:
             status.state = KeyState.Value(State.ACTIVE)
@@ -115,19 +126,23 @@ class AuthPublicKeyRules(Rules):
         if isinstance(key, PublicKey):
             status.fingerprint, status.algorithm, status.key_size = key.fingerprint, key.algorithm, key.bits
 
-    def owner_id(self, resource: Any) -> str:
+    def owner_id(self, resource: AuthPublicKey) -> str:
         return resource.spec.account.service_account.id
 
-    def request_violations(self, request: Any) -> Iterable[Violation]:
+    def request_violations(
+        self, request: CreateAuthPublicKeyRequest | UpdateAuthPublicKeyRequest
+    ) -> Iterable[Violation]:
         is_kept = bool(request.metadata.id) and not request.spec.data
         key = None if is_kept else _read(request.spec.data)
         if isinstance(key, PublicKeyError):
             yield Violation("spec.data", str(key))
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: AuthPublicKey, old: AuthPublicKey | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is not None:
             return
-        yield from account_problem(new, reader.get)
+        yield from account_violations(new, reader.get)
         refuse_mightier("iam.authPublicKeys.create", self.owner_id(new), reader)
         yield from expiry_violations(new, "expires_at", reader.now)
 
@@ -139,18 +154,20 @@ def _read(pem: str) -> PublicKey | PublicKeyError:
         return error
 
 
-class AccessKeyRules(Rules):
+class AccessKeyRules(Rules[AccessKey]):
     """Keys for the S3 protocol."""
 
-    def defaults(self, resource: Any) -> None:
+    def defaults(self, resource: AccessKey) -> None:
         if not resource.status.state:
-            resource.status.state = _states(resource)[State.ACTIVE].number
+            resource.status.state = AccessKeyStatus.State.Value(State.ACTIVE)
         resource.status.aws_access_key_id = aws_access_key_id(resource.metadata.id)
 
-    def owner_id(self, resource: Any) -> str:
+    def owner_id(self, resource: AccessKey) -> str:
         return resource.spec.account.service_account.id
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(
+        self, new: AccessKey, old: AccessKey | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is not None:
             return
         if new.spec.secret_delivery_mode == DeliveryMode.Value("MYSTERY_BOX"):
@@ -159,50 +176,56 @@ class AccessKeyRules(Rules):
                 "This cloud has no MysteryBox. Set spec.secret_delivery_mode to EXPLICIT and fetch the secret"
                 " with GetSecret.",
             )
-        yield from account_problem(new, reader.get)
+        yield from account_violations(new, reader.get)
         refuse_mightier("iam.accessKeys.create", self.owner_id(new), reader)
         yield from expiry_violations(new, "expires_at", reader.now)
 
 
-def account_problem(key: Any, get: Callable[[str], Resource | None]) -> Iterable[Violation]:
-    """A key lies in the project of its account: else who may make keys in one project could act as the
-    accounts of another."""
+def account_violations(
+    key: ServiceAccountKey | IssueStaticKeyRequest, get: Callable[[str], Resource | None]
+) -> Iterable[Violation]:
+    """Require that a key is in the project of its account. Otherwise a caller who may create keys in one
+    project could act as the accounts of another."""
     account_id = key.spec.account.service_account.id
     account = get(account_id) if account_id else None
     if account is None or account.kind != SERVICE_ACCOUNT or account.parent_id != key.metadata.parent_id:
         yield Violation(
-            "spec.account.service_account.id", f'"{account_id}" is no service account of this project'
+            "spec.account.service_account.id", f'"{account_id}" is not a service account of this project'
         )
 
 
-def expiry_violations(new: Any, field: str, now: datetime) -> Iterable[Violation]:
+def expiry_violations(
+    new: ServiceAccountKey | IssueStaticKeyRequest, field: str, now: datetime
+) -> Iterable[Violation]:
     if is_expired(new.spec, now, field):
-        yield Violation(f"spec.{field}", "lies in the past; give a later time, or none to keep it for good")
+        yield Violation(
+            f"spec.{field}",
+            "is in the past; set a later time, or none for a key that does not expire",
+        )
 
 
-def is_expired(spec: Any, now: datetime, field: str = "expires_at") -> bool:
+def is_expired(spec: KeySpec, now: datetime, field: str = "expires_at") -> bool:
     return spec.HasField(field) and contract.to_datetime(getattr(spec, field)) <= now
 
 
-def show_expiry(key: Any, now: datetime) -> None:
-    """An expired key says so, in place; nothing has to be written when its time comes."""
+def show_expiry(key: AuthPublicKey | AccessKey, now: datetime) -> None:
+    """Set the state of an expired key in its message. The stored row does not change when a key expires."""
     if is_expired(key.spec, now):
-        key.status.state = _states(key)[EXPIRED].number
+        if isinstance(key, AccessKey):
+            key.status.state = AccessKeyStatus.State.Value("EXPIRED")
+        else:
+            key.status.state = KeyState.Value("EXPIRED")
 
 
-def view_key(key: Any, tx: Transaction, now: datetime) -> None:
+def view_key(key: AuthPublicKey | AccessKey, tx: Transaction, now: datetime) -> None:
     show_expiry(key, now)
 
 
-def view_static_key(key: Any, tx: Transaction, now: datetime) -> None:
+def view_static_key(key: StaticKey, tx: Transaction, now: datetime) -> None:
     if is_expired(key.spec, now, "expiresAt"):
         key.status.active = False
 
 
 def set_state(row: Resource, state: State) -> bytes:
-    """The key's status with another state."""
+    """Return the key's status with another state."""
     return wire.with_state(row.kind, row.status, state)
-
-
-def _states(key: Any) -> Any:
-    return key.status.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_name

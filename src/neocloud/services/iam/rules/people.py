@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import ip_address
-from typing import Any
 
 from pyotp.totp import TOTP
 from pyotp.utils import strings_equal
@@ -20,16 +19,18 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.rates import source_network
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Transaction
-from neocloud.messages.nebius.iam.v1 import InvitationStatus
+from neocloud.messages.nebius.iam.v1 import CreateInvitationRequest, Invitation, InvitationStatus
 
 MIN_PASSWORD_CHARS = 12
 TOTP_STEP_SECONDS = 30
 
 
 def password_violations(password: str, email: str, field: str = "password") -> Iterable[Violation]:
-    """Length is what counts; rules about signs only make people write passwords down."""
+    """Check the length above all: rules about kinds of characters only make people write passwords down."""
     if len(password) < MIN_PASSWORD_CHARS:
-        yield Violation(field, f"must have at least {MIN_PASSWORD_CHARS} characters; several words do well")
+        yield Violation(
+            field, f"must have at least {MIN_PASSWORD_CHARS} characters; for example several words"
+        )
     elif password.casefold() in (email.casefold(), email.casefold().partition("@")[0]):
         yield Violation(field, "must not be the e-mail address")
     elif len(set(password)) < 4:
@@ -37,7 +38,8 @@ def password_violations(password: str, email: str, field: str = "password") -> I
 
 
 def totp_step(secret: str, code: str, now: datetime, last_step: int) -> int | None:
-    """The time step a code belongs to, one before or after now at most; None when it is wrong or was used."""
+    """Return the time step that a code belongs to, at most one before or after the present one. None when the
+    code is wrong or was used."""
     digits = code.replace(" ", "")
     totp = TOTP(secret)
     present = int(now.timestamp()) // TOTP_STEP_SECONDS
@@ -48,16 +50,16 @@ def totp_step(secret: str, code: str, now: datetime, last_step: int) -> int | No
 
 
 MAX_ATTEMPTS = 5
-"""Wrong passwords for one address, from one client that signed in before, or of one signed-in account."""
+"""Of wrong passwords for one address, from one client that signed in before, or of one signed-in account."""
 MAX_FROM_SOURCE = 30
-"""Wrong passwords from one network address, whatever accounts they are for."""
+"""Of wrong passwords from one network address, for all accounts together."""
 MAX_FROM_LOOPBACK = 300
-"""The same from this machine: tunnels and proxies make many people one source."""
+"""The same from this machine: behind a tunnel or a proxy, many people are one source."""
 WINDOW = timedelta(minutes=15)
-"""From the first wrong one on; then all are forgotten."""
+"""Starts at the first wrong password; at its end the count is dropped."""
 MAX_COUNTED = 100_000
-"""Addresses, or sources, with wrong passwords at once. Of more, those that are not locked are forgotten, the
-oldest first; locks last until they end."""
+"""The most addresses, or sources, that have a count at the same time. Beyond it, the oldest counts that lock
+nothing are dropped."""
 FORGOTTEN_TOGETHER = 1000
 SOURCES = "iam.attempts/source"
 
@@ -72,20 +74,20 @@ class Counted:
 
 
 def of_address(email: str) -> Counted:
-    """Addresses are compared without regard to case; what is kept does not say which they are."""
+    """Compare addresses without regard to case, and store only their hash."""
     digest = hashlib.sha256(email.strip().casefold().encode()).hexdigest()
     return Counted("iam.attempts/address", digest, MAX_ATTEMPTS)
 
 
 def of_source(source: str) -> Counted:
-    """Attempts from one address, or from the network of an IPv6 host."""
+    """Count attempts from one address, or from the network of an IPv6 host."""
     return Counted(
         SOURCES, source_network(source), MAX_FROM_LOOPBACK if _is_local(source) else MAX_FROM_SOURCE
     )
 
 
 def _is_local(source: str) -> bool:
-    """Whether it is this machine, or no address: a call inside of this process."""
+    """Whether the source is this machine, or not an address: a call inside this process."""
     try:
         return ip_address(source.partition("%")[0]).is_loopback
     except ValueError:
@@ -97,7 +99,7 @@ def of_device(device_id: str) -> Counted:
 
 
 def of_account(account_id: str) -> Counted:
-    """Attempts of a signed-in user to prove their identity again; nobody else can use them up."""
+    """Count attempts of a signed-in user to prove their identity again; nobody else can use them up."""
     return Counted("iam.attempts/account", account_id, MAX_ATTEMPTS)
 
 
@@ -107,18 +109,23 @@ InvitationState = InvitationStatus.State
 _ADDRESS = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f]{1,189}")
 
 
-class InvitationRules(Rules):
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+class InvitationRules(Rules[Invitation]):
+    def violations(
+        self, new: Invitation, old: Invitation | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is not None and old.spec.email != new.spec.email:
-            yield Violation("spec.email", "stays; delete the invitation and make another")
+            yield Violation("spec.email", "cannot be changed; delete the invitation and create another")
 
 
-def invitation_violations(request: Any) -> Iterable[Violation]:
-    """Of a request to create one."""
+def invitation_violations(request: CreateInvitationRequest) -> Iterable[Violation]:
+    """Return what is wrong with a request to create an invitation."""
     if not _ADDRESS.fullmatch(request.spec.email):
         yield Violation("spec.email", "must be an e-mail address")
     if request.metadata.id or request.metadata.name:
-        yield Violation("metadata", "invitations have no names, and their ids are given by the cloud")
+        yield Violation(
+            "metadata",
+            "must have neither name nor id: invitations have no names, the cloud assigns ids",
+        )
     if (
         request.HasField("expires_in")
         and not timedelta() < invitation_lifetime(request) <= MAX_INVITATION_LIFETIME
@@ -126,14 +133,14 @@ def invitation_violations(request: Any) -> Iterable[Violation]:
         yield Violation("expires_in", f"must be more than 0 and at most {MAX_INVITATION_LIFETIME.days} days")
 
 
-def invitation_lifetime(request: Any) -> timedelta:
+def invitation_lifetime(request: CreateInvitationRequest) -> timedelta:
     if not request.HasField("expires_in"):
         return DEFAULT_INVITATION_LIFETIME
     return timedelta(seconds=request.expires_in.seconds)
 
 
-def show_expired(invitation: Any, tx: Transaction, now: datetime) -> None:
-    """The view: nothing happens in the store at the moment when an invitation expires."""
+def show_expired(invitation: Invitation, tx: Transaction, now: datetime) -> None:
+    """Show an expired invitation as such. The stored row does not change when an invitation expires."""
     status = invitation.status
     if status.state == InvitationState.Value("PENDING") and now >= contract.to_datetime(status.expires_at):
         status.state = InvitationState.Value("EXPIRED")

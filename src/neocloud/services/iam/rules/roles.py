@@ -15,6 +15,8 @@ from itertools import product
 
 @dataclass(frozen=True)
 class Role:
+    """A named list of patterns of permissions."""
+
     about: str
     permissions: tuple[str, ...]
 
@@ -28,79 +30,83 @@ def _read(*services: str) -> tuple[str, ...]:
 
 
 ROLES: Mapping[str, Role] = {
-    "admin": Role("Everything, including who may do what.", ("*",)),
+    "admin": Role("Everything, including access rights.", ("*",)),
     "editor": Role(
-        "Everything but who may do what, how much, what was done by whom, and faults on demand.",
+        "Everything except access rights, quotas, the audit log and faults of the emulator.",
         (
             "*",
             *(f"!{pattern}" for pattern in _all("iam", "quotas", "audit", "emulator")),
             *_read("iam", "quotas"),
         ),
     ),
-    "viewer": Role("Looking at all but the audit log; never secrets.", ("*.get", "*.list", "!audit.*")),
+    "viewer": Role(
+        "Read access to everything except the audit log; no secrets.", ("*.get", "*.list", "!audit.*")
+    ),
     "auditor": Role(
-        "Looking at everything, also at what was done by whom; never secrets.", ("*.get", "*.list", "audit.*")
+        "Read access to everything, including the audit log; no secrets.", ("*.get", "*.list", "audit.*")
     ),
     "iam.admin": Role(
-        "Who may do what: accounts, keys, groups, permits. On a tenant it can give any role, also to itself.",
+        "Accounts, keys, groups and permits. On a tenant it can grant any role, also to itself.",
         _all("iam"),
     ),
-    "iam.viewer": Role("Looking at accounts, groups and permits.", _read("iam")),
+    "iam.viewer": Role("Read access to accounts, groups and permits.", _read("iam")),
     "iam.serviceAccounts.user": Role(
-        "Acting as a service account that holds no more than oneself, and letting a machine act as it.",
+        "Acting as, or letting a machine act as, a service account with no more rights than the caller.",
         ("iam.serviceAccounts.get", "iam.serviceAccounts.list", "iam.serviceAccounts.impersonate"),
     ),
     "iam.keys.admin": Role(
-        "Keys of service accounts that hold no more than oneself: whoever has it can act as those accounts.",
+        "Keys of service accounts with no more rights than the caller, who can then act as them.",
         ("iam.authPublicKeys.*", "iam.accessKeys.*", "iam.staticKeys.*", *_read("iam")),
     ),
     "compute.editor": Role(
-        "Machines, disks, images and shared file systems; networks to put them into can be seen.",
+        "Machines, disks, images and shared file systems; read access to networks.",
         (*_all("compute"), *_read("vpc", "quotas")),
     ),
-    "compute.viewer": Role("Looking at machines, disks, images and shared file systems.", _read("compute")),
+    "compute.viewer": Role(
+        "Read access to machines, disks, images and shared file systems.", _read("compute")
+    ),
     "compute.instances.operator": Role(
         "Starting, stopping and restarting machines that others manage.",
         (*(f"compute.instances.{verb}" for verb in ("start", "stop", "restart")), *_read("compute")),
     ),
     "compute.images.user": Role(
-        "Making disks from the images of a project: to be given together with a role elsewhere.",
+        "Creating disks from the images of a project; to be granted together with a role elsewhere.",
         ("compute.images.get", "compute.images.list"),
     ),
     "vpc.editor": Role("Networks, subnets, addresses, routes and security groups.", (*_all("vpc"),)),
-    "vpc.viewer": Role("Looking at networks.", _read("vpc")),
+    "vpc.viewer": Role("Read access to networks.", _read("vpc")),
     "vpc.securityGroups.editor": Role(
-        "Which traffic is let through; the networks themselves stay as they are.",
+        "Security groups and their rules; read access to networks.",
         ("vpc.securityGroups.*", "vpc.securityRules.*", *_read("vpc")),
     ),
     "slurm.editor": Role(
-        "Clusters and their jobs; what they are built from can be seen.",
+        "Clusters and their jobs; read access to the resources that they use.",
         (*_all("slurm"), *_read("compute", "vpc", "quotas")),
     ),
-    "slurm.viewer": Role("Looking at clusters and jobs.", _read("slurm")),
+    "slurm.viewer": Role("Read access to clusters and jobs.", _read("slurm")),
     "slurm.jobs.submitter": Role(
         "Running jobs on clusters that others manage.",
         ("slurm.jobs.*", "slurm.clusters.get", "slurm.clusters.list"),
     ),
     "ai.editor": Role(
-        "Endpoints and jobs of container images; what they run on can be seen.",
+        "Endpoints and jobs of container images; read access to the resources that they use.",
         (*_all("ai"), *_read("compute", "vpc", "quotas")),
     ),
-    "ai.viewer": Role("Looking at endpoints and jobs of container images.", _read("ai")),
+    "ai.viewer": Role("Read access to endpoints and jobs of container images.", _read("ai")),
     "tuning.editor": Role(
-        "Fine-tuning jobs, and the files and models that they begin and end with.",
+        "Fine-tuning jobs, and the files and models that they read and create.",
         (
             *_all("tuning"),
             *("inference.models.*", "inference.files.*"),
             *_read("inference", "compute", "slurm", "quotas"),
         ),
     ),
-    "tuning.viewer": Role("Looking at fine-tuning jobs.", _read("tuning")),
+    "tuning.viewer": Role("Read access to fine-tuning jobs.", _read("tuning")),
     "inference.editor": Role(
-        "Models, deployments, budgets, files and batches; what they run on can be seen.",
+        "Models, deployments, budgets, files and batches; read access to the resources that they use.",
         (*_all("inference"), *_read("compute", "slurm", "quotas")),
     ),
-    "inference.viewer": Role("Looking at models, deployments and budgets.", _read("inference")),
+    "inference.viewer": Role("Read access to models, deployments and budgets.", _read("inference")),
     "inference.user": Role(
         "Calling models that others deploy, with files and batches of its own.",
         (
@@ -109,14 +115,14 @@ ROLES: Mapping[str, Role] = {
             *("inference.files.*", "inference.batches.*"),
         ),
     ),
-    "storage.editor": Role("Buckets and what is in them.", _all("storage")),
-    "storage.viewer": Role("Looking at buckets and what is in them.", _read("storage")),
+    "storage.editor": Role("Buckets and their objects.", _all("storage")),
+    "storage.viewer": Role("Read access to buckets and their objects.", _read("storage")),
     "storage.objects.editor": Role(
         "Putting and deleting objects in buckets that others manage.",
         ("storage.objects.*", "storage.buckets.get", "storage.buckets.list"),
     ),
     "container-registry.images.puller": Role(
-        "Pulling container images: what a node's service account needs.",
+        "Pulling container images, as the service account of a node does.",
         ("registry.images.pull", "registry.registries.get"),
     ),
     "container-registry.images.pusher": Role(
@@ -124,14 +130,14 @@ ROLES: Mapping[str, Role] = {
         ("registry.images.pull", "registry.images.push", "registry.registries.get"),
     ),
     "billing.viewer": Role("Usage, prices and costs.", _read("billing")),
-    "billing.admin": Role("Everything about money.", _all("billing")),
-    "quotas.admin": Role("How much a project may use.", _all("quotas")),
-    "quotas.viewer": Role("Looking at how much may be used, and how much is.", _read("quotas")),
-    "audit.viewer": Role("What was done by whom.", _read("audit")),
+    "billing.admin": Role("Usage, prices, costs and their settings.", _all("billing")),
+    "quotas.admin": Role("Quotas of tenants and projects.", _all("quotas")),
+    "quotas.viewer": Role("Read access to quotas and their usage.", _read("quotas")),
+    "audit.viewer": Role("Read access to the audit log.", _read("audit")),
 }
 
 _OTHER = "(any other)"
-"""Stands for every word that no role names: patterns treat all of those alike."""
+"""Represents every word that no role names: patterns treat all of those alike."""
 
 
 @lru_cache(maxsize=4096)
