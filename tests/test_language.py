@@ -40,6 +40,7 @@ REWORDED = (
     "src/neocloud/server",
     "src/neocloud/services/audit",
     "src/neocloud/services/billing",
+    "src/neocloud/services/compute",
     "src/neocloud/services/emulator",
     "src/neocloud/services/iam",
     "src/neocloud/services/inference",

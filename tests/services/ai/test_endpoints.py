@@ -146,7 +146,7 @@ async def test_deletion_leaves_nothing(cloud: AiCloud) -> None:
             {"image": "docker.io/library/nginx"},
             f"is not on this machine, and nothing is pulled; there are: {IMAGE}",
         ),
-        ({"preset": "900vcpu"}, "is no preset of cpu-local"),
+        ({"preset": "900vcpu"}, "is not a preset of cpu-local"),
         ({"auth_token": "abc"}, "nothing stands before the port to check a token"),
         ({"ssh_authorized_keys": ["ssh-ed25519 A"]}, "there is no machine around the container"),
         ({"container_command": "echo 'open"}, "close every quote"),

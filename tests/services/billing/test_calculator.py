@@ -135,8 +135,8 @@ async def test_disks_and_file_systems_cost_by_the_gib(bank: Bank) -> None:
 @pytest.mark.parametrize(
     ("request_", "more", "told"),
     [
-        (instance("cpu-d3", "3vcpu-1gb"), {}, "is no preset of cpu-d3"),
-        (instance("gpu-x", "1"), {}, "is no platform"),
+        (instance("cpu-d3", "3vcpu-1gb"), {}, "is not a preset of cpu-d3"),
+        (instance("gpu-x", "1"), {}, "is not a platform"),
         (instance("gpu-local", "1gpu-2vcpu-8gb"), {}, "gpu-local.gpu, which has no price"),
         (GetOperationRequest(id="x"), {}, "GetOperationRequest, which has no price"),
         (instance("cpu-d3", "4vcpu-16gb"), {"currency": "eur"}, "this cloud charges USD"),

@@ -147,7 +147,10 @@ def test_rows_of_ones_own_are_added() -> None:
         ({"values": [{"name": "workers", "value": "-1"}]}, "workers must be a whole number from 0"),
         ({"values": [{"name": "monthly_cost", "value": "1e9"}]}, "must be an amount such as 19000"),
         ({"values": [{"name": "workers", "value": "4"}] * 2}, "is given twice"),
-        ({"values": [{"name": "worker_platform", "value": "gpu-x"}]}, '"gpu-x" is no platform; there are'),
+        (
+            {"values": [{"name": "worker_platform", "value": "gpu-x"}]},
+            '"gpu-x" is not a platform; choose from',
+        ),
         (
             {"items": [{"name": "a", "storage": {"sku": "cpu-d3.vcpu", "gibibytes": 1}, "minimum": 1}]},
             "has no price by the GiB and month; those that have",

@@ -73,10 +73,10 @@ async def test_each_preset_says_whether_this_machine_can_give_it() -> None:
     labels = (await platform("cpu-local", SMALL)).metadata.labels
     assert labels["neocloud.dev/fits-this-machine"] == "yes"
     assert labels["neocloud.dev/preset.1vcpu-4gb"] == "fits"
-    assert labels["neocloud.dev/preset.8vcpu-32gb"] == "1 x 32 = 32 GiB of memory, 24 GiB are there"
+    assert labels["neocloud.dev/preset.8vcpu-32gb"] == "1 x 32 = 32 GiB of memory, 24 GiB are available"
     labels = (await platform("gpu-h100-sxm", SMALL)).metadata.labels
     assert labels["neocloud.dev/fits-this-machine"] == "no"
-    assert "8 GPUs of type h100, 0 are there" in labels["neocloud.dev/preset.8gpu-128vcpu-1600gb"]
+    assert "8 GPUs of type h100, 0 are available" in labels["neocloud.dev/preset.8gpu-128vcpu-1600gb"]
 
 
 async def test_a_gpu_server_gives_the_platform_of_its_gpus() -> None:

@@ -48,7 +48,7 @@ def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
     assert violation.field == "spec.node_sets[0].preset"
     assert "4vcpu-16gb" in violation.message
     with pytest.raises(
-        LookupError, match=r'preset "3vcpu-7gb" is no preset of cpu-d3; there are: 4vcpu-16gb'
+        LookupError, match=r'preset "3vcpu-7gb" is not a preset of cpu-d3; choose from: 4vcpu-16gb'
     ):
         preset("cpu-d3", "3vcpu-7gb")
 

@@ -52,6 +52,6 @@ async def test_a_machine_for_which_no_gpu_is_left_is_refused(cloud: Cloud) -> No
         metadata={"parent_id": cloud.project_id, "name": "x"},
         spec=instance_spec(**spec),
     )
-    assert "3 GPUs" in refusal.message and "2 are there" in refusal.message
+    assert "3 GPUs" in refusal.message and "2 are available" in refusal.message
     (detail,) = refusal.details
     assert detail.retry_type == type(detail).RetryType.Value("NOTHING")

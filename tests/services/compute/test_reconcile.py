@@ -39,7 +39,7 @@ async def test_an_owned_filesystem_waits_for_its_owners_namespace(bench: Bench) 
     await bench.insert(ID, labels=LABELS, owner_id=CLUSTER_NAMESPACE)
 
     async def waits() -> bool:
-        return "is not there yet" in (await bench.message(ID)).status.state_description
+        return "does not exist yet" in (await bench.message(ID)).status.state_description
 
     await bench.clock.run_until(waits)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLUSTER_NAMESPACE}}

@@ -58,7 +58,7 @@ def fits(*rows: Resource, wanted: int = 1, held: int = 0, me: str = ME) -> bool:
     try:
         check_capacity(Reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
     except ApiError as error:
-        assert "8 GiB are there" in error.message
+        assert "8 GiB are available" in error.message
         return False
     return True
 

@@ -24,10 +24,10 @@ def test_a_missing_first_line_is_put_in_front(text: str, complete: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("#cloud-config\nusers: [\n", "is no valid YAML under #cloud-config"),
+        ("#cloud-config\nusers: [\n", "is not valid YAML under #cloud-config"),
         ("#cloud-config\n- a\n- list\n", "must be a mapping"),
-        ("users: [\n", "is nothing that cloud-init reads"),
-        ("hello\n", "is nothing that cloud-init reads"),
+        ("users: [\n", "is not in a format of cloud-init"),
+        ("hello\n", "is not in a format of cloud-init"),
         ("#!/bin/sh\0", "zero byte"),
     ],
 )

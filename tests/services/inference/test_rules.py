@@ -94,7 +94,7 @@ async def test_what_does_not_fit_is_refused_with_the_sum(cloud: FakeCloud, model
 async def test_shape_and_numbers(cloud: FakeCloud, model_id: str) -> None:
     request = {"model_id": model_id, **POD_SHAPE}
     assert "is required, with a preset" in await refusal(cloud, "Deployment", "a", {"model_id": model_id})
-    assert "is no preset" in await refusal(cloud, "Deployment", "a", {**request, "preset": "9vcpu-1gb"})
+    assert "is not a preset" in await refusal(cloud, "Deployment", "a", {**request, "preset": "9vcpu-1gb"})
     assert "fewer than min_replicas" in await refusal(
         cloud, "Deployment", "a", {**request, "scaling": {"min_replicas": 3, "max_replicas": 2}}
     )

@@ -133,7 +133,7 @@ def test_more_nodes_than_the_machine_holds_are_refused_with_the_arithmetic(clust
     with pytest.raises(ApiError) as refusal:
         list(RULES.violations(cluster, None, world))
     assert refusal.value.code == Code.RESOURCE_EXHAUSTED
-    assert "17 x" in refusal.value.message and "64 GiB are there" in refusal.value.message
+    assert "17 x" in refusal.value.message and "64 GiB are available" in refusal.value.message
 
 
 def test_nodes_of_other_clusters_count_against_the_machine(cluster, world):

@@ -1,4 +1,4 @@
-"""The catalogue: platforms and presets, read once from catalogue.yaml. Pure lookups."""
+"""The catalogue of platforms and presets, read once from catalogue.yaml. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ from neocloud.core.kind import Violation
 
 ANY_GPU = "any"
 PREEMPTIBLE = ".preemptible"
-"""At the end of an SKU: of a machine that may be taken away."""
+"""The suffix of the SKUs of preemptible machines."""
 _PRESET_NAME = re.compile(r"(?:(?P<gpus>\d+)gpu-)?(?P<vcpu>\d+)vcpu-(?P<memory>\d+)gb")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The shape of one node."""
+    """The size of one node."""
 
     platform: str
     name: str
@@ -27,9 +27,9 @@ class Preset:
     memory_gib: int
     gpus: int = 0
     gpu_type: str = ""
-    """Lower case, e.g. "l40s"; "" without GPUs and where any type will do."""
+    """Lower case, e.g. "l40s"; "" without GPUs and where any type fits."""
     gpu_memory_gib: int = 0
-    """As published for one GPU."""
+    """The published memory of one GPU."""
     vcpu_per_core: int = 1
     is_billed_per_gpu: bool = False
 
@@ -38,7 +38,7 @@ class Preset:
         return self.memory_gib * 1024
 
     def skus(self, *, is_preemptible: bool = False) -> dict[str, int]:
-        """What one node of this shape is charged as: SKU to units. A preemptible one has SKUs of its own."""
+        """Return the units by SKU that one node is charged as. Preemptible nodes have their own SKUs."""
         parts = {"gpu": self.gpus}
         if not self.is_billed_per_gpu:
             parts |= {"vcpu": self.vcpu, "ram": self.memory_gib}
@@ -57,27 +57,27 @@ class Platform:
 
 @cache
 def platforms() -> Mapping[str, Platform]:
-    """All platforms by name, in the order of the catalogue."""
+    """Return all platforms by name, in the order of the catalogue."""
     text = files("neocloud.services.compute").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return {entry["name"]: _platform(entry) for entry in yaml.safe_load(text)}
 
 
 def preset(platform: str, name: str) -> Preset:
-    """Raises LookupError with what is known when there is no such preset."""
+    """Return a preset. Raises LookupError with the known names if there is none."""
     for violation in preset_violations(platform, name, ""):
         raise LookupError(f"{violation.field.lstrip('.')} {violation.message}")
     return platforms()[platform].presets[name]
 
 
 def preset_violations(platform: str, name: str, field: str) -> Iterable[Violation]:
-    """What is wrong with a platform and preset that a request names in `field`."""
+    """Return what is wrong with the platform and preset that a request names in `field`."""
     found = platforms().get(platform)
     if found is None:
         known = ", ".join(platforms())
-        yield Violation(f"{field}.platform", f'"{platform}" is no platform; there are: {known}')
+        yield Violation(f"{field}.platform", f'"{platform}" is not a platform; choose from: {known}')
     elif name not in found.presets:
         known = ", ".join(found.presets)
-        yield Violation(f"{field}.preset", f'"{name}" is no preset of {platform}; there are: {known}')
+        yield Violation(f"{field}.preset", f'"{name}" is not a preset of {platform}; choose from: {known}')
 
 
 def _platform(entry: Mapping[str, Any]) -> Platform:
@@ -95,7 +95,7 @@ def _preset(entry: Mapping[str, Any], name: str) -> Preset:
     match = _PRESET_NAME.fullmatch(name)
     if match is None:
         raise ValueError(
-            f"{name!r} of {entry['name']} is no preset name; write 2gpu-64vcpu-384gb or 4vcpu-16gb"
+            f"{name!r} of {entry['name']} is not a preset name; write 2gpu-64vcpu-384gb or 4vcpu-16gb"
         )
     gpu = entry.get("gpu", "")
     return Preset(

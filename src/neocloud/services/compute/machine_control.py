@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from neocloud.core.json_types import JsonObject
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RetryLater
 from neocloud.engines.base import Engine, Reference
 from neocloud.engines.calls import engine_call
@@ -16,12 +16,12 @@ TIMEOUT_SECONDS = 45.0
 
 @dataclass(frozen=True)
 class GuestStatus:
-    """`state` as QEMU says it: running, paused, io-error, ..."""
+    """The state of a guest; `state` is QEMU's name for it: running, paused, io-error, ..."""
 
     state: str
     reason: str = ""
     disk_sizes: Mapping[str, int] = field(default_factory=dict)
-    """As the guest sees them, by disk id."""
+    """The sizes that the guest sees, by disk id."""
 
     @property
     def is_running(self) -> bool:
@@ -37,9 +37,7 @@ class MachineControl:
 
     async def status(self) -> GuestStatus:
         answer = await self._call("status")
-        disks = answer.get("disks") or {}
-        sizes = {disk_id: int(disk["size_bytes"]) for disk_id, disk in disks.items()}
-        return GuestStatus(str(answer.get("state", "")), str(answer.get("reason", "")), sizes)
+        return GuestStatus(str(answer.get("state", "")), str(answer.get("reason", "")), _disk_sizes(answer))
 
     async def resize_disk(self, disk_id: str, size_bytes: int) -> None:
         await self._call("resize-disk", disk_id, str(size_bytes))
@@ -51,8 +49,8 @@ class MachineControl:
     async def thaw(self) -> None:
         await self._call("thaw")
 
-    async def _call(self, verb: str, *arguments: str) -> dict[str, Any]:
-        """Raises RetryLater while the machine cannot answer."""
+    async def _call(self, verb: str, *arguments: str) -> JsonObject:
+        """Run the program and return its answer. Raises RetryLater while the machine cannot answer."""
         command = [PROGRAM, verb, *arguments]
         result = await engine_call(
             self._engine.exec(self._pod, command, container=POD_CONTAINER, timeout_seconds=TIMEOUT_SECONDS),
@@ -62,11 +60,21 @@ class MachineControl:
         answer = _parsed(result.stdout)
         if result.exit_code or answer is None:
             why = (answer or {}).get("error") or result.stderr.decode(errors="replace").strip()
-            raise RetryLater(f"{verb}: {why or 'no answer that can be read'}", delay_seconds=POLL_SECONDS)
+            raise RetryLater(f"{verb}: {why or 'the answer is not JSON'}", delay_seconds=POLL_SECONDS)
         return answer
 
 
-def _parsed(output: bytes) -> dict[str, Any] | None:
+def _disk_sizes(answer: JsonObject) -> dict[str, int]:
+    disks = answer.get("disks")
+    found = disks.items() if isinstance(disks, dict) else ()
+    return {
+        disk_id: int(size)
+        for disk_id, disk in found
+        if isinstance(disk, dict) and isinstance(size := disk.get("size_bytes"), int)
+    }
+
+
+def _parsed(output: bytes) -> JsonObject | None:
     try:
         answer = json.loads(output)
     except ValueError:

@@ -1,11 +1,11 @@
-"""Usage of compute in whole seconds, from the state history: the shape of running machines, the GiB stored.
+"""Usage of compute in whole seconds, from the state history: running machines and stored GiB.
 
 A machine is charged from the moment it runs until its stop is requested; its disks are always charged.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Generic, TypeVar
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
@@ -26,13 +26,16 @@ STORED_STATES = frozenset({"READY", "UPDATING"})
 RUNNING_STATES = frozenset({InstanceState.RUNNING, InstanceState.UPDATING})
 
 
-class StoredMeter:
-    """GiB of something that is kept."""
+VolumeSpecT = TypeVar("VolumeSpecT", DiskSpec, FilesystemSpec)
+
+
+class VolumeMeter(Generic[VolumeSpecT]):
+    """Meters the GiB of a stored volume."""
 
     kinds: tuple[str, ...] = ()
-    spec: Any = None
+    spec: type[VolumeSpecT]
 
-    def sku(self, spec: Any) -> str:
+    def sku(self, spec: VolumeSpecT) -> str:
         raise NotImplementedError
 
     def __call__(
@@ -44,26 +47,26 @@ class StoredMeter:
                 yield stretch.record(sku=self.sku(spec), units=gib(size_bytes(spec)))
 
 
-class FilesystemMeter(StoredMeter):
+class FilesystemMeter(VolumeMeter[FilesystemSpec]):
     kinds: tuple[str, ...] = (FILESYSTEM,)
     spec = FilesystemSpec
 
-    def sku(self, spec: Any) -> str:
+    def sku(self, spec: FilesystemSpec) -> str:
         """ "filesystem.network-ssd" for NETWORK_SSD."""
         return f"filesystem.{_label(FilesystemType.Name(spec.type))}"
 
 
-class DiskMeter(StoredMeter):
+class DiskMeter(VolumeMeter[DiskSpec]):
     kinds: tuple[str, ...] = (DISK,)
     spec = DiskSpec
 
-    def sku(self, spec: Any) -> str:
+    def sku(self, spec: DiskSpec) -> str:
         """ "disk.network-ssd-io-m3" for NETWORK_SSD_IO_M3."""
         return f"disk.{_label(DiskType.Name(spec.type))}"
 
 
 class InstanceMeter:
-    """The parts of a machine's shape while it runs."""
+    """Meters the resources of a machine while it runs."""
 
     kinds: tuple[str, ...] = (INSTANCE,)
 

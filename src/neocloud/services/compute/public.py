@@ -1,4 +1,4 @@
-"""What other services use of compute: filesystems, presets, and the check that a node fits. Pure."""
+"""What other services call: filesystems, presets, and the check that a node fits. Pure."""
 
 from collections.abc import Mapping
 
@@ -45,26 +45,26 @@ _READERS, _WRITERS = "read-only/", "read-write/"
 
 
 def filesystem_attachment(instance_id: str, *, is_read_only: bool) -> str:
-    """Many may attach a filesystem: each has a reservation of its own in the filesystem's namespace."""
+    """Return the reservation of an attachment; a filesystem's namespace holds one for each resource."""
     return f"{_READERS if is_read_only else _WRITERS}{instance_id}"
 
 
 def filesystem_holders(reservations: Mapping[str, str], *, is_read_only: bool) -> list[str]:
-    """Return the ids of those that attach the filesystem in this mode, given its reservations."""
+    """Return the ids of the resources that attach the filesystem in this mode, from its reservations."""
     start = _READERS if is_read_only else _WRITERS
     return sorted(holder for value, holder in reservations.items() if value.startswith(start))
 
 
 def filesystem_spec(size_gibibytes: int) -> FilesystemSpec:
-    """The usual filesystem, for services that create one as a child."""
+    """Return the spec of a default filesystem, for services that create one as a child."""
     return FilesystemSpec(size_gibibytes=size_gibibytes, type=FilesystemType.Value("NETWORK_SSD"))
 
 
 def find_filesystem(reader: ResourceReader, filesystem_id: str, parent_id: str) -> Resource | None:
-    """The live filesystem that a resource of this project may attach; None for all others.
+    """Return the filesystem if a resource of this project may attach it, else None.
 
-    One that another resource owns is its owner's alone, such as the shared root of a Slurm cluster, which
-    holds the files and keys of everybody there. The only way in which rules may look a filesystem up.
+    Only the owner may use an owned filesystem, such as the shared root of a Slurm cluster, which holds the
+    files and keys of all its users. Rules look up filesystems only with this function.
     """
     row = reader.get(filesystem_id)
     return row if row is not None and row.kind == FILESYSTEM and may_attach(row, parent_id) else None
@@ -76,16 +76,16 @@ def may_attach(row: Resource, parent_id: str) -> bool:
 
 
 def claim_name(filesystem_id: str) -> str:
-    """The PersistentVolumeClaim of a filesystem; its id is unique and a legal DNS label."""
+    """Return the name of a filesystem's claim: its id, which is unique and a legal DNS label."""
     return filesystem_id
 
 
 def claim_namespace(filesystem_id: str, labels: Mapping[str, str], owner_id: str) -> str:
-    """Where the claim lies. Only an owned filesystem may lie elsewhere: owners are services, never users."""
+    """Return the namespace of the claim: its own, or for owned filesystems the one that its owner chose."""
     return labels.get(NAMESPACE_LABEL, filesystem_id) if owner_id else filesystem_id
 
 
 def claim_reference(row: Resource) -> Reference:
-    """Where the volume of a filesystem is, for whoever mounts it."""
+    """Return the claim of a filesystem, for pods that mount it."""
     namespace = claim_namespace(row.id, row.labels, row.owner_id)
     return Reference("PersistentVolumeClaim", namespace, claim_name(row.id))

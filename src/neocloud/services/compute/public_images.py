@@ -1,7 +1,7 @@
-"""The images that came with the cloud: what was built or imported on this machine, as rows that all may read.
+"""The images that came with the cloud: built or imported on this machine, as rows that everyone may read.
 
-Called when the server starts. The folder of an image is what counts: a row whose folder is gone goes too.
-Disks that were made from it are copies and stay.
+The rows follow the folders of images when the server starts: a row whose folder is gone is deleted.
+Disks that were created from it are copies and stay.
 """
 
 import json
@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import ImageSpec, ImageStatus
 from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGE_ID_START, PUBLIC_IMAGES_PARENT
+
+if TYPE_CHECKING:
+    from neocloud.control_plane.settings import Settings
 
 EMULATED_FAMILIES = ("ubuntu24.04-driverless", "ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12")
 EMULATED_BYTES = 4 << 30
@@ -24,10 +27,10 @@ ARCHITECTURES = {"amd64": "AMD64", "x86_64": "AMD64", "arm64": "ARM64", "aarch64
 
 @dataclass(frozen=True)
 class MachineImage:
-    """As `image.json` in its folder says."""
+    """An image as described by `image.json` in its folder."""
 
     name: str
-    """Of its folder; the engine knows it by this."""
+    """The name of its folder, by which the engine finds it."""
     family: str
     title: str
     version: str
@@ -41,25 +44,25 @@ class MachineImage:
 
 def machine_images(home: Path) -> Iterator[MachineImage]:
     for record in sorted(home.glob("images/machine/*/image.json")):
-        facts = json.loads(record.read_text())
+        description = json.loads(record.read_text())
         yield MachineImage(
             name=record.parent.name,
-            family=facts["family"],
-            title=facts.get("title", facts["name"]),
-            version=str(facts.get("version", "")),
-            architecture=ARCHITECTURES.get(facts.get("architecture", "amd64"), "AMD64"),
-            minimum_bytes=int(facts["minimum_bytes"]),
+            family=description["family"],
+            title=description.get("title", description["name"]),
+            version=str(description.get("version", "")),
+            architecture=ARCHITECTURES.get(description.get("architecture", "amd64"), "AMD64"),
+            minimum_bytes=int(description["minimum_bytes"]),
         )
 
 
 def emulated_images() -> Iterator[MachineImage]:
-    """Where nothing real runs, the families that clients ask for are there without a file."""
+    """Yield images without a file for the families that clients of the emulator request."""
     for family in EMULATED_FAMILIES:
         title = f"No image: stands for family {family}"
         yield MachineImage(family, family, title, "1", "AMD64", EMULATED_BYTES)
 
 
-async def sync_public_images(store: Store, settings: Any, clock: Clock) -> None:
+async def sync_public_images(store: Store, settings: "Settings", clock: Clock) -> None:
     images = list(emulated_images() if settings.emulator else machine_images(settings.home))
 
     def sync(tx: Transaction) -> None:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Any
 
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import (
@@ -39,7 +38,7 @@ DISK_FILE = "disk.qcow2"
 KVM = "kvm"
 
 GRACE_SECONDS = 60
-"""How long a guest may take to shut down before it is switched off."""
+"""The time for a guest to shut down before it is powered off."""
 LAUNCHER_CAPABILITIES = (
     "NET_ADMIN",  # wires the pod's interface to the guest's
     "NET_BIND_SERVICE",  # names and metadata at ports below 1024
@@ -47,7 +46,7 @@ LAUNCHER_CAPABILITIES = (
     *("SETUID", "SETGID", "SETPCAP", "KILL"),  # runs QEMU as another user without any of these
 )
 FILESYSTEM_CAPABILITIES = ("SYS_CHROOT", "FSETID", "SETFCAP")
-"""For virtiofsd, which serves files with owners, each to its own folder."""
+"""For virtiofsd, which serves files with their owners from one folder for each filesystem."""
 MEMORY_FOR_QEMU_MIB = 512
 """Added to the guest's memory: QEMU itself, and under emulation the code it has translated."""
 
@@ -111,14 +110,14 @@ class MachineView:
 
 
 def machine_objects(view: MachineView) -> list[Manifest]:
-    """All but the pod."""
+    """Return all objects of a machine but the pod."""
     desired = json.dumps(_desired_state(view), indent=1, sort_keys=True)
     namespace = Namespace(name=view.id, labels={INSTANCE_LABEL: view.id})
     return [namespace, _secret(view.id, MACHINE_SECRET, {MACHINE_FILE: desired})]
 
 
 def identity_secret(instance_id: str, token: str, expires_at: str) -> Secret:
-    """What the machine's metadata service hands to programs in the guest."""
+    """Return the Secret with the token that the machine's metadata service gives to programs in the guest."""
     content = json.dumps({"access_token": token, "expires_at": expires_at, "token_type": "Bearer"})
     return _secret(instance_id, IDENTITY_SECRET, {TOKEN_FILE: content})
 
@@ -163,7 +162,7 @@ def _interface(mine: InterfaceView) -> Interface:
     )
 
 
-def _desired_state(view: MachineView) -> dict[str, Any]:
+def _desired_state(view: MachineView) -> dict[str, object]:
     mine = view.interface
     return {
         "id": view.id,
@@ -204,7 +203,7 @@ def _desired_state(view: MachineView) -> dict[str, Any]:
 
 
 def _mounted(view: MachineView) -> Iterator[tuple[Volume, Mount]]:
-    """Volumes, and where the container sees them."""
+    """Yield the volumes with their mounts in the container."""
     yield Volume.of_secret("machine", MACHINE_SECRET), Mount("machine", MACHINE_FOLDER, read_only=True)
     if view.has_identity:
         yield (
@@ -256,18 +255,18 @@ NOUN_LABEL = "neocloud.dev/resource"
 
 @dataclass(frozen=True)
 class VolumeSource:
-    """What a volume begins as a copy of: a machine image by name, or the volume of a resource by its id."""
+    """The source of a volume: a machine image by its name, or the volume of a resource by its id."""
 
     machine_image: str = ""
     resource_id: str = ""
     origin_id: str = ""
-    """The image or snapshot that this is, whichever form it has."""
+    """The id of the image or snapshot, in either form."""
 
 
 @dataclass(frozen=True)
 class VolumeView:
     id: str
-    """Of the resource; its namespace and its claim have the same name."""
+    """The id of the resource, which is also the name of its namespace and its claim."""
     size_bytes: int
     source: VolumeSource = VolumeSource()
 
@@ -338,7 +337,7 @@ def filesystem_objects(filesystem: FilesystemView) -> list[Manifest]:
 
 
 def filesystem_removal(filesystem: FilesystemView) -> list[Reference]:
-    """What goes with the filesystem."""
+    """Return the objects to delete with the filesystem."""
     if filesystem.has_own_namespace:
         return [filesystem.claim, Reference("Namespace", filesystem.namespace, filesystem.namespace)]
     return [filesystem.claim]

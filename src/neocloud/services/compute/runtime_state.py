@@ -8,13 +8,13 @@ started; a new version of this program must not replace the pods of running inst
 import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.store.protocol import Store, Transaction
+from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.engines.base import KubernetesObject
 from neocloud.messages.nebius.compute.v1 import InstanceSpec, InstanceStatus
-from neocloud.services.compute.api.maintenance import live_instance
 from neocloud.services.compute.types import (
+    INSTANCE,
     InstanceState,
     InstanceStateEnum,
     StopReason,
@@ -27,7 +27,7 @@ _STOP_REASON, _POD_SPEC = "halt", "pod_spec"
 @dataclass(frozen=True)
 class RuntimeState:
     stop_reason: StopReason = StopReason.NONE
-    pod_spec: dict[str, Any] = field(default_factory=dict)
+    pod_spec: KubernetesObject = field(default_factory=dict)
 
 
 def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
@@ -44,7 +44,11 @@ def write_runtime_state(tx: Transaction, instance_id: str, state: RuntimeState) 
 
 
 async def preempt(store: Store, instance_id: str, now: datetime) -> None:
-    """Stop a preemptible instance until its owner starts it again."""
+    """Stop a preemptible instance until its owner starts it again.
+
+    Operators and the emulator's faults call this; no method of the API does. The caller enqueues
+    the instance.
+    """
 
     def work(tx: Transaction) -> None:
         row = live_instance(tx, instance_id)
@@ -64,3 +68,11 @@ async def preempt(store: Store, instance_id: str, now: datetime) -> None:
         )
 
     await store.write(work)
+
+
+def live_instance(tx: Transaction, instance_id: str) -> Resource:
+    """Return the row of an instance that is not being deleted. Raises NOT_FOUND."""
+    row = tx.get(instance_id)
+    if row is None or row.kind != INSTANCE or row.deleted_at is not None:
+        raise contract.not_found("instance", instance_id)
+    return row

@@ -1,18 +1,18 @@
-"""The resources of compute: kind names, id prefixes, states, error reasons, and lookups in their specs. Pure.
+"""The kinds of compute with their id prefixes, states and error reasons, and what their specs say. Pure.
 
 An attachment of a disk is a reservation in the disk's namespace: the value "read-write" belongs to one
-instance, and each read-only attachment has a value of its own. So two instances never write to one disk.
+instance, and each read-only attachment has its own value. So two instances never write to the same disk.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
 
 from neocloud.messages.nebius.compute.v1 import (
     AttachedDiskSpec,
     AttachedFilesystemSpec,
     DiskSpec,
     FilesystemSpec,
+    InstanceSpec,
     InstanceStatus,
 )
 from neocloud.services.iam.types import CLOUDS_PROJECT_ID
@@ -22,14 +22,14 @@ BLOCK_SIZE_BYTES = 4096
 _UNITS = {"size_bytes": 1, "size_kibibytes": KIB, "size_mebibytes": MIB, "size_gibibytes": GIB}
 
 
-def size_bytes(spec: Any) -> int:
-    """The size, whichever unit it was given in; 0 when none was."""
+def size_bytes(spec: DiskSpec | FilesystemSpec) -> int:
+    """Return the size in bytes, whichever unit the spec has; 0 without a size."""
     unit = spec.WhichOneof("size")
     return getattr(spec, unit) * _UNITS[unit] if unit else 0
 
 
 def gib(size: int) -> int:
-    """Whole GiB; a part of one counts as one."""
+    """Return whole GiB, rounded up."""
     return -(-size // GIB)
 
 
@@ -44,7 +44,7 @@ IMAGE = "nebius.compute.v1.Image"
 IMAGE_ID_PREFIX = "computeimage"
 
 PUBLIC_IMAGES_PARENT = CLOUDS_PROJECT_ID
-"""Where the images that came with the cloud lie; no project that anybody could own."""
+"""The parent of the images that came with the cloud: a project that nobody owns."""
 PUBLIC_IMAGE_ID_START = f"{IMAGE_ID_PREFIX}-e00-"
 """A hyphen after the routing code marks a well-known id."""
 
@@ -54,13 +54,13 @@ FilesystemType = FilesystemSpec.FilesystemType
 
 RESERVED_LABEL_PREFIX = "neocloud.dev/"
 NAMESPACE_LABEL = "neocloud.dev/namespace"
-"""On an owned filesystem: the engine namespace its volume lies in, which its owner keeps."""
+"""On an owned filesystem: the engine namespace of its volume, which its owner creates and removes."""
 ROOT_FILESYSTEM_LABEL = "neocloud.dev/root-filesystem"
 """On an owned filesystem: the root file system image that the volume starts as a copy of."""
 
 STEPPED_TYPES = frozenset({"NETWORK_SSD_NON_REPLICATED", "NETWORK_SSD_IO_M3"})
 STEP_GIB = 93
-"""Disks of these types grow in such steps."""
+"""The sizes of disks of these types are multiples of this."""
 READ_WRITE = "read-write"
 
 
@@ -104,13 +104,13 @@ def disk_attachment(instance_id: str, *, is_read_only: bool) -> str:
     return instance_id if is_read_only else READ_WRITE
 
 
-def writer(claims: Mapping[str, str]) -> str:
-    """The instance that a disk with these claims is attached to for writing; "" for none."""
-    return claims.get(READ_WRITE, "")
+def writer(reservations: Mapping[str, str]) -> str:
+    """Return the instance that attaches a disk with these reservations for writing; "" for none."""
+    return reservations.get(READ_WRITE, "")
 
 
-def readers(claims: Mapping[str, str]) -> list[str]:
-    return sorted(holder for value, holder in claims.items() if value != READ_WRITE)
+def readers(reservations: Mapping[str, str]) -> list[str]:
+    return sorted(holder for value, holder in reservations.items() if value != READ_WRITE)
 
 
 def is_public_image(image_id: str) -> bool:
@@ -164,15 +164,15 @@ class StopReason(StrEnum):
     PREEMPTED = "preempted"
 
 
-def attached_disks(spec: Any) -> Iterable[tuple[str, Any]]:
-    """All disks of an instance's spec with the name of their place: the boot disk first."""
+def attached_disks(spec: InstanceSpec) -> Iterable[tuple[str, AttachedDiskSpec]]:
+    """Yield all disks of an instance's spec with their device names, the boot disk first."""
     yield BOOT_DEVICE, spec.boot_disk
     for index, disk in enumerate(spec.secondary_disks):
         yield disk.device_id or f"disk-{index + 1}", disk
 
 
-def existing_disks(spec: Any) -> dict[str, bool]:
-    """Ids of the disks that are attached but not owned; True where only for reading."""
+def existing_disks(spec: InstanceSpec) -> dict[str, bool]:
+    """Return the ids of the disks that are attached but not managed; True where read-only."""
     return {
         disk.existing_disk.id: is_read_only(disk)
         for _, disk in attached_disks(spec)
@@ -180,13 +180,13 @@ def existing_disks(spec: Any) -> dict[str, bool]:
     }
 
 
-def is_read_only(attached: Any) -> bool:
-    """Of an attached disk or filesystem; both number their modes alike."""
+def is_read_only(attached: AttachedDiskSpec | AttachedFilesystemSpec) -> bool:
+    """Whether a disk or filesystem is attached read-only; both enums have the same numbers."""
     return attached.attach_mode == AttachMode.Value("READ_ONLY")
 
 
-def hostname(instance_id: str, spec: Any) -> str:
-    """As the guest is called in its network; the id where none was given, so that no two are the same."""
+def hostname(instance_id: str, spec: InstanceSpec) -> str:
+    """Return the guest's name in its network: by default the id, so that no two are the same."""
     return spec.hostname or instance_id
 
 

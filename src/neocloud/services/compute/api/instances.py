@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+
+from google.protobuf.message import Message
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
@@ -12,6 +13,8 @@ from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
     BatchGetRequest,
     BatchGetResponse,
+    GpuCluster,
+    Instance,
     InstanceSpec,
     InstanceStatus,
     StartInstanceRequest,
@@ -24,8 +27,8 @@ from neocloud.services.compute.runtime_state import read_runtime_state, write_ru
 from neocloud.services.compute.types import INSTANCE, InstanceState, InstanceStateEnum, StopReason
 
 
-def gpu_cluster_view(cluster: Any, tx: Transaction, now: datetime) -> None:
-    """Its instances, and where each stands in the fabric."""
+def gpu_cluster_view(cluster: GpuCluster, tx: Transaction, now: datetime) -> None:
+    """Add the cluster's instances and their paths in the fabric."""
     for row in tx.list(INSTANCE, parent_id=cluster.metadata.parent_id)[0]:
         if InstanceSpec.FromString(row.spec).gpu_cluster.id != cluster.metadata.id:
             continue
@@ -35,8 +38,8 @@ def gpu_cluster_view(cluster: Any, tx: Transaction, now: datetime) -> None:
             cluster.status.infiniband_topology_path.instances.add(instance_id=row.id, path=path)
 
 
-def instance_view(instance: Any, tx: Transaction, now: datetime) -> None:
-    """The maintenance announced for it."""
+def instance_view(instance: Instance, tx: Transaction, now: datetime) -> None:
+    """Add the maintenance that is announced for the instance."""
     if events := active_maintenance(tx, instance.metadata.id):
         instance.status.maintenance_event_id = events[-1].id
 
@@ -48,7 +51,7 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
     inventory = await call.dependencies.engine.capabilities()
     now = call.dependencies.clock.now()
 
-    def work(tx: Transaction) -> Any:
+    def work(tx: Transaction) -> Operation:
         row = instance_row(tx, request.id)
         runtime = read_runtime_state(tx, row.id)
         is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
@@ -59,7 +62,7 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
         reader = TransactionReader(tx, now, inventory=inventory, provided=call.dependencies.provided)
         if violations := list(pricing_violations(new, None, reader)):
             raise contract.bad_request(violations)
-        # It holds nothing now, whatever its spec says.
+        # A stopped instance holds no capacity.
         check_capacity(reader, row.id, instance_demands(new.spec), [])
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
         return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
@@ -68,7 +71,7 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
 
 
 async def stop(call: Call, request: StopInstanceRequest) -> Write[Operation]:
-    def work(tx: Transaction) -> Any:
+    def work(tx: Transaction) -> Operation:
         row = instance_row(tx, request.id)
         new = wire.resource_message(row)
         if new.spec.stopped and row.state == InstanceState.STOPPED:
@@ -84,8 +87,14 @@ def instance_row(tx: Transaction, instance_id: str) -> Resource:
 
 
 def _change(
-    tx: Transaction, call: Call, row: Resource, new: Any, state: InstanceState, verb: str, request: Any
-) -> Any:
+    tx: Transaction,
+    call: Call,
+    row: Resource,
+    new: Instance,
+    state: InstanceState,
+    verb: str,
+    request: Message,
+) -> Operation:
     status = InstanceStatus.FromString(row.status)
     status.state, status.reconciling = InstanceStateEnum.Value(state), True
     spec = new.spec.SerializeToString()
@@ -100,7 +109,7 @@ def _change(
     return custom_verbs.changed(tx, call, request, changed, path=f"{SERVICE}/{verb}", title=_title(row))
 
 
-def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Any) -> Any:
+def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Message) -> Operation:
     """Return a finished operation; no change is needed."""
     return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
 
@@ -110,9 +119,9 @@ def _title(row: Resource) -> str:
 
 
 async def batch_get(call: Call, request: BatchGetRequest) -> BatchGetResponse:
-    """The caller may see each of them: ids in a request are checked before."""
+    """Return the instances. The server has checked that the caller may read each of them."""
 
-    def read(tx: Transaction) -> Any:
+    def read(tx: Transaction) -> BatchGetResponse:
         answer = BatchGetResponse()
         for identifier in request.instance_ids:
             row = tx.get(identifier)

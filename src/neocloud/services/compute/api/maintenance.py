@@ -6,7 +6,6 @@ parent is the instance: callers who may read the instance see it, and it is dele
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
@@ -20,6 +19,7 @@ from neocloud.messages.nebius.compute.v1 import (
 from neocloud.messages.nebius.compute.v1 import ListMaintenanceEventsResponse as ListResponse
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
+from neocloud.services.compute.runtime_state import live_instance
 from neocloud.services.compute.types import (
     INSTANCE,
     MAINTENANCE_EVENT,
@@ -67,6 +67,8 @@ async def plan_maintenance(
 
 
 async def finish_maintenance(store: Store, event_id: str, now: datetime) -> None:
+    """Mark a maintenance event as finished. Raises NOT_FOUND."""
+
     def work(tx: Transaction) -> None:
         row = tx.get(event_id)
         if row is None or row.kind != MAINTENANCE_EVENT:
@@ -76,14 +78,6 @@ async def finish_maintenance(store: Store, event_id: str, now: datetime) -> None
         tx.update(replace(row, status=status.SerializeToString()))
 
     await store.write(work)
-
-
-def live_instance(tx: Transaction, instance_id: str) -> Resource:
-    """Return the row of an instance that is not being deleted. Raises NOT_FOUND."""
-    row = tx.get(instance_id)
-    if row is None or row.kind != INSTANCE or row.deleted_at is not None:
-        raise contract.not_found("instance", instance_id)
-    return row
 
 
 SERVICE = "nebius.compute.v1.MaintenanceService"
@@ -102,7 +96,7 @@ async def list_active(call: Call, request: ListMaintenanceEventsRequest) -> List
     after = contract.page_after(request.page_token, scope)
     size = contract.page_size(request, default=MAX_PAGE_SIZE, most=MAX_PAGE_SIZE)
 
-    def read(tx: Transaction) -> list[Any]:
+    def read(tx: Transaction) -> list[MaintenanceEvent]:
         instances = tx.list(INSTANCE, parent_id=request.parent_id)[0]
         return [event for row in instances for event in active_maintenance(tx, row.id)]
 

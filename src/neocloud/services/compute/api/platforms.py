@@ -1,7 +1,6 @@
-"""Platforms: what shapes of machine there are, and which of them this machine can give."""
+"""Platforms: the presets of machines, and which of them fit this machine."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
@@ -21,7 +20,7 @@ MAX_PAGE_SIZE = 1000
 
 
 async def list_platforms(call: Call, request: ListPlatformsRequest) -> ListPlatformsResponse:
-    """The whole catalogue in one page: it is short."""
+    """Return a page of the catalogue, which is short enough for one page by default."""
     scope = f"platforms/{request.parent_id}"
     after = contract.page_after(request.page_token, scope)
     size = contract.page_size(request, default=MAX_PAGE_SIZE, most=MAX_PAGE_SIZE)
@@ -47,7 +46,7 @@ async def _inventory(call: Call) -> Inventory:
     return Inventory.of(await call.dependencies.engine.capabilities())
 
 
-def platform_message(platform: Platform, parent_id: str, inventory: Inventory) -> Any:
+def platform_message(platform: Platform, parent_id: str, inventory: Inventory) -> PlatformMessage:
     lacking = {preset.name: shortages(inventory, [(preset, 1)]) for preset in platform.presets.values()}
     labels = {f"{PRESET_LABEL_PREFIX}{name}": "; ".join(found) or "fits" for name, found in lacking.items()}
     labels[FITS_LABEL] = "yes" if any(not found for found in lacking.values()) else "no"
@@ -64,12 +63,12 @@ def platform_message(platform: Platform, parent_id: str, inventory: Inventory) -
     return message
 
 
-def _preset_messages(platform: Platform) -> Iterable[Any]:
+def _preset_messages(platform: Platform) -> Iterable[PresetMessage]:
     for preset in platform.presets.values():
         yield _preset_message(preset, preset.name in platform.clustering_presets)
 
 
-def _preset_message(preset: Preset, allows_clustering: bool) -> Any:
+def _preset_message(preset: Preset, allows_clustering: bool) -> PresetMessage:
     message = PresetMessage(name=preset.name, allow_gpu_clustering=allows_clustering)
     message.resources.vcpu_count = preset.vcpu
     message.resources.memory_gibibytes = preset.memory_gib

@@ -1,13 +1,12 @@
-"""Custom methods of images and snapshots."""
+"""Verbs of images and snapshots beyond the standard six: lists and the latest image of a family."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
-from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import (
+    DiskSnapshot,
     GetImageLatestByFamilyRequest,
     Image,
     ListDiskSnapshotsByDiskRequest,
@@ -15,6 +14,7 @@ from neocloud.messages.nebius.compute.v1 import (
     ListImagesResponse,
     ListPublicRequest,
 )
+from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import ListDiskSnapshotsByDiskResponse as ListByDiskResponse
 from neocloud.services.compute.rules.disk import newest_of_family
 from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGES_PARENT, SNAPSHOT
@@ -24,7 +24,7 @@ DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
 async def get_latest_by_family(call: Call, request: GetImageLatestByFamilyRequest) -> Image:
-    """Of the project that is named, else of those that came with the cloud."""
+    """Return the newest image of a family in the named project, else of those that came with the cloud."""
     if not request.image_family:
         raise contract.bad_field("image_family", "is required, for example ubuntu24.04-driverless")
     parent_id = request.parent_id or PUBLIC_IMAGES_PARENT
@@ -60,7 +60,7 @@ async def list_by_disk(
     size = contract.page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
     after = contract.page_after(request.page_token, scope)
 
-    def read(tx: Transaction) -> list[Any]:
+    def read(tx: Transaction) -> list[DiskSnapshot]:
         disk = tx.get(request.disk_id)
         rows = tx.list(SNAPSHOT, parent_id=disk.parent_id)[0] if disk else ()
         mine = [row for row in rows if SnapshotSpec.FromString(row.spec).source_disk_id == request.disk_id]

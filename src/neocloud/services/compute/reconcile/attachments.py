@@ -6,7 +6,6 @@ are reserved in one namespace, so that none is passed twice.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError
@@ -67,10 +66,7 @@ async def require_ready(scope: MachineScope) -> None:
     for attached in scope.instance.spec.filesystems:
         row = await scope.context.get(attached.existing_filesystem.id)
         if row is None or row.state == FilesystemState.ERROR:
-            raise Failed(
-                InstanceReason.FILESYSTEM_FAILED,
-                f"Filesystem {attached.existing_filesystem.id} is gone or has failed.",
-            )
+            raise _filesystem_failed(attached.existing_filesystem.id)
         if row.state == FilesystemState.CREATING:
             raise RetryLater(
                 f"filesystem {row.name or row.id} is {row.state}", delay_seconds=CHILD_POLL_SECONDS
@@ -80,17 +76,23 @@ async def require_ready(scope: MachineScope) -> None:
 def disk_views(scope: MachineScope) -> tuple[DiskView, ...]:
     pairs = zip(attached_disks(scope.instance.spec), scope.disks, strict=True)
     return tuple(
-        DiskView(row.id, place, _size(row), is_read_only=is_read_only(attached))
-        for (place, attached), row in pairs
+        DiskView(row.id, device, _size(row), is_read_only=is_read_only(attached))
+        for (device, attached), row in pairs
     )
 
 
 async def shared_views(scope: MachineScope) -> tuple[SharedView, ...]:
     found = []
     for attached in scope.instance.spec.filesystems:
-        row: Any = await scope.context.get(attached.existing_filesystem.id)
+        row = await scope.context.get(attached.existing_filesystem.id)
+        if row is None:
+            raise _filesystem_failed(attached.existing_filesystem.id)
         found.append(SharedView(claim_reference(row), attached.mount_tag, is_read_only(attached)))
     return tuple(found)
+
+
+def _filesystem_failed(filesystem_id: str) -> Failed:
+    return Failed(InstanceReason.FILESYSTEM_FAILED, f"Filesystem {filesystem_id} is gone or has failed.")
 
 
 def _size(disk: Resource) -> int:
@@ -103,7 +105,8 @@ GPU_NAMESPACE = "gpus"
 async def acquire_gpus(
     store: Store, instance_id: str, preset: Preset, capabilities: Capabilities
 ) -> tuple[GpuView, ...]:
-    """Return the GPUs it holds already and as many more as it needs. Raises Failed when too few are free."""
+    """Return the GPUs of the instance: those it holds and as many more as it needs. Raises Failed when too
+    few are free."""
     fitting = {
         str(each.index): each
         for each in capabilities.accelerators
@@ -148,7 +151,7 @@ RENEW_BEFORE = timedelta(minutes=20)
 
 
 class IdentityTokens:
-    """Tokens by instance, kept in memory: after a restart each gets a fresh one."""
+    """Tokens of service accounts by instance, renewed while it runs and kept in memory only."""
 
     def __init__(self, issue: TokenIssuer | None, clock: Clock) -> None:
         self._issue = issue

@@ -1,12 +1,11 @@
-"""Snapshots and images: a copy of the volume of a disk, taken once.
+"""Snapshots and images: copies of the volume of a disk, taken once.
 
-A disk that a machine may be writing is frozen meanwhile, so that the copy is consistent. Images that came
-with the cloud are files of the engine; there is nothing to do for them.
+A disk that a machine may be writing is frozen for that time, so that the copy is consistent. Images that came
+with the cloud are files of the engine and need no volume.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
@@ -20,10 +19,10 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import Engine, Observation, PodPhase
+from neocloud.messages.nebius.compute.v1 import DiskSnapshot, Image, ImageStatus
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
-from neocloud.messages.nebius.compute.v1 import ImageStatus
 from neocloud.services.compute.machine_control import MachineControl
-from neocloud.services.compute.reconcile.volumes import VolumeReconciler, VolumeScope
+from neocloud.services.compute.reconcile.volumes import DiskVolumeReconciler, M, VolumeScope
 from neocloud.services.compute.render import VolumeSource, VolumeView
 from neocloud.services.compute.types import (
     IMAGE,
@@ -39,48 +38,51 @@ from neocloud.services.compute.types import (
 )
 
 
-class CopyReconciler(VolumeReconciler):
+class CopyReconciler(DiskVolumeReconciler[M]):
     """Base of the reconcilers whose volume is a copy of the one that `source_id` names."""
 
-    def source_id(self, resource: Any) -> str:
+    def source_id(self, resource: M) -> str:
         raise NotImplementedError
 
-    async def wait_for_source(self, scope: VolumeScope) -> None:
-        if scope.was_made or scope.exists:
+    async def wait_for_source(self, scope: VolumeScope[M, VolumeView]) -> None:
+        if scope.was_created or scope.exists:
             return
         source_id = self.source_id(scope.resource)
         row = await scope.context.get(source_id)
         if row is None or row.deleted_at or row.state in (DiskState.ERROR, DiskState.BROKEN):
             raise Failed(
-                DiskReason.SOURCE_LOST, f"{source_id}, which it should be a copy of, cannot be read any more."
+                DiskReason.SOURCE_LOST, f"{source_id}, the source of the copy, cannot be read any more."
             )
         if row.state not in (DiskState.READY, DiskState.UPDATING):
             raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
 
-    async def make_volume(self, scope: VolumeScope) -> None:
-        if scope.was_made or scope.exists:
-            await super().make_volume(scope)
+    async def create_volume(self, scope: VolumeScope[M, VolumeView]) -> None:
+        if scope.was_created or scope.exists:
+            await super().create_volume(scope)
             return
         source = await scope.context.get(self.source_id(scope.resource))
         async with _frozen(self._engine, await _machine_of(self._store, source)):
-            await super().make_volume(scope)
+            await super().create_volume(scope)
 
 
-class SnapshotReconciler(CopyReconciler):
+SnapshotScope = VolumeScope[DiskSnapshot, VolumeView]
+
+
+class SnapshotReconciler(CopyReconciler[DiskSnapshot]):
     kind = SNAPSHOT
 
-    def source_id(self, resource: Any) -> str:
+    def source_id(self, resource: DiskSnapshot) -> str:
         return resource.spec.source_disk_id
 
-    async def scope(self, context: Context) -> VolumeScope:
+    async def scope(self, context: Context) -> SnapshotScope:
         snapshot = wire.resource_message(context.resource)
         source = VolumeSource(resource_id=self.source_id(snapshot))
         volume = VolumeView(snapshot.metadata.id, snapshot.status.content_size_bytes, source)
         return VolumeScope(context, snapshot, volume, await self._engine.observe(snapshot.metadata.id))
 
-    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: SnapshotScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
-        status: Any = SnapshotStatus()
+        status = SnapshotStatus()
         status.CopyFrom(scope.resource.status)
         status.state = SnapshotStatus.State.Value(state)
         if result.is_done:
@@ -88,13 +90,16 @@ class SnapshotReconciler(CopyReconciler):
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
 
-class ImageReconciler(CopyReconciler):
+ImageScope = VolumeScope[Image, VolumeView]
+
+
+class ImageReconciler(CopyReconciler[Image]):
     kind = IMAGE
 
-    def source_id(self, resource: Any) -> str:
+    def source_id(self, resource: Image) -> str:
         return resource.spec.source_disk_id or resource.spec.source_disk_snapshot_id
 
-    async def scope(self, context: Context) -> VolumeScope:
+    async def scope(self, context: Context) -> ImageScope:
         image = wire.resource_message(context.resource)
         source = VolumeSource(resource_id=self.source_id(image))
         volume = VolumeView(image.metadata.id, image.status.storage_size_bytes, source)
@@ -102,15 +107,15 @@ class ImageReconciler(CopyReconciler):
         observation = Observation() if is_file else await self._engine.observe(image.metadata.id)
         return VolumeScope(context, image, volume, observation)
 
-    def steps(self, scope: VolumeScope) -> Sequence[Step]:
+    def steps(self, scope: ImageScope) -> Sequence[Step]:
         return () if is_public_image(scope.volume.id) else super().steps(scope)
 
-    def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
+    def delete_steps(self, scope: ImageScope) -> Sequence[Step]:
         return () if is_public_image(scope.volume.id) else super().delete_steps(scope)
 
-    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: ImageScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
-        status: Any = ImageStatus()
+        status = ImageStatus()
         status.CopyFrom(scope.resource.status)
         status.state = ImageStatus.State.Value(state)
         status.state_description = result.message
@@ -118,7 +123,7 @@ class ImageReconciler(CopyReconciler):
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
 
-def _state(scope: VolumeScope, result: ReconcileResult) -> str:
+def _state(scope: SnapshotScope | ImageScope, result: ReconcileResult) -> str:
     if scope.is_deleting:
         return "DELETING"
     if result.error:

@@ -1,14 +1,14 @@
 """The data of one run over an instance, and the status computed from it at the end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, Context, ReconcileResult
 from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transaction
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
-from neocloud.messages.nebius.compute.v1 import InstanceStatus
+from neocloud.messages.nebius.compute.v1 import Instance, InstanceStatus, NetworkInterfaceSpec
 from neocloud.services.compute.machine_control import GuestStatus
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.runtime_state import RuntimeState, read_runtime_state
@@ -35,8 +35,8 @@ class Addresses:
 @dataclass
 class MachineScope:
     context: Context
-    instance: Any
-    """The Instance message as stored."""
+    instance: Instance
+    """The message as stored."""
     runtime: RuntimeState
     observation: Observation
     starting_since: datetime
@@ -51,7 +51,7 @@ class MachineScope:
         return self.instance.metadata.id
 
     @property
-    def desired_interface(self) -> Any:
+    def desired_interface(self) -> NetworkInterfaceSpec:
         return self.instance.spec.network_interfaces[0]
 
     @property
@@ -106,10 +106,10 @@ def _starting_since(tx: Transaction, row: Resource, now: datetime) -> datetime:
     return start_of_last(tx.history(resource_id=row.id), InstanceState.STARTING) or now
 
 
-def start_of_last(history: "list[HistoryEntry] | Any", state: str) -> datetime | None:
+def start_of_last(history: Sequence[HistoryEntry], state: str) -> datetime | None:
     """Return when the resource entered this state, in which it still is."""
     since = None
-    for entry in reversed(list(history)):
+    for entry in reversed(history):
         if entry.state != state:
             break
         since = entry.at
@@ -118,7 +118,7 @@ def start_of_last(history: "list[HistoryEntry] | Any", state: str) -> datetime |
 
 def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileResult:
     state = _state(scope, result)
-    status: Any = InstanceStatus()
+    status = InstanceStatus()
     status.CopyFrom(scope.instance.status)
     status.state = InstanceStateEnum.Value(state)
     status.reconciling = bool(result.waiting)
@@ -146,7 +146,7 @@ def _state(scope: MachineScope, result: ReconcileResult) -> InstanceState:
     return InstanceState.STARTING
 
 
-def _add_interface(status: Any, scope: MachineScope, addresses: Addresses) -> None:
+def _add_interface(status: InstanceStatus, scope: MachineScope, addresses: Addresses) -> None:
     desired, view = scope.desired_interface, addresses.interface
     shown = status.network_interfaces.add(
         index=0,

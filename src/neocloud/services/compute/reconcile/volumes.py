@@ -7,7 +7,7 @@ hide that data was lost.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
@@ -23,7 +23,15 @@ from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, EngineError, Observation, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Manifest
-from neocloud.messages.nebius.compute.v1 import DiskStatus, FilesystemStatus
+from neocloud.messages.nebius.compute.v1 import (
+    Disk,
+    DiskSnapshot,
+    DiskSpec,
+    DiskStatus,
+    Filesystem,
+    FilesystemStatus,
+    Image,
+)
 from neocloud.services.compute.public import filesystem_holders
 from neocloud.services.compute.render import (
     FilesystemView,
@@ -53,25 +61,35 @@ from neocloud.services.compute.types import (
 )
 
 
+class Volume(Protocol):
+    """A rendered volume: VolumeView, or FilesystemView for a filesystem."""
+
+    @property
+    def claim(self) -> Reference: ...
+
+
+M = TypeVar("M", Disk, DiskSnapshot, Filesystem, Image)
+V = TypeVar("V", bound=Volume)
+
+
 @dataclass(frozen=True)
-class VolumeScope:
+class VolumeScope(Generic[M, V]):
     context: Context
-    resource: Any
+    resource: M
     """The message as stored."""
-    volume: Any
-    """A VolumeView, or the FilesystemView of a filesystem."""
+    volume: V
     observation: Observation
     has_source: bool = True
     """False while the source to copy cannot be found."""
     attachments: Mapping[str, str] = field(default_factory=dict)
-    """Of a disk or filesystem: the ids of the resources that attach it, by reserved value."""
+    """The ids of the resources that attach a disk or filesystem, by reserved value."""
 
     @property
     def owner_id(self) -> str:
         return self.context.resource.owner_id
 
     @property
-    def was_made(self) -> bool:
+    def was_created(self) -> bool:
         """Whether the volume existed once."""
         return self.context.resource.observed_version > 0
 
@@ -84,8 +102,8 @@ class VolumeScope:
         return self.context.resource.deleted_at is not None
 
 
-class VolumeReconciler:
-    """Base of the reconcilers whose resource is one volume. A subclass says which volume and which status."""
+class VolumeReconciler(Generic[M, V]):
+    """Base of the reconcilers whose resource is one volume. A subclass defines the volume and the status."""
 
     kind = ""
     reasons: type[DiskReason] | type[FilesystemReason] = DiskReason
@@ -94,41 +112,51 @@ class VolumeReconciler:
         self._engine = engine
         self._store = store
 
-    async def scope(self, context: Context) -> VolumeScope:
+    async def scope(self, context: Context) -> VolumeScope[M, V]:
         raise NotImplementedError
 
-    def steps(self, scope: VolumeScope) -> Sequence[Step]:
+    def steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
         return (
             Step("Wait for the source", self.wait_for_source),
-            Step("Make the volume", self.make_volume),
+            Step("Create the volume", self.create_volume),
         )
 
-    def delete_steps(self, scope: VolumeScope) -> Sequence[Step]:
+    def delete_steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
         return (Step("Remove the volume", self.remove_volume),)
 
-    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: VolumeScope[M, V], result: ReconcileResult) -> ReconcileResult:
         raise NotImplementedError
 
-    async def wait_for_source(self, scope: VolumeScope) -> None:
+    async def wait_for_source(self, scope: VolumeScope[M, V]) -> None:
         """Raise RetryLater until the source can be copied; only while there is no volume yet."""
 
-    async def make_volume(self, scope: VolumeScope) -> None:
-        if scope.was_made and not scope.exists:
+    async def create_volume(self, scope: VolumeScope[M, V]) -> None:
+        if scope.was_created and not scope.exists:
             raise Failed(
                 self.reasons.VOLUME_LOST,
                 f"The volume {scope.volume.claim.name} is gone from the engine. Restore it from a copy, or"
-                " delete the resource and make a new one.",
+                " delete the resource and create a new one.",
             )
         refused = {EngineError: self.reasons.ENGINE_REFUSED}
         await engine_call(self._engine.apply(self.objects(scope.volume)), failures=refused)
 
-    async def remove_volume(self, scope: VolumeScope) -> None:
+    async def remove_volume(self, scope: VolumeScope[M, V]) -> None:
         await engine_call(self._engine.remove(self.references(scope.volume)))
 
-    def objects(self, volume: Any) -> Sequence[Manifest]:
+    def objects(self, volume: V) -> Sequence[Manifest]:
+        raise NotImplementedError
+
+    def references(self, volume: V) -> Sequence[Reference]:
+        raise NotImplementedError
+
+
+class DiskVolumeReconciler(VolumeReconciler[M, VolumeView]):
+    """Base of the reconcilers of disks and of copies of disks."""
+
+    def objects(self, volume: VolumeView) -> Sequence[Manifest]:
         return volume_objects(volume)
 
-    def references(self, volume: Any) -> Sequence[Reference]:
+    def references(self, volume: VolumeView) -> Sequence[Reference]:
         return volume_removal(volume)
 
 
@@ -136,12 +164,15 @@ SOURCE = "source"
 """Name of the secret beside the disk that holds its source."""
 
 
-class DiskReconciler(VolumeReconciler):
+DiskScope = VolumeScope[Disk, VolumeView]
+
+
+class DiskReconciler(DiskVolumeReconciler[Disk]):
     kind = DISK
 
-    async def scope(self, context: Context) -> VolumeScope:
+    async def scope(self, context: Context) -> DiskScope:
         disk = wire.resource_message(context.resource)
-        source = await self._make_source(context, disk)
+        source = await self._resolve_source(context, disk)
         volume = VolumeView(disk.metadata.id, size_bytes(disk.spec), source or VolumeSource())
         observation = await self._engine.observe(disk.metadata.id)
         attachments = await context.reservations(attachment_namespace(disk.metadata.id))
@@ -149,9 +180,9 @@ class DiskReconciler(VolumeReconciler):
             context, disk, volume, observation, has_source=source is not None, attachments=attachments
         )
 
-    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: DiskScope, result: ReconcileResult) -> ReconcileResult:
         state = _disk_state(scope, result)
-        status: Any = DiskStatus(
+        status = DiskStatus(
             state=DiskStatus.State.Value(state),
             state_description=result.message,
             source_image_id=_source_image(scope),
@@ -165,10 +196,10 @@ class DiskReconciler(VolumeReconciler):
         )
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
-    async def _make_source(self, context: Context, disk: Any) -> VolumeSource | None:
-        """Return what the disk is to be a copy of, None while that does not exist.
+    async def _resolve_source(self, context: Context, disk: Disk) -> VolumeSource | None:
+        """Return the source that the disk is copied from, None while it does not exist.
 
-        It is found once and kept: a family may have another newest image tomorrow.
+        It is resolved once and stored: a family may have another newest image tomorrow.
         """
         if disk.spec.WhichOneof("source") is None:
             return VolumeSource()
@@ -180,8 +211,8 @@ class DiskReconciler(VolumeReconciler):
             known = await context.secret(SOURCE, lambda: json.dumps(asdict(found)).encode())
         return VolumeSource(**json.loads(known))
 
-    async def wait_for_source(self, scope: VolumeScope) -> None:
-        if scope.was_made or scope.exists or scope.resource.spec.WhichOneof("source") is None:
+    async def wait_for_source(self, scope: DiskScope) -> None:
+        if scope.was_created or scope.exists or scope.resource.spec.WhichOneof("source") is None:
             return
         source_id = scope.volume.source.origin_id
         row = await scope.context.get(source_id) if scope.has_source else None
@@ -195,7 +226,7 @@ class DiskReconciler(VolumeReconciler):
             raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
 
 
-async def _find_source(context: Context, disk: Any) -> VolumeSource | None:
+async def _find_source(context: Context, disk: Disk) -> VolumeSource | None:
     kind, spec = disk.spec.WhichOneof("source"), disk.spec
     if kind == "source_snapshot_id":
         return VolumeSource(resource_id=spec.source_snapshot_id, origin_id=spec.source_snapshot_id)
@@ -213,12 +244,12 @@ async def _find_source(context: Context, disk: Any) -> VolumeSource | None:
     return VolumeSource(resource_id=image.id, origin_id=image.id)
 
 
-def _source_image(scope: VolumeScope) -> str:
+def _source_image(scope: DiskScope) -> str:
     origin = scope.volume.source.origin_id
     return origin if origin != scope.resource.spec.source_snapshot_id else ""
 
 
-def _named_source(spec: Any) -> str:
+def _named_source(spec: DiskSpec) -> str:
     kind = spec.WhichOneof("source")
     return (
         f"family {spec.source_image_family.image_family}"
@@ -227,21 +258,24 @@ def _named_source(spec: Any) -> str:
     )
 
 
-def _disk_state(scope: VolumeScope, result: ReconcileResult) -> DiskState:
+def _disk_state(scope: DiskScope, result: ReconcileResult) -> DiskState:
     if scope.is_deleting:
         return DiskState.DELETING
     if result.error:
         return DiskState.BROKEN if result.error.reason == DiskReason.VOLUME_LOST else DiskState.ERROR
     if result.is_done:
         return DiskState.READY
-    return DiskState.UPDATING if scope.was_made else DiskState.CREATING
+    return DiskState.UPDATING if scope.was_created else DiskState.CREATING
 
 
-class FilesystemReconciler(VolumeReconciler):
+FilesystemScope = VolumeScope[Filesystem, FilesystemView]
+
+
+class FilesystemReconciler(VolumeReconciler[Filesystem, FilesystemView]):
     kind = FILESYSTEM
     reasons = FilesystemReason
 
-    async def scope(self, context: Context) -> VolumeScope:
+    async def scope(self, context: Context) -> FilesystemScope:
         row = context.resource
         filesystem = wire.resource_message(row)
         view = FilesystemView(row.id, size_bytes(filesystem.spec), row.labels, row.owner_id)
@@ -253,20 +287,20 @@ class FilesystemReconciler(VolumeReconciler):
             attachments=await context.reservations(attachment_namespace(row.id)),
         )
 
-    def steps(self, scope: VolumeScope) -> Sequence[Step]:
-        return (Step("Make the volume", self.make_volume),)
+    def steps(self, scope: FilesystemScope) -> Sequence[Step]:
+        return (Step("Create the volume", self.create_volume),)
 
-    async def make_volume(self, scope: VolumeScope) -> None:
+    async def create_volume(self, scope: FilesystemScope) -> None:
         is_in_owners_namespace = not scope.volume.has_own_namespace
-        is_lost = scope.was_made and not scope.exists
+        is_lost = scope.was_created and not scope.exists
         if is_in_owners_namespace and not is_lost and scope.observation == Observation():
-            raise RetryLater(f"Namespace {scope.volume.namespace} of its owner is not there yet")
-        await super().make_volume(scope)
+            raise RetryLater(f"Namespace {scope.volume.namespace} of its owner does not exist yet")
+        await super().create_volume(scope)
 
-    def status(self, scope: VolumeScope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: FilesystemScope, result: ReconcileResult) -> ReconcileResult:
         state = _filesystem_state(scope, result)
         is_ready = state == FilesystemState.READY
-        status: Any = FilesystemStatus(
+        status = FilesystemStatus(
             state=FilesystemStatus.State.Value(state),
             state_description=result.message,
             size_bytes=scope.volume.size_bytes,
@@ -284,11 +318,11 @@ class FilesystemReconciler(VolumeReconciler):
         return filesystem_removal(volume)
 
 
-def _filesystem_state(scope: VolumeScope, result: ReconcileResult) -> FilesystemState:
+def _filesystem_state(scope: FilesystemScope, result: ReconcileResult) -> FilesystemState:
     if scope.is_deleting:
         return FilesystemState.DELETING
     if result.error:
         return FilesystemState.ERROR
     if result.is_done:
         return FilesystemState.READY
-    return FilesystemState.UPDATING if scope.was_made else FilesystemState.CREATING
+    return FilesystemState.UPDATING if scope.was_created else FilesystemState.CREATING

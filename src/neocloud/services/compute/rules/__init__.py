@@ -1,4 +1,4 @@
-"""What is legal, noun by noun. Pure: sees messages and a ResourceReader."""
+"""What is legal for each kind. Pure: rules see messages and a ResourceReader."""
 
 from neocloud.services.compute.rules.copies import ImageRules, SnapshotRules
 from neocloud.services.compute.rules.disk import DiskRules

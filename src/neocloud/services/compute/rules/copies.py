@@ -1,37 +1,40 @@
 """Rules of snapshots and images, the copies of a disk. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.messages.nebius.compute.v1 import DiskSnapshot, DiskStatus, Image, ImageSpec
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
-from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.services.compute.rules.disk import find, missing, unfinished_copies
 from neocloud.services.compute.types import DISK, SNAPSHOT, DiskState, is_public_image
 
 
-class SnapshotRules(Rules):
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+class SnapshotRules(Rules[DiskSnapshot]):
+    def violations(
+        self, new: DiskSnapshot, old: DiskSnapshot | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         if old is None:
             yield from source_disk_violations(new, new.spec.source_disk_id, reader)
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: DiskSnapshot, old: DiskSnapshot | None, reader: ResourceReader) -> None:
         disk = reader.get(new.spec.source_disk_id)
         if old is None and disk is not None:
             new.status.content_size_bytes = DiskStatus.FromString(disk.status).size_bytes
-            new.status.source_cpu_architecture = 1
+            new.status.source_cpu_architecture = SnapshotStatus.AMD64
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: DiskSnapshot) -> Mapping[str, int]:
         return {"compute.snapshot.count": 1}
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: DiskSnapshot, reader: ResourceReader) -> None:
         check_not_copied(resource, reader)
 
 
-def source_disk_violations(new: Any, disk_id: str, reader: ResourceReader) -> Iterable[Violation]:
-    """Of a snapshot or an image: the disk must be there to be copied."""
+def source_disk_violations(
+    new: DiskSnapshot | Image, disk_id: str, reader: ResourceReader
+) -> Iterable[Violation]:
+    """A snapshot or an image of a disk needs a disk that is ready."""
     disk = find(reader, DISK, disk_id, new.metadata.parent_id)
     if disk is None:
         yield missing("spec.source_disk_id", DISK, disk_id)
@@ -39,25 +42,25 @@ def source_disk_violations(new: Any, disk_id: str, reader: ResourceReader) -> It
         yield Violation("spec.source_disk_id", f"{disk.id} is {disk.state}; wait until it is READY")
 
 
-def check_not_copied(resource: Any, reader: ResourceReader) -> None:
+def check_not_copied(resource: DiskSnapshot | Image, reader: ResourceReader) -> None:
     copies = unfinished_copies(reader, resource.metadata.id, resource.metadata.parent_id)
     if copies:
         names = ", ".join(copies)
         raise contract.bad_state(
-            resource.metadata.id, f"{names} is still being made from it. Wait until that is READY."
+            resource.metadata.id, f"{names} is still being copied from it. Wait until that is READY."
         )
 
 
-_ARM64 = 2
+_ARM64 = ImageSpec.ARM64
 
 
-class ImageRules(Rules):
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+class ImageRules(Rules[Image]):
+    def violations(self, new: Image, old: Image | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if old is not None:
             return
         if spec.cpu_architecture == _ARM64:
-            yield Violation("spec.cpu_architecture", "ARM64 is not offered here; there is AMD64")
+            yield Violation("spec.cpu_architecture", "ARM64 is not offered here; use AMD64")
         kind = spec.WhichOneof("source")
         if kind == "source_disk_id":
             yield from source_disk_violations(new, spec.source_disk_id, reader)
@@ -72,15 +75,15 @@ class ImageRules(Rules):
         elif kind == "source_storage":
             yield Violation(
                 "spec.source_storage",
-                "is not offered here; an operator imports a qcow2 with `neo image import`, or make the image "
-                "from a disk or a snapshot",
+                "is not offered here; create the image from a disk or a snapshot, or let an operator import "
+                "a qcow2 with `neo image import`",
             )
         else:
             yield Violation(
                 "spec.source_disk_id", "is required, or source_disk_snapshot_id: an image copies one"
             )
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: Image, old: Image | None, reader: ResourceReader) -> None:
         if old is not None:
             return
         kind = new.spec.WhichOneof("source")
@@ -93,10 +96,10 @@ class ImageRules(Rules):
             size = SnapshotStatus.FromString(row.status).content_size_bytes
         new.status.min_disk_size_bytes = new.status.storage_size_bytes = size
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: Image) -> Mapping[str, int]:
         return {"compute.image.count": 1}
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: Image, reader: ResourceReader) -> None:
         if is_public_image(resource.metadata.id):
             raise contract.bad_state(
                 resource.metadata.id, "This image came with the cloud. `neo image` on the machine removes it."

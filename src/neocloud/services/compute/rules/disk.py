@@ -1,15 +1,14 @@
 """Rules of disks, created alone or with an instance, and lookups of what a spec names. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.compute.v1 import Disk, DiskSpec, ImageSpec, ImageStatus, SourceImageFamily
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
-from neocloud.messages.nebius.compute.v1 import DiskSpec, ImageSpec, ImageStatus
 from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     DISK,
@@ -27,40 +26,40 @@ from neocloud.services.compute.types import (
 
 
 def find(reader: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
-    """The live resource of this kind and project."""
+    """Return the resource if it is of this kind and project and is not being deleted."""
     row = reader.get(resource_id)
     is_there = row is not None and row.kind == kind and row.parent_id == parent_id and not row.deleted_at
     return row if is_there else None
 
 
 def missing(field: str, kind: str, resource_id: str) -> Violation:
-    """The same words for what does not exist and for what lies in a project of somebody else."""
-    word = kind.rpartition(".")[2]
-    return Violation(field, f'there is no {word} "{resource_id}" in this project; check the id')
+    """Return the same violation for a missing resource and for one of another project."""
+    noun = kind.rpartition(".")[2]
+    return Violation(field, f'there is no {noun} "{resource_id}" in this project; check the id')
 
 
-class DiskRules(Rules):
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+class DiskRules(Rules[Disk]):
+    def violations(self, new: Disk, old: Disk | None, reader: ResourceReader) -> Iterable[Violation]:
         yield from disk_spec_violations(
             new.spec, old.spec if old else None, "spec", new.metadata.parent_id, reader
         )
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
-        """Store which image the requested family means, so that it stays when a newer image is added."""
+    def complete(self, new: Disk, old: Disk | None, reader: ResourceReader) -> None:
+        """Store the image that the requested family resolves to, so that a newer image does not change it."""
         row = source(new.spec, new.metadata.parent_id, reader) if old is None else None
         if row is not None and new.spec.WhichOneof("source") != "source_snapshot_id":
             new.status.source_image_id = row.id
 
-    def dependents(self, resource: Any) -> Iterable[str]:
-        """Those who use it: they tell their guests of its size."""
+    def dependents(self, resource: Disk) -> Iterable[str]:
+        """Instances that attach the disk report its size to their guests."""
         yield resource.status.read_write_attachment
         yield from resource.status.read_only_attachments
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: Disk) -> Mapping[str, int]:
         kind = DiskType.Name(resource.spec.type).lower().replace("_", "-")
         return {"compute.disk.count": 1, f"compute.disk.size.{kind}": size_bytes(resource.spec)}
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: Disk, reader: ResourceReader) -> None:
         disk = resource.metadata
         holders = sorted(set(reader.reservations(attachment_namespace(disk.id)).values()))
         if holders:
@@ -81,7 +80,7 @@ class DiskRules(Rules):
 
 
 def unfinished_copies(reader: ResourceReader, source_id: str, parent_id: str) -> list[str]:
-    """Disks, snapshots and images that are being made from this resource."""
+    """Return the ids of disks, snapshots and images that are being copied from this resource."""
     found = []
     for kind, spec in ((SNAPSHOT, SnapshotSpec), (IMAGE, ImageSpec), (DISK, DiskSpec)):
         for row in reader.list(kind, parent_id):
@@ -90,7 +89,7 @@ def unfinished_copies(reader: ResourceReader, source_id: str, parent_id: str) ->
     return found
 
 
-def _sources(spec: Any) -> list[str]:
+def _sources(spec: DiskSpec | ImageSpec | SnapshotSpec) -> list[str]:
     names = ("source_disk_id", "source_disk_snapshot_id", "source_snapshot_id", "source_image_id")
     return [getattr(spec, name, "") for name in names]
 
@@ -100,9 +99,9 @@ MAX_BLOCK_SIZE_BYTES = 128 * 1024
 
 
 def disk_spec_violations(
-    new: Any, old: Any | None, field: str, parent_id: str, reader: ResourceReader
+    new: DiskSpec, old: DiskSpec | None, field: str, parent_id: str, reader: ResourceReader
 ) -> Iterable[Violation]:
-    """`field` is where the spec stands in the request, e.g. "spec"."""
+    """Return what is wrong with the spec of a disk; `field` is its path in the request, e.g. "spec"."""
     found = list(_size_violations(new, old, field))
     yield from found
     block = new.block_size_bytes
@@ -117,8 +116,8 @@ def disk_spec_violations(
         yield from _source_violations(new, field, parent_id, reader, is_size_known=not found)
 
 
-def source(spec: Any, parent_id: str, reader: ResourceReader) -> Resource | None:
-    """The image or snapshot that a disk starts as a copy of; None also when it cannot be found."""
+def source(spec: DiskSpec, parent_id: str, reader: ResourceReader) -> Resource | None:
+    """Return the image or snapshot that a disk starts as a copy of; None without one or if none is found."""
     kind = spec.WhichOneof("source")
     if kind == "source_image_id":
         return find_image(reader, spec.source_image_id, parent_id)
@@ -134,8 +133,8 @@ def find_image(reader: ResourceReader, image_id: str, parent_id: str) -> Resourc
     return find(reader, IMAGE, image_id, owner)
 
 
-def latest_image(reader: ResourceReader, family: Any, parent_id: str) -> Resource | None:
-    """The newest ready image of a family: of the project that is named, else of the public ones."""
+def latest_image(reader: ResourceReader, family: SourceImageFamily, parent_id: str) -> Resource | None:
+    """Return the newest ready image of a family: of the named project, else of the public images."""
     if family.parent_id not in ("", PUBLIC_IMAGES_PARENT, parent_id):
         return None
     return newest_of_family(reader.list(IMAGE, family.parent_id or PUBLIC_IMAGES_PARENT), family.image_family)
@@ -148,13 +147,13 @@ def newest_of_family(images: Iterable[Resource], family: str) -> Resource | None
 
 
 def min_size_bytes(row: Resource) -> int:
-    """How large a disk must be to hold a copy of this image or snapshot."""
+    """Return the minimum size of a disk for a copy of this image or snapshot."""
     if row.kind == IMAGE:
         return ImageStatus.FromString(row.status).min_disk_size_bytes
     return SnapshotStatus.FromString(row.status).content_size_bytes
 
 
-def _size_violations(new: Any, old: Any | None, field: str) -> Iterable[Violation]:
+def _size_violations(new: DiskSpec, old: DiskSpec | None, field: str) -> Iterable[Violation]:
     size, unit = size_bytes(new), new.WhichOneof("size") or "size_gibibytes"
     kind = DiskType.Name(new.type) if new.type in DiskType.values() else ""
     step = STEP_GIB * GIB
@@ -172,7 +171,7 @@ def _size_violations(new: Any, old: Any | None, field: str) -> Iterable[Violatio
 
 
 def _source_violations(
-    spec: Any, field: str, parent_id: str, reader: ResourceReader, *, is_size_known: bool
+    spec: DiskSpec, field: str, parent_id: str, reader: ResourceReader, *, is_size_known: bool
 ) -> Iterable[Violation]:
     kind = spec.WhichOneof("source")
     if kind is None:
@@ -184,7 +183,7 @@ def _source_violations(
         yield Violation(
             f"{field}.source_image_family.image_family",
             f'there is no image {where} in family "{family.image_family}"; '
-            "`neo image build machine` makes those that come with the cloud",
+            "`neo image build machine` builds those that come with the cloud",
         )
     elif row is None:
         noun = SNAPSHOT if kind == "source_snapshot_id" else IMAGE

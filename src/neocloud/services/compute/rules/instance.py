@@ -4,7 +4,6 @@ An instance acquires its disks in the transaction that creates it.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.capacity import CapacityUse, Rows
@@ -12,7 +11,13 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
 from neocloud.messages.nebius.billing.v1 import PricingPolicy
-from neocloud.messages.nebius.compute.v1 import InstanceSpec
+from neocloud.messages.nebius.compute.v1 import (
+    CreateInstanceRequest,
+    GpuCluster,
+    Instance,
+    InstanceSpec,
+    UpdateInstanceRequest,
+)
 from neocloud.services.billing.resources import PRICING_POLICY, SchedulingState, policy_namespace
 from neocloud.services.compute.capacity_check import Demand, check_capacity, instance_demands
 from neocloud.services.compute.catalogue import platforms, preset, preset_violations
@@ -30,13 +35,18 @@ from neocloud.services.compute.types import (
     InstanceState,
     existing_disks,
 )
+from neocloud.services.iam.types import SERVICE_ACCOUNT
 
 HEADER = "#cloud-config"
 FIELD = "spec.cloud_init_user_data"
 
 
 def complete_user_data(text: str) -> str:
-    """Return what the guest gets."""
+    """Return the user data as the guest receives it, with its first line.
+
+    Some clients send a cloud-config without it; cloud-init would ignore that and nobody could sign in. So it
+    is added to a YAML mapping that does not begin with "#".
+    """
     if not text.strip() or text.lstrip().startswith("#") or _starts_other(text):
         return text
     try:
@@ -46,7 +56,7 @@ def complete_user_data(text: str) -> str:
 
 
 def user_data_violations(text: str) -> Iterable[Violation]:
-    """Only a cloud-config can be judged; scripts and archives are the guest's affair."""
+    """Validate a cloud-config; scripts and archives are not validated."""
     start = text.lstrip()
     if "\0" in text:
         yield Violation(FIELD, "holds a zero byte; it must be text")
@@ -59,7 +69,7 @@ def user_data_violations(text: str) -> Iterable[Violation]:
     except SyntaxFault as error:
         root = None
         if has_header:
-            yield Violation(FIELD, f"is no valid YAML under {HEADER}: {error}")
+            yield Violation(FIELD, f"is not valid YAML under {HEADER}: {error}")
             return
     except OutlineError as error:
         yield Violation(FIELD, str(error))
@@ -69,11 +79,11 @@ def user_data_violations(text: str) -> Iterable[Violation]:
     if has_header:
         yield Violation(FIELD, f"must be a mapping under {HEADER}, such as `users:` and a list")
     else:
-        yield Violation(FIELD, f"is nothing that cloud-init reads; begin it with {HEADER} or with #!")
+        yield Violation(FIELD, f"is not in a format of cloud-init; begin it with {HEADER} or with #!")
 
 
 def _starts_other(text: str) -> bool:
-    """Multi-part archives and compressed data have starts of their own."""
+    """Whether the data begins like a multi-part archive or compressed data."""
     return text.lstrip().lower().startswith(("content-type:", "mime-version:"))
 
 
@@ -90,11 +100,13 @@ def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
 CAPACITY = (CapacityUse((INSTANCE,), _held),)
 
 
-class InstanceRules(Rules):
-    def request_violations(self, request: Any) -> Iterable[Violation]:
+class InstanceRules(Rules[Instance]):
+    def request_violations(
+        self, request: CreateInstanceRequest | UpdateInstanceRequest
+    ) -> Iterable[Violation]:
         return user_data_violations(request.spec.cloud_init_user_data)
 
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+    def violations(self, new: Instance, old: Instance | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
             *shape_violations(new, old, reader),
             *pricing_violations(new, old, reader),
@@ -107,12 +119,12 @@ class InstanceRules(Rules):
             check_capacity(reader, new.metadata.id, instance_demands(new.spec), held)
         return found
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: Instance, old: Instance | None, reader: ResourceReader) -> None:
         acquire_storage(new, old, reader)
         name_policy(new, old, reader)
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
-        """Of what exists, whether it runs or not; its disks are counted as disks."""
+    def quota_demand(self, resource: Instance) -> Mapping[str, int]:
+        """Count an instance whether it runs or not; its disks have quotas of their own."""
         shape = preset(resource.spec.resources.platform, resource.spec.resources.preset)
         if shape.gpus:
             return {
@@ -126,11 +138,11 @@ class InstanceRules(Rules):
             "compute.instance.non-gpu.memory": memory,
         }
 
-    def changes_what_runs(self, new: Any, old: Any) -> bool:
+    def changes_what_runs(self, new: Instance, old: Instance) -> bool:
         return changes_what_runs(new, old)
 
-    def dependents(self, resource: Any) -> Iterable[str]:
-        """What shows who uses it."""
+    def dependents(self, resource: Instance) -> Iterable[str]:
+        """Disks, filesystems and addresses show the instance that uses them."""
         yield from existing_disks(resource.spec)
         for attached in resource.spec.filesystems:
             yield attached.existing_filesystem.id
@@ -139,11 +151,10 @@ class InstanceRules(Rules):
             yield interface.public_ip_address.allocation_id
 
 
-SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
 STRICT_RESERVATION = 2
 
 
-def shape_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+def shape_violations(new: Instance, old: Instance | None, reader: ResourceReader) -> Iterable[Violation]:
     spec, parent_id = new.spec, new.metadata.parent_id
     wrong = list(preset_violations(spec.resources.platform, spec.resources.preset, "spec.resources"))
     yield from wrong
@@ -156,7 +167,7 @@ def shape_violations(new: Any, old: Any | None, reader: ResourceReader) -> Itera
 
 
 def _gpu_cluster_violations(
-    spec: Any, parent_id: str, reader: ResourceReader, *, is_preset_known: bool
+    spec: InstanceSpec, parent_id: str, reader: ResourceReader, *, is_preset_known: bool
 ) -> Iterable[Violation]:
     if find(reader, GPU_CLUSTER, spec.gpu_cluster.id, parent_id) is None:
         yield missing("spec.gpu_cluster.id", GPU_CLUSTER, spec.gpu_cluster.id)
@@ -167,7 +178,7 @@ def _gpu_cluster_violations(
             yield Violation("spec.gpu_cluster.id", f"takes only presets that may be clustered: {fitting}")
 
 
-def _not_offered(spec: Any) -> Iterable[Violation]:
+def _not_offered(spec: InstanceSpec) -> Iterable[Violation]:
     if spec.nvl_instance_group_id:
         yield Violation("spec.nvl_instance_group_id", "NVLink instance groups are not offered here")
     if spec.reservation_policy.policy == STRICT_RESERVATION or spec.reservation_policy.reservation_ids:
@@ -179,8 +190,8 @@ def _not_offered(spec: Any) -> Iterable[Violation]:
 _POLICY_FIELD = "spec.spot_pricing_policy"
 
 
-def pricing_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
-    """Looked at when the policy is named and when the instance is to run; between, it may go its own way."""
+def pricing_violations(new: Instance, old: Instance | None, reader: ResourceReader) -> Iterable[Violation]:
+    """Check the pricing policy when it is named and when the instance is to run, but not in between."""
     spec = new.spec
     if spec.WhichOneof("pricing_model") != "spot_pricing_policy":
         return
@@ -195,8 +206,8 @@ def pricing_violations(new: Any, old: Any | None, reader: ResourceReader) -> Ite
         yield from _policy_violations(new, policy_id, reader)
 
 
-def name_policy(new: Any, old: Any | None, reader: ResourceReader) -> None:
-    """Write down that the instance names it, so that the policy's users are found without reading all."""
+def name_policy(new: Instance, old: Instance | None, reader: ResourceReader) -> None:
+    """Reserve the instance's use of its policy, so that a policy's users are found without reading all."""
     instance_id, named = new.metadata.id, new.spec.spot_pricing_policy.id
     before = old.spec.spot_pricing_policy.id if old is not None else ""
     if before and before != named:
@@ -205,7 +216,7 @@ def name_policy(new: Any, old: Any | None, reader: ResourceReader) -> None:
         reader.reserve(policy_namespace(named), instance_id, instance_id)
 
 
-def _policy_violations(new: Any, policy_id: str, reader: ResourceReader) -> Iterable[Violation]:
+def _policy_violations(new: Instance, policy_id: str, reader: ResourceReader) -> Iterable[Violation]:
     row = find(reader, PRICING_POLICY, policy_id, new.metadata.parent_id)
     if row is None:
         yield missing(f"{_POLICY_FIELD}.id", PRICING_POLICY, policy_id)
@@ -224,15 +235,15 @@ def _policy_violations(new: Any, policy_id: str, reader: ResourceReader) -> Iter
         )
 
 
-def _is_blocked(policy: Any) -> bool:
+def _is_blocked(policy: PricingPolicy) -> bool:
     return policy.status.scheduling_state == SchedulingState.Value("SCHEDULING_STATE_BLOCKED")
 
 
-class GpuClusterRules(Rules):
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+class GpuClusterRules(Rules[GpuCluster]):
+    def quota_demand(self, resource: GpuCluster) -> Mapping[str, int]:
         return {"compute.gpucluster.count": 1}
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: GpuCluster, reader: ResourceReader) -> None:
         cluster = resource.metadata
         members = [
             row.name or row.id

@@ -2,12 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.messages.nebius.compute.v1 import (
+    AttachedDiskSpec,
+    AttachedFilesystemSpec,
+    Instance,
+    InstanceSpec,
+    ManagedDisk,
+    NetworkInterfaceSpec,
+)
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, AllocationStatus, SecurityGroupSpec, SubnetSpec
 from neocloud.services.compute.public import filesystem_attachment, find_filesystem
 from neocloud.services.compute.rules.disk import disk_spec_violations, find, missing
@@ -31,7 +38,7 @@ MAX_FILESYSTEMS = 8
 _BROKEN = frozenset({DiskState.DELETING, DiskState.ERROR, DiskState.BROKEN})
 
 
-def storage_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+def storage_violations(new: Instance, old: Instance | None, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if is_read_only(spec.boot_disk):
         yield Violation("spec.boot_disk.attach_mode", "must be READ_WRITE: the machine writes its boot disk")
@@ -42,26 +49,28 @@ def storage_violations(new: Any, old: Any | None, reader: ResourceReader) -> Ite
     fields = ["spec.boot_disk", *(f"spec.secondary_disks[{i}]" for i in range(len(spec.secondary_disks)))]
     for (_, attached), field in zip(attached_disks(spec), fields, strict=True):
         yield from _disk_violations(new, old, attached, field, reader)
-    yield from _twice(spec)
+    yield from _duplicate_violations(spec)
     for index, attached in enumerate(spec.filesystems):
         yield from _filesystem_violations(new, attached, f"spec.filesystems[{index}]", reader)
 
 
-def acquire_storage(new: Any, old: Any | None, reader: ResourceReader) -> None:
-    """Reserve the instance's disks and filesystems and release those that it no longer attaches. Raises
-    ApiError when another instance holds a disk, so that of two that want one disk only one is created."""
+def acquire_storage(new: Instance, old: Instance | None, reader: ResourceReader) -> None:
+    """Reserve the instance's disks and filesystems and release those that it no longer attaches.
+
+    Raises ApiError when another instance holds a disk, so two instances with one disk are never both created.
+    """
     instance_id = new.metadata.id
-    wanted = existing_disks(new.spec)
+    desired = existing_disks(new.spec)
     for disk_id in existing_disks(old.spec) if old is not None else ():
-        if disk_id not in wanted:
+        if disk_id not in desired:
             _release(reader, disk_id, instance_id)
-    for disk_id, only_reads in wanted.items():
+    for disk_id, only_reads in desired.items():
         _acquire(reader, disk_id, instance_id, is_read_only=only_reads)
-    _share(reader, new, old)
+    _attach_filesystems(reader, new, old)
 
 
 def _disk_violations(
-    new: Any, old: Any | None, attached: Any, field: str, reader: ResourceReader
+    new: Instance, old: Instance | None, attached: AttachedDiskSpec, field: str, reader: ResourceReader
 ) -> Iterable[Violation]:
     kind, parent_id = attached.WhichOneof("type"), new.metadata.parent_id
     if kind is None:
@@ -81,7 +90,7 @@ def _disk_violations(
         yield from _name_violations(new, attached.managed_disk, field, reader, is_new=before is None)
 
 
-def _managed_before(old: Any | None, name: str) -> Any | None:
+def _managed_before(old: Instance | None, name: str) -> ManagedDisk | None:
     for _, attached in attached_disks(old.spec) if old is not None else ():
         if attached.WhichOneof("type") == "managed_disk" and attached.managed_disk.name == name:
             return attached.managed_disk
@@ -89,12 +98,12 @@ def _managed_before(old: Any | None, name: str) -> Any | None:
 
 
 def _name_violations(
-    new: Any, managed: Any, field: str, reader: ResourceReader, *, is_new: bool
+    new: Instance, managed: ManagedDisk, field: str, reader: ResourceReader, *, is_new: bool
 ) -> Iterable[Violation]:
     for label in managed.labels:
         if label.startswith(RESERVED_LABEL_PREFIX):
             yield Violation(
-                f"{field}.managed_disk.labels", f"{RESERVED_LABEL_PREFIX} labels are the cloud's own"
+                f"{field}.managed_disk.labels", f"{RESERVED_LABEL_PREFIX} labels are set by the cloud"
             )
     taken = reader.find(DISK, new.metadata.parent_id, managed.name) if is_new else None
     if taken is not None:
@@ -103,14 +112,14 @@ def _name_violations(
         )
 
 
-def _twice(spec: Any) -> Iterable[Violation]:
-    places = Counter(place for place, _ in attached_disks(spec))
+def _duplicate_violations(spec: InstanceSpec) -> Iterable[Violation]:
+    devices = Counter(device for device, _ in attached_disks(spec))
     disks = Counter(
         attached.existing_disk.id or f"managed {attached.managed_disk.name}"
         for _, attached in attached_disks(spec)
     )
-    for place in (place for place, count in places.items() if count > 1):
-        yield Violation("spec.secondary_disks", f'two disks have the device_id "{place}"')
+    for device in (device for device, count in devices.items() if count > 1):
+        yield Violation("spec.secondary_disks", f'two disks have the device_id "{device}"')
     for disk in (disk for disk, count in disks.items() if count > 1):
         yield Violation("spec.secondary_disks", f"{disk} is attached twice")
     tags = Counter(attached.mount_tag for attached in spec.filesystems)
@@ -119,7 +128,7 @@ def _twice(spec: Any) -> Iterable[Violation]:
 
 
 def _filesystem_violations(
-    new: Any, attached: Any, field: str, reader: ResourceReader
+    new: Instance, attached: AttachedFilesystemSpec, field: str, reader: ResourceReader
 ) -> Iterable[Violation]:
     if attached.WhichOneof("type") is None:
         yield Violation(field, "needs an existing_filesystem")
@@ -146,8 +155,8 @@ def _acquire(reader: ResourceReader, disk_id: str, instance_id: str, *, is_read_
         )
 
 
-def _share(reader: ResourceReader, new: Any, old: Any | None) -> None:
-    """Filesystems may be attached to many; a reservation says by whom."""
+def _attach_filesystems(reader: ResourceReader, new: Instance, old: Instance | None) -> None:
+    """Reserve an attachment of each filesystem, which many instances may have."""
     instance_id = new.metadata.id
     for attached in old.spec.filesystems if old is not None else ():
         _release(reader, attached.existing_filesystem.id, instance_id)
@@ -166,7 +175,7 @@ def _release(reader: ResourceReader, storage_id: str, instance_id: str) -> None:
 INTERFACE = "spec.network_interfaces[0]"
 
 
-def interface_violations(new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+def interface_violations(new: Instance, old: Instance | None, reader: ResourceReader) -> Iterable[Violation]:
     interfaces, parent_id = new.spec.network_interfaces, new.metadata.parent_id
     if len(interfaces) > 1:
         yield Violation("spec.network_interfaces", "one interface is offered here; leave the others out")
@@ -182,7 +191,7 @@ def interface_violations(new: Any, old: Any | None, reader: ResourceReader) -> I
 
 
 def _allocation_violations(
-    new: Any, interface: Any, subnet: Resource | None, reader: ResourceReader
+    new: Instance, interface: NetworkInterfaceSpec, subnet: Resource | None, reader: ResourceReader
 ) -> Iterable[Violation]:
     requested = (
         ("ip_address", interface.ip_address.allocation_id, "ipv4_private"),
@@ -199,7 +208,7 @@ def _allocation_violations(
         spec = AllocationSpec.FromString(row.spec)
         holder = next(iter(reader.reservations(assignment_namespace(identifier)).values()), "")
         if spec.WhichOneof("ip_spec") != kind:
-            yield Violation(field, f"{identifier} is no {kind.removeprefix('ipv4_')} address")
+            yield Violation(field, f"{identifier} is not a {kind.removeprefix('ipv4_')} address")
         elif holder and holder != new.metadata.id:
             yield Violation(field, f"{identifier} is in use by {holder}; take it from there first")
         elif kind == "ipv4_private" and subnet is not None and _subnet_of(row) not in ("", subnet.id):
@@ -212,7 +221,7 @@ def _subnet_of(allocation: Resource) -> str:
 
 
 def _security_group_violations(
-    interface: Any, subnet: Resource | None, parent_id: str, reader: ResourceReader
+    interface: NetworkInterfaceSpec, subnet: Resource | None, parent_id: str, reader: ResourceReader
 ) -> Iterable[Violation]:
     for index, group in enumerate(interface.security_groups):
         field = f"{INTERFACE}.security_groups[{index}].id"

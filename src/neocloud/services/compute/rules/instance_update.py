@@ -1,14 +1,15 @@
-"""What of an instance may change when. Pure.
+"""Rules of changes of an instance. Pure.
 
-While it runs: labels, security groups, the public address, the size of disks, `stopped`. All else would need
-another machine under the guest, so it must be stopped first. A boot disk stays for good.
+While it runs, only labels, security groups, the public address, the size of disks and `stopped` can change.
+Everything else needs another machine for the guest, so the instance must be stopped first. A boot disk cannot
+be replaced.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Violation
+from neocloud.messages.nebius.compute.v1 import AttachedDiskSpec, DiskSpec, Instance, InstanceSpec
 from neocloud.services.compute.types import InstanceState, InstanceStateEnum, attached_disks, size_bytes
 
 _STOPPED_ONLY = (
@@ -19,7 +20,7 @@ _STOPPED_ONLY = (
     "preemptible",
     "spot_pricing_policy",
 )
-_ONLY_AROUND = (
+_OUTSIDE_OF_THE_GUEST = (
     "resources",
     "network_interfaces",
     "nvl_instance_group_id",
@@ -29,20 +30,20 @@ _ONLY_AROUND = (
     "follows_spot_price",
     "spot_pricing_policy",
 )
-"""What is around the guest, and not in it."""
+"""Fields that do not alter what runs in the guest."""
 
 
-def change_violations(new: Any, old: Any) -> Iterable[Violation]:
+def change_violations(new: Instance, old: Instance) -> Iterable[Violation]:
     if _identity(new.spec.boot_disk) != _identity(old.spec.boot_disk):
         yield Violation(
-            "spec.boot_disk", "cannot be detached or replaced; make another instance with that disk"
+            "spec.boot_disk", "cannot be detached or replaced; create another instance with that disk"
         )
     for name, before in _managed(old.spec).items():
         after = _managed(new.spec).get(name)
         if after is None:
             yield Violation(
                 "spec.secondary_disks",
-                f'managed disk "{name}" goes only with its instance; only an existing one can be detached',
+                f'managed disk "{name}" is deleted with its instance; only an existing disk can be detached',
             )
         elif size_bytes(after) < size_bytes(before):
             yield Violation("spec.secondary_disks", f'managed disk "{name}" cannot shrink')
@@ -60,16 +61,16 @@ def change_violations(new: Any, old: Any) -> Iterable[Violation]:
         )
 
 
-def changes_what_runs(new: Any, old: Any) -> bool:
+def changes_what_runs(new: Instance, old: Instance) -> bool:
     """Whether the guest would run something else, or run again. The size of the machine and of its disks, its
-    network and its price alter nothing of that; stopping it does not either."""
+    network, its price and a stop do not change that."""
     return _what_runs(new.spec) != _what_runs(old.spec) or (old.spec.stopped and not new.spec.stopped)
 
 
-def _what_runs(spec: Any) -> Any:
-    found = type(spec)()
+def _what_runs(spec: InstanceSpec) -> InstanceSpec:
+    found = InstanceSpec()
     found.CopyFrom(spec)
-    for name in (*_ONLY_AROUND, "stopped"):
+    for name in (*_OUTSIDE_OF_THE_GUEST, "stopped"):
         found.ClearField(name)
     for _, attached in attached_disks(found):
         disk = attached.managed_disk.spec if attached.WhichOneof("type") == "managed_disk" else None
@@ -78,7 +79,7 @@ def _what_runs(spec: Any) -> Any:
     return found
 
 
-def _differs(new: Any, old: Any, field: str) -> bool:
+def _differs(new: InstanceSpec, old: InstanceSpec, field: str) -> bool:
     return (
         list(getattr(new, field)) != list(getattr(old, field))
         if field == "filesystems"
@@ -86,17 +87,17 @@ def _differs(new: Any, old: Any, field: str) -> bool:
     )
 
 
-def _identity(attached: Any) -> tuple[str, str]:
+def _identity(attached: AttachedDiskSpec) -> tuple[str, str]:
     kind = attached.WhichOneof("type") or ""
     return kind, attached.existing_disk.id or attached.managed_disk.name
 
 
-def _disks(spec: Any) -> list[tuple[str, tuple[str, str], int]]:
-    """All but sizes."""
-    return [(place, _identity(attached), attached.attach_mode) for place, attached in attached_disks(spec)]
+def _disks(spec: InstanceSpec) -> list[tuple[str, tuple[str, str], int]]:
+    """Return the attached disks without their sizes."""
+    return [(device, _identity(attached), attached.attach_mode) for device, attached in attached_disks(spec)]
 
 
-def _managed(spec: Any) -> dict[str, Any]:
+def _managed(spec: InstanceSpec) -> dict[str, DiskSpec]:
     return {
         attached.managed_disk.name: attached.managed_disk.spec
         for _, attached in attached_disks(spec)
