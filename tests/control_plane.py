@@ -24,8 +24,9 @@ from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
-from neocloud.core.clock import SystemClock
+from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.registry import ServiceRegistry
+from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
@@ -177,6 +178,12 @@ class Cloud:
 
 def _message(row: Resource | None) -> Any:
     return None if row is None else wire.resource_message(row)
+
+
+def plain_dependencies(store: Store, clock: Clock, provided: ServiceRegistry | None = None) -> Dependencies:
+    """Return what services get that need neither an engine nor settings."""
+    nothing: Any = None
+    return Dependencies(store, clock, nothing, nothing, provided or ServiceRegistry())
 
 
 @asynccontextmanager

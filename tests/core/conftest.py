@@ -47,4 +47,4 @@ def _empty(address: str) -> None:
         query = "SELECT string_agg(tablename, ',') FROM pg_tables WHERE tablename <> 'alembic_version'"
         row = connection.execute(query + " AND schemaname = 'public'").fetchone()
         if row and row[0]:
-            connection.execute(f"TRUNCATE {row[0]} RESTART IDENTITY")
+            connection.execute(f"TRUNCATE {row[0]} RESTART IDENTITY".encode())

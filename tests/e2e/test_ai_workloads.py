@@ -97,7 +97,8 @@ async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
     )
     late = await create_job(cloud, "late", container_command="sleep 1000", timeout=SECONDS, **SMALL)
     await cloud.until(done, "COMPLETED", "FAILED")
-    assert (await cloud.row(done)).state == "COMPLETED"
+    ended = await cloud.row(done)
+    assert ended is not None and ended.state == "COMPLETED"
     details = (await cloud.until(failed, "FAILED")).status.state_details
     assert (details.code, "3" in details.message) == ("Exited", True)
     assert (await cloud.until(late, "FAILED")).status.state_details.code == "TimedOut"

@@ -122,7 +122,8 @@ def test_maintenance_is_announced_on_the_instance(
     event = MaintenanceServiceClient(sdk).get_by_instance(request).wait()
     instance = InstanceServiceClient(sdk).get(GetInstanceRequest(id=instance_id)).wait()
     assert instance.status.maintenance_event_id == event.id
-    assert (event.status.sla_deadline_ts - event.status.created_at).total_seconds() == 3600
+    deadline, created = event.status.sla_deadline_ts, event.status.created_at
+    assert deadline and created and (deadline - created).total_seconds() == 3600
     assert instance.status.state == State.RUNNING
 
 

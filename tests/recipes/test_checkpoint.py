@@ -73,10 +73,18 @@ def test_a_damaged_checkpoint_is_replaced_by_a_new_one_of_the_same_step(tmp_path
     assert damage_in(write(tmp_path, 5)) is None
 
 
+def write_a(path: Path) -> None:
+    path.write_bytes(b"a")
+
+
+def copy_absent(path: Path) -> None:
+    shutil.copy(path.with_name("absent"), path)
+
+
 def test_the_background_writer_keeps_only_the_newest(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, limit=2)
     for step in (1, 2, 3):
-        writer.save(step, {}, {"a": lambda path: path.write_bytes(b"a")})
+        writer.save(step, {}, {"a": write_a})
     writer.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "checkpoint-000002",
@@ -86,8 +94,8 @@ def test_the_background_writer_keeps_only_the_newest(tmp_path: Path) -> None:
 
 def test_a_failed_write_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, limit=2)
-    writer.save(1, {}, {"a": lambda path: path.write_bytes(b"a")})
-    writer.save(2, {}, {"a": lambda path: shutil.copy(tmp_path / "absent", path)})
+    writer.save(1, {}, {"a": write_a})
+    writer.save(2, {}, {"a": copy_absent})
     with pytest.raises(FileNotFoundError):
         writer.wait()
     found = newest_whole(tmp_path)

@@ -27,7 +27,7 @@ EXTRAS = {
 
 @pytest.mark.parametrize("group", EXTRAS)
 def test_a_group_has_all_that_its_extras_ask_for_at_a_version_they_allow(group: str) -> None:
-    pinned = {entry.name: entry.version for entry in locked.of_groups(group)}
+    pinned = {canonicalize_name(entry.name): entry.version for entry in locked.of_groups(group)}
     base = PROJECT["dependencies"] if group in ("server", "test") else []
     asked = [*base, *(one for extra in EXTRAS[group] for one in PROJECT["optional-dependencies"][extra])]
     wanted = [Requirement(text) for text in asked]
@@ -51,7 +51,9 @@ def test_no_two_groups_of_one_environment_disagree() -> None:
 
 def test_this_environment_is_the_lock() -> None:
     """What an earlier lock had may be left over."""
-    pinned = {entry.name: entry.version for entry in locked.of_groups("build", "test", "cuda")}
+    pinned = {
+        canonicalize_name(entry.name): entry.version for entry in locked.of_groups("build", "test", "cuda")
+    }
     here = {canonicalize_name(one.metadata["Name"]): one.version for one in distributions()}
     others = {
         name: here[name] for name in pinned if here.get(name, "").partition("+")[0] not in ("", pinned[name])

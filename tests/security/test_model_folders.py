@@ -118,6 +118,7 @@ def test_a_folder_that_became_a_link_is_not_opened(
     assert found == Location(opened, "alice/bank")
     (opened / "alice").rename(opened / "moved")
     (opened / "alice").symlink_to(tmp_path / "host")
+    assert found is not None
     with pytest.raises(UnsafePath), found.folder():
         pass
 

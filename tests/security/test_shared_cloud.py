@@ -15,12 +15,13 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
 from neocloud.core.readers import Subject
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Call, Dependencies
+from neocloud.core.service import Call
 from neocloud.core.store import Store, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam
 from neocloud.services.emulator import FaultBook, Incidents
 from neocloud.services.emulator.api import clear, inject, list_faults
+from tests.control_plane import plain_dependencies
 from tests.services.iam import keys
 
 Request = contract.message("neocloud.emulator.v1.InjectFaultRequest")
@@ -57,7 +58,7 @@ async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, t
 def call(book: FaultBook, tenant_id: str, store: Any = None, incidents: Any = None) -> Call:
     subject = Subject(f"serviceaccount-of-{tenant_id}", "service_account", "admin", tenant_id)
     provided = ServiceRegistry().add(FaultBook, book).add(Incidents, incidents)
-    return Call(subject, "", {}, Dependencies(store, SystemClock(), None, None, provided))
+    return Call(subject, "", {}, plain_dependencies(store, SystemClock(), provided))
 
 
 def refusal() -> Any:

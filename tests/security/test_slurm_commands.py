@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -232,7 +233,7 @@ LOGS = [
 @pytest.mark.parametrize("output", [*LOGS, b"5 0\n" + b"y" * (jobs.LOG_CHUNK_BYTES + 1)])
 async def test_a_log_that_is_none_is_refused(output: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     class PrintedJobs(ClusterJobs):
-        async def find(self, *_: object) -> object:
+        async def find(self, *_: object, **__: object) -> Any:
             return SimpleNamespace(id=7, output_path="/home/log", has_ended=True, state="COMPLETED")
 
     printed = PrintedJobs(Printing(output))  # pyright: ignore[reportArgumentType]

@@ -21,14 +21,17 @@ from neocloud.core import contract, operations
 from neocloud.core.clock import SystemClock
 from neocloud.core.kind import Kind, Rules, Violation
 from neocloud.core.readers import Subject
-from neocloud.core.service import Dependencies, Method, Service
+from neocloud.core.service import Method, Service
 from neocloud.core.store import Resource, Store, Transaction, open_store
 from neocloud.server import ApiServer
+from tests.control_plane import plain_dependencies
 
 PROJECT_KIND = "nebius.iam.v1.Container"
 PROJECT = "project-e00-tests"
 OTHER_PROJECT = "project-e00-others"
 TENANT = "tenant-e00-tests"
+INVENTORY: Any = "inventory"
+"""Rules find it where the machine's capabilities would be."""
 ADMIN, READER, STRANGER = "admin-token", "reader-token", "stranger-token"
 SUBJECTS = {
     ADMIN: Subject("serviceaccount-e00admin", "service_account", "admin", TENANT),
@@ -43,7 +46,7 @@ class FilesystemRules(Rules):
         resource.status.size_bytes = resource.spec.size_gibibytes << 30
 
     def violations(self, new: Any, old: Any, reader: Any) -> list[Violation]:
-        assert reader.subject is not None and reader.inventory == "inventory"
+        assert reader.subject is not None and reader.inventory == INVENTORY
         if len(reader.list("nebius.compute.v1.Filesystem", new.metadata.parent_id)) > 50:
             raise contract.not_enough_resources("filesystem", "1", "The disk is full. Delete a filesystem.")
         if new.spec.size_gibibytes > 1000:
@@ -158,9 +161,9 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         [Service("tests", kinds=(FILESYSTEM, CLUSTER), methods=(submit,))],
         TokenTable(),
         PermissionTable(),
-        Dependencies(store, clock, engine=None, settings=None),
+        plain_dependencies(store, clock),
         notify=lambda: notified.append(True),
-        inventory=lambda: "inventory",
+        inventory=lambda: INVENTORY,
     )
     await server.start()
     sdks: list[SDK] = []

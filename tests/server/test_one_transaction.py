@@ -17,12 +17,22 @@ from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import custom_verbs
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Call, Dependencies, Method, Service, Write
+from neocloud.core.service import Call, Method, Service, Write
 from neocloud.core.store import Transaction, open_store
 from neocloud.server import ApiServer
 from neocloud.services import emulator
 from neocloud.testing.crash import Fuse, MortalStore
-from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, SUBJECTS, PermissionTable, TokenTable, project
+from tests.control_plane import plain_dependencies
+from tests.server.conftest import (
+    ADMIN,
+    FILESYSTEM,
+    INVENTORY,
+    PROJECT,
+    SUBJECTS,
+    PermissionTable,
+    TokenTable,
+    project,
+)
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 STOP = "nebius.compute.v1.InstanceService/Stop"
@@ -68,16 +78,16 @@ class Cloud:
 @pytest.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = SystemClock()
-    store = MortalStore(await open_store(tmp_path / "state.db", b"k" * 32, clock), Fuse())
+    store: Any = MortalStore(await open_store(tmp_path / "state.db", b"k" * 32, clock), Fuse())
     await store.write(lambda tx: tx.insert(project(PROJECT)))
     custom = Method(STOP, stop, "compute.filesystems.stop", target=lambda request: request.id, is_change=True)
     server = ApiServer(
         [Service("tests", kinds=(FILESYSTEM,), methods=(custom,))],
         TokenTable(),
         PermissionTable(),
-        Dependencies(store, clock, engine=None, settings=None),  # type: ignore[arg-type]
+        plain_dependencies(store, clock),
         notify=lambda: None,
-        inventory=lambda: "inventory",
+        inventory=lambda: INVENTORY,
     )
     await server.start()
     async with httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False) as http:
@@ -121,6 +131,7 @@ async def test_a_change_is_there_with_its_records_or_not_at_all(cloud: Cloud, ve
     path, body = await prepare(cloud, verb)
     before = await cloud.written(path)
     points = 0
+    answer: httpx.Response | None = None
     for number in range(1, MOST_WRITES):
         cloud.store.revive(Fuse(number))
         answer = await cloud.call(path, body, KEY)
@@ -139,7 +150,7 @@ async def test_a_change_is_there_with_its_records_or_not_at_all(cloud: Cloud, ve
     assert records == [1, 1, True]
     assert len(rows) == (0 if verb == "Delete" else 1)
     assert verb != "Stop" or rows[0].labels == {"stopped": "1"}
-    assert (await cloud.call(path, body, KEY)).json() == answer.json()
+    assert answer is not None and (await cloud.call(path, body, KEY)).json() == answer.json()
 
 
 async def test_calls_with_one_key_at_once_make_one_change(cloud: Cloud) -> None:

@@ -29,7 +29,8 @@ def filesystems(cloud: Cloud, token: str = ADMIN) -> FilesystemServiceClient:
 
 async def create(client: FilesystemServiceClient, name: str, *, parent: str = PROJECT, **spec: Any) -> str:
     metadata = ResourceMetadata(parent_id=parent, name=name, labels={"team": "bank"})
-    given = FilesystemSpec(type=SSD, **({"size_gibibytes": 10} | spec))
+    fields: dict[str, Any] = {"size_gibibytes": 10, **spec}
+    given = FilesystemSpec(type=SSD, **fields)
     operation = await client.create(CreateFilesystemRequest(metadata=metadata, spec=given))
     await operation.wait()
     return operation.resource_id
@@ -66,7 +67,7 @@ async def test_instant_work_answers_with_a_finished_operation(cloud: Cloud) -> N
     assert operation.done()
     assert operation.successful()
     assert operation.resource_id
-    assert operation.created_at <= operation.finished_at
+    assert operation.finished_at and operation.created_at <= operation.finished_at
     assert operation.created_by == "serviceaccount-e00admin"
     assert operation.description == "Create filesystem data"
 

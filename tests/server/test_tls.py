@@ -14,9 +14,10 @@ from nebius.sdk import SDK
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import api_host_names
-from neocloud.core.service import Dependencies, Service
+from neocloud.core.service import Service
 from neocloud.server import ApiServer, ServerError, Tls
 from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME, ensure_certificate, server_names
+from tests.control_plane import plain_dependencies
 from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, Cloud, PermissionTable, TokenTable
 
 NOW = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
@@ -85,7 +86,7 @@ async def tls_server(cloud: Cloud, tmp_path) -> AsyncIterator[ApiServer]:
         [Service("tests", kinds=(FILESYSTEM,))],
         TokenTable(),
         PermissionTable(),
-        Dependencies(cloud.store, SystemClock(), engine=None, settings=None),
+        plain_dependencies(cloud.store, SystemClock()),
         tls=Tls(certificate, "127.0.0.1", 0, 0, redirected),
     )
     await server.start()
@@ -150,7 +151,7 @@ async def test_the_redirector_is_no_way_out(tls_server, line, status):
 async def test_a_taken_port_is_said(tls_server, cloud, tmp_path):
     certificate = ensure_certificate(tmp_path / "tls", NAMES, NOW)
     taken = int(tls_server.addresses.tls.rpartition(":")[2])
-    dependencies = Dependencies(cloud.store, SystemClock(), engine=None, settings=None)
+    dependencies = plain_dependencies(cloud.store, SystemClock())
     second = ApiServer(
         [],
         TokenTable(),

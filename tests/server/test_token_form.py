@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from neocloud.core import contract
-from neocloud.core.service import Dependencies, Method, Service
+from neocloud.core.service import Method, Service
 from neocloud.server import ApiServer
+from tests.control_plane import plain_dependencies
 from tests.server.conftest import Cloud, PermissionTable, TokenTable
 
 GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -25,7 +26,7 @@ async def exchange(call: Any, request: Any) -> Any:
 @pytest.fixture
 async def form(cloud: Cloud) -> AsyncIterator[httpx.AsyncClient]:
     method = Method("nebius.iam.v1.TokenExchangeService/Exchange", exchange, permission=None)
-    dependencies = Dependencies(cloud.store, cloud.clock, engine=None, settings=None)
+    dependencies = plain_dependencies(cloud.store, cloud.clock)
     server = ApiServer([Service("iam", methods=(method,))], TokenTable(), PermissionTable(), dependencies)
     await server.start()
     try:

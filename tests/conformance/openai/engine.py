@@ -33,11 +33,15 @@ class ScriptedEngine(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: ScriptedEngine
+
+    @property
+    def engine(self) -> ScriptedEngine:
+        assert isinstance(self.server, ScriptedEngine)
+        return self.server
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.asked = body
+        self.engine.asked = body
         if body.get("stream"):
             events = list(_streamed(body))
             data = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)

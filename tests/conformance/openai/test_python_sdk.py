@@ -171,7 +171,8 @@ def test_fine_tuning(client: openai.OpenAI, studio: Studio) -> None:
         suffix="polite",
         method={"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
     )
-    assert (job.status, job.model, job.user_provided_suffix) == ("validating_files", "bank", "polite")
+    assert (job.status, job.model) == ("validating_files", "bank")
+    assert (job.model_extra or {})["user_provided_suffix"] == "polite"
     assert job.method and job.method.supervised and job.method.supervised.hyperparameters
     assert job.method.supervised.hyperparameters.n_epochs == 2
     assert client.fine_tuning.jobs.retrieve(job.id).id == job.id

@@ -1,5 +1,7 @@
 """The Update rules of the published contract: non-default in the request, or named in the mask."""
 
+from typing import Any
+
 import pytest
 
 from neocloud.core import contract
@@ -11,7 +13,7 @@ Filesystem = contract.message("nebius.compute.v1.Filesystem")
 UpdateFilesystem = contract.message("nebius.compute.v1.UpdateFilesystemRequest")
 
 
-def cluster(**spec) -> object:
+def cluster(**spec: Any) -> Any:
     return Cluster(
         metadata={"id": "c", "parent_id": "p", "name": "bank", "resource_version": 3, "labels": {"a": "1"}},
         spec=spec,
@@ -19,7 +21,7 @@ def cluster(**spec) -> object:
     )
 
 
-def merged(current, mask: str = "", **request):
+def merged(current: Any, mask: str = "", **request: Any) -> Any:
     update = UpdateFilesystem if isinstance(current, Filesystem) else UpdateCluster
     return merge_update(current, update(**request), parse_mask(mask))
 

@@ -1,6 +1,8 @@
 """Secret fields of resources: which parts hold them, and how an update by somebody who cannot see them keeps
 them."""
 
+from typing import Any
+
 from neocloud.core import contract
 
 Instance = contract.message("nebius.compute.v1.Instance")
@@ -8,7 +10,7 @@ InstanceSpec = contract.message("nebius.compute.v1.InstanceSpec")
 EndpointSpec = contract.message("nebius.ai.v1.EndpointSpec")
 
 
-def endpoint(*variables: tuple[str, str]) -> object:
+def endpoint(*variables: tuple[str, str]) -> Any:
     return EndpointSpec(environment_variables=[{"name": name, "value": value} for name, value in variables])
 
 

@@ -3,6 +3,7 @@ AIS-14, FORM-13, FORM-18."""
 
 import asyncio
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -118,7 +119,8 @@ async def test_what_has_no_price_is_refused_under_a_budget_only(desk: Desk) -> N
 
 
 async def test_what_is_free_or_paid_by_the_hour_takes_nothing_of_a_budget(desk: Desk) -> None:
-    for terms in ({"price": ("0", "", "0")}, {"price": ("9", "", "9"), "charge": 1}):
+    free: tuple[dict[str, Any], ...] = ({"price": ("0", "", "0")}, {"price": ("9", "", "9"), "charge": 1})
+    for terms in free:
         desk.recorder.update_terms(routes(budgets=((PROJECT, "0"),), **terms))
         await desk.pay(str(terms), TokenUsage(100, 0, 100))
     await desk.recorder.flush()

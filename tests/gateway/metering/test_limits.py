@@ -79,10 +79,11 @@ async def test_closing_gives_back_what_was_not_used(desk: Desk) -> None:
 
 async def test_what_came_to_nothing_takes_nothing(desk: Desk) -> None:
     desk.recorder.update_terms(routes(tokens=1_000, requests=1))
+    accounts = []
     for number in range(5):
-        account = await desk.recorder.open(request_start(f"{number}", 500, 500))
-        account.close(None, "refused")
-    assert headers(account)["remaining-requests"] == "0"
+        accounts.append(await desk.recorder.open(request_start(f"{number}", 500, 500)))
+        accounts[-1].close(None, "refused")
+    assert headers(accounts[-1])["remaining-requests"] == "0"
 
 
 async def test_a_refusal_says_which_limit_and_how_long(desk: Desk) -> None:

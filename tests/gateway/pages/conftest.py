@@ -8,7 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 from neocloud.testing.gateway import EngineProcess, GatewayProcess, engine_process, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
@@ -98,11 +106,18 @@ def open_page(browser: Browser) -> Iterator[Open]:
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda said: "Content Security" in said.text and problems.append(said.text))
         origin = url.partition("/chat")[0]
-        page.on(
-            "request", lambda asked: asked.url.startswith((origin, "data:")) or problems.append(asked.url)
-        )
+
+        def note_message(message: ConsoleMessage) -> None:
+            if "Content Security" in message.text:
+                problems.append(message.text)
+
+        def note_request(request: Request) -> None:
+            if not request.url.startswith((origin, "data:")):
+                problems.append(request.url)
+
+        page.on("console", note_message)
+        page.on("request", note_request)
         page.goto(url)
         return page
 

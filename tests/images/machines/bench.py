@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neocloud.engines.base import KubernetesObject, Reference
+from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman import PodmanEngine
 from neocloud.services.compute.render import (
     DiskView,
@@ -61,7 +62,7 @@ class MachineBench:
 
     async def prepare(
         self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str, **changes: Any
-    ) -> KubernetesObject:
+    ) -> Pod:
         """Everything but the pod, which is returned. `changes` are fields of the MachineView."""
         view = MachineView(
             id=MACHINE,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import httpx
@@ -55,9 +56,9 @@ class Fronts:
             answer = self._channel.unary_unary(f"/{path}")(body, metadata=metadata, timeout=PATIENCE_SECONDS)
         except grpc.RpcError as error:
             assert isinstance(error, grpc.Call)
+            trailing: Any = error.trailing_metadata() or ()
             trailers = b"".join(
-                value if isinstance(value, bytes) else value.encode()
-                for _, value in error.trailing_metadata() or ()
+                value if isinstance(value, bytes) else value.encode() for _, value in trailing
             )
             return Answer(error.code().name, (error.details() or "").encode() + trailers)
         return Answer("OK", answer)

@@ -89,7 +89,7 @@ def target(home: Path) -> Iterator[Target]:
         engine_process(Behaviour(tokens=4)) as engine,
         gateway_process(home, "--max-body-bytes", "2000000", control_plane=control_plane) as gateway,
     ):
-        both = {"replicas": [engine.address]}
+        both: dict[str, Any] = {"replicas": [engine.address]}
         gateway.set_routes(
             route("bank", engine_name="mock", adapters={"tuned": [engine.address]}, **both),
             route("vectors", engine_name="mock", task="EMBED", **both),

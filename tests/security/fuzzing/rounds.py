@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -15,6 +15,8 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "4"))
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 """Go on with new seeds for so long; 0 means one round."""
 SEED = int(os.environ.get("FUZZ_SEED", "8"))
+
+HEALTH_CHECKS: Any = list(HealthCheck)
 
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ def search(
         database=None,
         deadline=None,
         phases=phases,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=HEALTH_CHECKS,
     )
     @given(attacks)
     def make(one: T) -> None:

@@ -154,7 +154,7 @@ def furnish(tenant: Tenant) -> None:
     filesystem = {"type": "NETWORK_SSD", "sizeGibibytes": 1}
     for number in range(2):
         make(f"{compute}.FilesystemService", filesystem, name=f"{name}-{number}")
-        disk_id = make(f"{compute}.DiskService", DISK, name=f"{name}-{number}")
+    _, disk_id = (make(f"{compute}.DiskService", DISK, name=f"{name}-{number}") for number in range(2))
     make(f"{compute}.ImageService", {"imageFamily": "own", "sourceDiskId": disk_id, "description": name})
     make(f"{compute}.DiskSnapshotService", {"sourceDiskId": disk_id})
     make(f"{compute}.GpuClusterService", {"infinibandFabric": "fabric-1"})

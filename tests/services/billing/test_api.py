@@ -11,7 +11,7 @@ import pytest
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Call, Dependencies
+from neocloud.core.service import Call
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.core.usage import Meters, set_kept_from
 from neocloud.services.billing import SERVICE
@@ -22,6 +22,7 @@ from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.clock import FakeClock
+from tests.control_plane import plain_dependencies
 
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"
 ListUsageRequest = contract.message("neocloud.billing.v1.ListUsageRequest")
@@ -47,7 +48,7 @@ class Books:
     async def delete(self, resource_id: str) -> None:
         await self.store.write(lambda tx: tx.delete(resource_id))
 
-    async def report(self, parent_id: str = PROJECT, **window: datetime):
+    async def report(self, parent_id: str = PROJECT, **window: Any):
         return await get_report(self.call, GetReportRequest(parent_id=parent_id, **window))
 
     async def usage(self, parent_id: str = PROJECT, **more: Any):
@@ -58,8 +59,8 @@ class Books:
 async def books() -> AsyncIterator[Books]:
     clock = FakeClock(datetime(2026, 1, 30, tzinfo=UTC))
     store = await open_store(":memory:", b"k" * 32, clock)
-    dependencies = Dependencies(
-        store, clock, None, None, ServiceRegistry().add(Meters, Meters((FilesystemMeter(),)))
+    dependencies = plain_dependencies(
+        store, clock, ServiceRegistry().add(Meters, Meters((FilesystemMeter(),)))
     )
     books = Books(store, clock, Call(None, "r", {}, dependencies))
     await books.insert(TENANT, CONTAINER, "")
@@ -97,7 +98,10 @@ async def test_a_deleted_resource_stops_costing_and_stays_on_the_bill(books: Boo
 async def test_a_bill_computed_again_is_the_same(books: Books) -> None:
     await books.make_filesystem("computefilesystem-e00x", 10)
     await books.clock.advance(DAY + 7.7)
-    window = {"start": datetime(2026, 1, 30, tzinfo=UTC), "end": datetime(2026, 1, 31, tzinfo=UTC)}
+    window: dict[str, Any] = {
+        "start": datetime(2026, 1, 30, tzinfo=UTC),
+        "end": datetime(2026, 1, 31, tzinfo=UTC),
+    }
     first = await books.report(**window)
     await books.clock.advance(DAY)
     assert await books.report(**window) == first
@@ -154,7 +158,8 @@ async def test_a_token_of_another_list_of_usage_is_refused(books: Books) -> None
         await books.make_filesystem(f"computefilesystem-e00x{number}", 10)
     await books.clock.advance(60)
     token = (await books.usage(page_size=1)).next_page_token
-    for other in ({"parent_id": TENANT}, {"start": datetime(2026, 1, 2, tzinfo=UTC)}):
+    others: list[dict[str, Any]] = [{"parent_id": TENANT}, {"start": datetime(2026, 1, 2, tzinfo=UTC)}]
+    for other in others:
         with pytest.raises(ApiError, match="page_token"):
             await books.usage(page_token=token, **other)
 

@@ -108,7 +108,8 @@ def cloud() -> Iterator[Emulator]:
 
 @pytest.fixture
 async def bank(cloud: Emulator) -> AsyncIterator[Bank]:
-    async with cloud.sdk() as sdk:
+    sdk = cloud.sdk()
+    async with sdk:
         api = SdkCalls(sdk)
         (subnet,) = (await api("nebius.vpc.v1.SubnetService/List", parent_id=cloud.project_id)).items
         bank = Bank(api, cloud.project_id, cloud.tenant_id, subnet.metadata.id)

@@ -44,7 +44,7 @@ def test_a_month_of_storage_costs_its_monthly_price() -> None:
     seconds = HOURS_PER_MONTH * 3600
     lines = rate([record("filesystem.network-ssd", 1024, NOON, seconds)], PRICES)
     assert total(lines).quantize(Decimal("0.0001")) == Decimal("81.92")
-    assert sum(line.quantity for line in lines).quantize(Decimal("0.001")) == 1024
+    assert sum((line.quantity for line in lines), Decimal(0)).quantize(Decimal("0.001")) == 1024
     assert {line.unit for line in lines} == {"gib-month"}
 
 

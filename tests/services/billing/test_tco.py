@@ -194,9 +194,9 @@ def test_two_digits_of_the_maximum_are_the_month() -> None:
 
 
 def test_parameters_and_the_guide_can_be_read() -> None:
-    listed = asyncio.run(list_parameters(CALL, None)).items
+    listed = asyncio.run(list_parameters(CALL, NOTHING)).items
     assert [each.name for each in listed] == [each.name for each in parameters()]
     assert all(each.about for each in listed)
-    questions = " ".join(each.question for each in asyncio.run(list_model_choices(CALL, None)).items)
+    questions = " ".join(each.question for each in asyncio.run(list_model_choices(CALL, NOTHING)).items)
     for word in ("task", "resources", "domain", "adoption", "environment", "deployment"):
         assert word in questions

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from neocloud.core import contract
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Call, Dependencies
+from neocloud.core.service import Call
 from neocloud.core.store import Resource, open_store
 from neocloud.core.usage import CountedUsage, Meters, UsageSource
 from neocloud.gateway.metering.ledger import open_ledger
@@ -25,6 +26,7 @@ from neocloud.services.billing.rules.price_list import default_price_list
 from neocloud.services.billing.rules.rating import rate, total
 from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.clock import FakeClock
+from tests.control_plane import plain_dependencies
 
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"
 START = datetime(2026, 11, 10, 20, tzinfo=UTC)
@@ -48,12 +50,12 @@ class Cloud:
         self.model = model
         self.recorder.update_terms(routes)
 
-    async def chat(self, request_id: str, *tokens: int, project_id: str = PROJECT) -> None:
+    async def chat(self, request_id: str, *tokens: Any, project_id: str = PROJECT) -> None:
         start = RequestStart(request_id, TENANT, project_id, "s", "d", self.model, 10, 10)
         (await self.recorder.open(start)).close(TokenUsage(*tokens), "ok")
         await self.recorder.flush()
 
-    async def report(self, parent_id: str = PROJECT, **window: datetime):
+    async def report(self, parent_id: str = PROJECT, **window: Any):
         await self.clock.advance(1)
         return await get_report(self.call, GetReportRequest(parent_id=parent_id, **window))
 
@@ -68,7 +70,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     store = await open_store(":memory:", b"k" * 32, clock)
     ledger = open_ledger(ledger_file(tmp_path), clock)
     provided = ServiceRegistry().add(Meters, Meters()).add(UsageSource, ledger_reader(tmp_path))
-    dependencies = Dependencies(store, clock, None, None, provided)
+    dependencies = plain_dependencies(store, clock, provided)
     for container, parent in ((TENANT, ""), (PROJECT, TENANT), (OTHER, TENANT)):
         row = Resource(container, CONTAINER, parent, container, clock.now(), clock.now())
         await store.write(lambda tx, row=row: tx.insert(row))

@@ -24,7 +24,9 @@ from tests.services.compute import network
 from tests.services.compute.cloud import boot_disk, instance_spec
 
 ID, PROJECT = "computeinstance-e00crash", "project-e00tests"
-SETTINGS = SimpleNamespace(image=lambda name: "launcher:test", shortest_start_seconds=6.0, region="eu-north1")
+SETTINGS: Any = SimpleNamespace(
+    image=lambda name: "launcher:test", shortest_start_seconds=6.0, region="eu-north1"
+)
 KINDS = (*compute.SERVICE.kinds, *network.SERVICE.kinds)
 
 

@@ -54,9 +54,14 @@ def cluster(workers: int) -> Resource:
     return Resource("slurmcluster-e00b", CLUSTER, "project-e00", "b", NOW, NOW, spec=content)
 
 
+def reader(rows: list[Resource] | None = None, **changes: Any) -> Any:
+    """As much of a ResourceReader as capacity needs."""
+    return Reader(rows or [], **changes)
+
+
 def fits(*rows: Resource, wanted: int = 1, held: int = 0, me: str = ME) -> bool:
     try:
-        check_capacity(Reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
+        check_capacity(reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
     except ApiError as error:
         assert "8 GiB are available" in error.message
         return False
@@ -91,4 +96,4 @@ def test_what_is_asked_for_follows_from_the_spec() -> None:
 
 
 def test_an_unknown_machine_is_left_to_the_engine() -> None:
-    check_capacity(Reader(inventory=None), ME, [(GIB_4, 1000)], [])
+    check_capacity(reader(inventory=None), ME, [(GIB_4, 1000)], [])

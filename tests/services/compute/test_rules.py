@@ -1,5 +1,6 @@
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from neocloud.messages.nebius.compute.v1 import Filesystem, FilesystemSpec
@@ -39,7 +40,7 @@ def test_a_usual_filesystem_is_legal() -> None:
         ({}, "spec.size_gibibytes"),
     ],
 )
-def test_absurd_sizes_are_refused(spec: dict[str, int], field: str) -> None:
+def test_absurd_sizes_are_refused(spec: dict[str, Any], field: str) -> None:
     assert fields(filesystem(FilesystemSpec(type=FilesystemType.Value("NETWORK_SSD"), **spec))) == [field]
 
 

@@ -15,7 +15,7 @@ from argon2 import PasswordHasher
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Dependencies, register_services
+from neocloud.core.service import register_services
 from neocloud.core.store import Store, open_store
 from neocloud.server import ApiServer
 from neocloud.services.compute import SERVICE as COMPUTE
@@ -24,6 +24,7 @@ from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer
 from neocloud.services.iam.access.federation import Issuers
 from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PasswordChecker
+from tests.control_plane import plain_dependencies
 from tests.services.iam import keys
 
 IAM_API = "nebius.iam.v1"
@@ -155,7 +156,7 @@ async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
         .add(Issuers, Issuers(clock, Outgoing(http=direct_http, allow_private=True)))
         .add(PasswordChecker, PasswordChecker(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)))
     )
-    dependencies = Dependencies(store, clock, engine=None, settings=None, provided=provided)
+    dependencies = plain_dependencies(store, clock, provided)
     register_services([IAM, COMPUTE], dependencies)
     server = ApiServer(
         [IAM, COMPUTE],

@@ -49,10 +49,14 @@ class Code(AuthorizationCodeMixin):
     def get_nonce(self) -> str:
         return self.nonce
 
-    def get_auth_time(self) -> None:
+    def get_auth_time(self) -> Any:
         return None
 
-    get_acr = get_amr = get_auth_time
+    def get_acr(self) -> Any:
+        return None
+
+    def get_amr(self) -> Any:
+        return None
 
 
 @dataclass
@@ -83,7 +87,7 @@ class Provider:
         return jwt.encode({"alg": "RS256", "kid": key.kid}, {"iss": self.issuer, **claims}, key, ["RS256"])
 
     def key_set(self) -> dict[str, Any]:
-        return dict(KeySet(self.keys).as_dict(private=False))
+        return dict(KeySet([*self.keys]).as_dict(private=False))
 
 
 class _Client(ClientMixin):
@@ -96,7 +100,7 @@ class _Client(ClientMixin):
     def get_default_redirect_uri(self) -> str:
         return ""
 
-    def get_allowed_scope(self, scope: str) -> str:
+    def get_allowed_scope(self, scope: Any) -> Any:
         return scope
 
     def check_redirect_uri(self, redirect_uri: str) -> bool:
@@ -116,6 +120,8 @@ class _Client(ClientMixin):
 
 
 class _Request(OAuth2Request):
+    payload: Any
+
     def __init__(self, method: str, fields: dict[str, str], headers: Any) -> None:
         super().__init__(method, "https://provider.example/", headers=headers)
         self.payload = BasicOAuth2Payload(fields)
@@ -124,13 +130,15 @@ class _Request(OAuth2Request):
     def form(self) -> dict[str, str]:
         return self.payload.data
 
-    args = form
+    @property
+    def args(self) -> Any:
+        return self.form
 
 
 class _CodeGrant(grants.AuthorizationCodeGrant):
     TOKEN_ENDPOINT_AUTH_METHODS = ["none", "client_secret_basic", "client_secret_post"]
 
-    def save_authorization_code(self, code: str, request: OAuth2Request) -> None:
+    def save_authorization_code(self, code: str, request: Any) -> None:
         data = request.payload.data
         names = ("redirect_uri", "scope", "nonce", "code_challenge", "code_challenge_method")
         self.server.provider.codes[code] = Code(code, *(data[name] for name in names))
@@ -153,7 +161,7 @@ class _OpenId(OpenIDCode):
     def resolve_client_private_key(self, client: Any) -> RSAKey:
         return self.provider.signing_key or self.provider.keys[-1]
 
-    def get_encode_header(self, client: Any) -> dict[str, str]:
+    def get_encode_header(self, client: Any) -> dict[str, Any]:
         return {"alg": "RS256", "kid": self.resolve_client_private_key(client).kid}
 
     def get_client_claims(self, client: Any) -> dict[str, Any]:
@@ -162,7 +170,7 @@ class _OpenId(OpenIDCode):
     def exists_nonce(self, nonce: str, request: OAuth2Request) -> bool:
         return False
 
-    def generate_user_info(self, user: Any, scope: str) -> dict[str, Any]:
+    def generate_user_info(self, user: Any, scope: str) -> Any:
         return {**user, **self.provider.bent}
 
 
@@ -173,7 +181,7 @@ class _Server(AuthorizationServer):
         self.register_token_generator("default", BearerTokenGenerator(lambda **_: "provider-access-token"))
         self.register_grant(_CodeGrant, [CodeChallenge(required=True), _OpenId(provider)])
 
-    def query_client(self, client_id: str) -> _Client | None:
+    def query_client(self, client_id: str) -> Any:
         return _Client(self.provider) if client_id == CLIENT_ID else None
 
     def save_token(self, token: Any, request: OAuth2Request) -> None:
@@ -212,14 +220,16 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.path == "/authorize":
             request = _Request("GET", dict(parse_qsl(path.query)), self.headers)
             server = _Server(self.provider)
-            self._answer(*server.create_authorization_response(request, grant_user=self.provider.person))
+            answered: Any = server.create_authorization_response(request, grant_user=self.provider.person)
+            self._answer(*answered)
         else:
             self._answer(404, {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"])).decode()
         request = _Request("POST", dict(parse_qsl(body)), self.headers)
-        self._answer(*_Server(self.provider).create_token_response(request))
+        answered: Any = _Server(self.provider).create_token_response(request)
+        self._answer(*answered)
 
     def _answer(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         text = json.dumps(body).encode() if isinstance(body, dict) else str(body or "").encode()

@@ -145,7 +145,8 @@ async def test_a_workload_of_another_issuer_signs_in_by_the_official_sdk(
     bearer.set_channel(sdk)
     try:
         found = await ProfileServiceClient(sdk).get(GetProfileRequest())
-        assert found.service_account_profile.info.metadata.id == robot_id
+        profile = found.service_account_profile
+        assert profile and profile.info.metadata.id == robot_id
     finally:
         await sdk.close()
 

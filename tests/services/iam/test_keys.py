@@ -207,7 +207,8 @@ async def test_a_static_key_is_a_bearer_token_of_its_account(keys: Keys, sdks: A
     issued = await keys.issue()
     bearer = sdks(issued.token)
     profile = await v1.ProfileServiceClient(bearer).get(v1.GetProfileRequest())
-    assert profile.service_account_profile.info.metadata.id == keys.account_id
+    account = profile.service_account_profile
+    assert account and account.info.metadata.id == keys.account_id
     await keys.static.revoke(v1.RevokeStaticKeyRequest(token=issued.token))
     keys.cloud.clock.offset = timedelta(seconds=1)
     asked = v1.ProfileServiceClient(sdks(issued.token)).get(v1.GetProfileRequest())

@@ -7,6 +7,7 @@ import pyotp
 import pytest
 from argon2 import PasswordHasher, extract_parameters
 from argon2.low_level import Type
+from pyotp.totp import TOTP
 
 from neocloud.core import contract
 from neocloud.services.iam.access.passwords import (
@@ -68,7 +69,7 @@ def test_generated_passwords_differ_and_are_long() -> None:
 
 def test_a_code_is_good_for_a_step_before_and_after_and_once() -> None:
     secret = pyotp.random_base32()
-    totp = pyotp.TOTP(secret)
+    totp = TOTP(secret)
     step = int(NOW.timestamp()) // 30
     for offset, expected in ((-2, None), (-1, step - 1), (0, step), (1, step + 1), (2, None)):
         code = totp.at(NOW + timedelta(seconds=30 * offset))

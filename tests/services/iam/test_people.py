@@ -9,6 +9,7 @@ from nebius.api.nebius.iam.v1 import GetProfileRequest, ProfileServiceClient
 from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
+from pyotp.totp import TOTP
 
 from tests.services.iam.conftest import Cloud
 from tests.services.iam.people import (
@@ -33,6 +34,7 @@ async def test_a_user_signs_in_and_the_official_sdk_takes_the_token(
     sdk = SDK(resolver=Constant(cloud.address), options=[(INSECURE, True)], user_agent_prefix="tests/1.0")
     try:
         found = (await ProfileServiceClient(sdk).get(GetProfileRequest())).user_profile
+        assert found and found.attributes
         assert (found.id, found.attributes.email) == (account_id, ALICE)
         assert [tenant.tenant_id for tenant in found.tenants] == [cloud.bank.tenant_id]
     finally:
@@ -163,11 +165,12 @@ async def test_a_session_ends_when_it_is_not_used(cloud: Cloud) -> None:
 async def test_a_session_ends_after_its_longest_time_even_in_use(cloud: Cloud) -> None:
     await make_user(cloud)
     session = await sign_in(cloud)
+    answers = []
     for _ in range(9):
         cloud.clock.offset += timedelta(days=10)
-        answer = await refresh(cloud, session.refresh)
-        session = signed(answer) if answer.status == 200 else session
-    assert answer.code == "unauthenticated"
+        answers.append(await refresh(cloud, session.refresh))
+        session = signed(answers[-1]) if answers[-1].status == 200 else session
+    assert answers[-1].code == "unauthenticated"
 
 
 async def test_signing_out_ends_the_access_token_within_a_second(cloud: Cloud) -> None:
@@ -295,7 +298,7 @@ async def test_a_second_factor_is_asked_for_and_each_code_works_once(cloud: Clou
     body = {"currentPassword": PASSWORD}
     started = await cloud.call("UserService/StartTotp", body, token=token, api=OWN_API)
     totp = pyotp.parse_uri(started.body["uri"])
-    assert isinstance(totp, pyotp.TOTP) and totp.secret == started.body["secret"]
+    assert isinstance(totp, TOTP) and totp.secret == started.body["secret"]
     await sign_in(cloud)  # not on yet
     code = totp.at(cloud.clock.now())
     await cloud.call("UserService/ConfirmTotp", {"totpCode": code}, token=token, api=OWN_API)

@@ -3,8 +3,8 @@
 import logging
 from pathlib import Path
 
-import pyotp
 import pytest
+from pyotp.totp import TOTP
 
 from tests.services.iam import test_invitations, test_oidc
 from tests.services.iam.conftest import running_cloud
@@ -36,7 +36,7 @@ async def test_nothing_that_opens_anything_is_written_down(
             await try_password(cloud, ALICE, "a wrong password")
             body = {"currentPassword": PASSWORD}
             totp = await cloud.call("UserService/StartTotp", body, token=again.access, api=OWN_API)
-            code = pyotp.TOTP(totp.body["secret"]).at(cloud.clock.now())
+            code = TOTP(totp.body["secret"]).at(cloud.clock.now())
             secrets.add(totp.body["secret"])
             confirm = {"totpCode": code}
             await cloud.call("UserService/ConfirmTotp", confirm, token=again.access, api=OWN_API)

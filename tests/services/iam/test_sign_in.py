@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jwt
 import pytest
+from jwt.utils import base64url_encode
 from nebius.api.nebius.iam.v1 import (
     GetProfileRequest,
     ListProjectsRequest,
@@ -34,6 +35,7 @@ async def test_the_official_sdk_signs_in_with_the_credentials_file(cloud: Cloud,
     )
     try:
         profile = await ProfileServiceClient(sdk).get(GetProfileRequest())
+        assert profile.service_account_profile
         info = profile.service_account_profile.info
         assert (info.metadata.id, info.metadata.name) == (cloud.bank.service_account_id, "operator")
         tenants = await TenantServiceClient(sdk).list(ListTenantsRequest())
@@ -112,10 +114,10 @@ async def test_a_token_cannot_choose_a_weaker_algorithm(cloud: Cloud) -> None:
     key_id = await cloud.make_key(account_id, pair.public_pem)
     now = int(cloud.clock.now().timestamp())
     claims = {"iss": account_id, "sub": account_id, "exp": now + 60}
-    unsigned = jwt.encode(claims, None, algorithm="none", headers={"kid": key_id})
+    unsigned = jwt.encode(claims, "", algorithm="none", headers={"kid": key_id})
     head, body, _ = jwt.encode(claims, "x" * 32, algorithm="HS256", headers={"kid": key_id}).split(".")
     mac = jwt.get_algorithm_by_name("HS256").sign(f"{head}.{body}".encode(), pair.public_pem.encode())
-    confused = f"{head}.{body}.{jwt.utils.base64url_encode(mac).decode()}"
+    confused = f"{head}.{body}.{base64url_encode(mac).decode()}"
     for token in (unsigned, confused):
         assert (await cloud.exchange(token)).code == "unauthenticated"
 

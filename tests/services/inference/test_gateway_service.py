@@ -50,7 +50,9 @@ async def call(cloud: FakeCloud, path: str, request: Mapping[str, Any], **header
         response_deserializer=rpc.output.FromString,
     )
     metadata = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-    return await stub(contract.from_dict(rpc.input, request), metadata=metadata, timeout=WAIT_SECONDS + 10)
+    return await stub(
+        contract.from_dict(rpc.input, dict(request)), metadata=metadata, timeout=WAIT_SECONDS + 10
+    )
 
 
 async def ask(cloud: FakeCloud, verb: str, **request: Any) -> Any:

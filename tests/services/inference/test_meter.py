@@ -12,7 +12,13 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 END = START + timedelta(hours=1)
 
 
-def entry(seconds: int, state: str, *, charge: int = DeploymentSpec.BY_HOUR, is_deleted: bool = False):
+def entry(
+    seconds: int,
+    state: str,
+    *,
+    charge: DeploymentSpec.Charge | str = DeploymentSpec.BY_HOUR,
+    is_deleted: bool = False,
+):
     spec = PlaceSpec(deployment_id="d", platform="cpu-local", preset="2vcpu-4gb", charge=charge)
     at = START + timedelta(seconds=seconds)
     return HistoryEntry(

@@ -1,6 +1,7 @@
 """How many replicas a deployment wants, as golden tables (AIS-01: the engine is there when it is asked)."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def wanted(scaling: Scaling, demand: Demand, replicas: int, *, start_seconds: float = 0) -> int:
+def wanted(scaling: Any, demand: Demand, replicas: int, *, start_seconds: float = 0) -> int:
     return desired_replicas(
         scaling, demand, NOW, replicas, concurrency=4, start_seconds=start_seconds
     ).replicas

@@ -102,7 +102,8 @@ def backend(jobs: ScriptedJobs, well: set[str], tmp_path: Path) -> SlurmBackend:
         return address in well
 
     store: Any = SimpleNamespace(read=None)
-    return SlurmBackend(jobs, store, ModelFolders(tmp_path / "models", (tmp_path,)), tmp_path, probe)
+    scripted: Any = jobs
+    return SlurmBackend(scripted, store, ModelFolders(tmp_path / "models", (tmp_path,)), tmp_path, probe)
 
 
 @pytest.fixture

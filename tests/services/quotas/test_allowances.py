@@ -139,7 +139,8 @@ async def test_wrong_limits_are_told_what_is_right(
     refusing: Cloud, name: str, spec: dict[str, Any], told: str
 ) -> None:
     metadata = ResourceMetadata(parent_id=refusing.project_id, name=name)
-    given = QuotaAllowanceSpec(**({"region": REGION} | spec))
+    fields: dict[str, Any] = {"region": REGION, **spec}
+    given = QuotaAllowanceSpec(**fields)
     call = refusing.allowances.create(CreateQuotaAllowanceRequest(metadata=metadata, spec=given))
     status = await refused(call)
     assert status.code.name == "INVALID_ARGUMENT"

@@ -36,7 +36,7 @@ async def test_a_file_becomes_a_model_that_outlives_its_job(tmp_path: Path) -> N
         assert len(job.status.result_files) == 2 and not job.status.HasField("error")
         model_id = job.status.fine_tuned_model_id
         model = await cloud.row_when(model_id, lambda row: row is not None and row.state == "READY")
-        assert model.owner_id == ""
+        assert model is not None and model.owner_id == ""
         await until(lambda: cloud.pod(job_id) is None)
         events = await cloud.job_call("ListEvents", "ListFineTuningEventsRequest", id=job_id)
         said = [event.message for event in events.items]

@@ -30,6 +30,8 @@ from neocloud.services.vpc import types as vpc
 from tests.services.iam import keys
 
 API = "nebius.vpc.v1"
+SETTINGS: Any = None
+"""iam and vpc need none."""
 _DEADLINE_SECONDS = 10.0
 
 
@@ -153,10 +155,10 @@ async def cloud() -> AsyncIterator[Cloud]:
     store = await open_store(":memory:", b"k" * 32, clock)
     engine = FakeEngine(clock=clock)
     services = [IAM, VPC]
-    dependencies = Dependencies(store, clock, engine=engine, settings=None)
+    dependencies = Dependencies(store, clock, engine=engine, settings=SETTINGS)
     bank = await bootstrap(store, clock, make_key=keys.rsa_key)
     other = await bootstrap(store, clock, tenant_name="other-bank", make_key=keys.other_rsa_key)
-    await backfill_defaults(store, services, clock.now(), None)
+    await backfill_defaults(store, services, clock.now(), SETTINGS)
     worker = Worker(
         store,
         clock,

@@ -2,7 +2,7 @@
 
 import pytest
 from nebius.aio.service_error import RequestError
-from nebius.api.nebius.common.v1 import GetByNameRequest, ResourceMetadata
+from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.vpc.v1 import (
     AllocationServiceClient,
     AllocationSpec,
@@ -15,6 +15,7 @@ from nebius.api.nebius.vpc.v1 import (
     DeleteSecurityRuleRequest,
     DeleteSubnetRequest,
     GetAllocationRequest,
+    GetSecurityGroupByNameRequest,
     GetSubnetRequest,
     IPv4PrivateAllocationSpec,
     IPv4PrivateSubnetPools,
@@ -55,7 +56,7 @@ async def test_the_security_group_of_a_skypilot_cluster(cloud: Cloud, sdk: SDK, 
     groups, rules = SecurityGroupServiceClient(sdk), SecurityRuleServiceClient(sdk)
     project_id, name = cloud.bank.project_id, "sky-sg-lab"
     with pytest.raises(RequestError) as absent:
-        await groups.get_by_name(GetByNameRequest(parent_id=project_id, name=name))
+        await groups.get_by_name(GetSecurityGroupByNameRequest(parent_id=project_id, name=name))
     assert absent.value.status.code.name == "NOT_FOUND"
     made = await groups.create(
         CreateSecurityGroupRequest(

@@ -14,7 +14,7 @@ from neocloud.services.vpc import SERVICE
 from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.defaults import create_project_defaults
 from neocloud.services.vpc.rules.lookup import OWN_RANGE
-from tests.services.vpc.conftest import Cloud
+from tests.services.vpc.conftest import SETTINGS, Cloud
 
 
 async def test_a_project_has_a_network_with_a_subnet_and_all_they_need(cloud: Cloud, network_id: str) -> None:
@@ -82,7 +82,7 @@ async def test_what_a_user_deleted_stays_deleted(cloud: Cloud, network_id: str, 
         listed = await cloud.call(f"{kind}Service/List", {"parentId": cloud.bank.project_id})
         assert listed.body.get("items", []) == []
     clock_now = (await cloud.row(cloud.bank.project_id)).created_at  # type: ignore[union-attr]
-    await backfill_defaults(cloud.store, [SERVICE], clock_now, None)
+    await backfill_defaults(cloud.store, [SERVICE], clock_now, SETTINGS)
     listed = await cloud.call("NetworkService/List", {"parentId": cloud.bank.project_id})
     assert listed.body.get("items", []) == []
     assert await cloud.store.read(lambda tx: list(tx.reservations("vpc/subnet-blocks"))) == ["10.129.0.0/17"]

@@ -9,8 +9,10 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
 from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import Subject
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store import Resource
+from neocloud.engines.base import Capabilities
 from neocloud.services.vpc import rules
 from neocloud.services.vpc import types as vpc
 
@@ -37,9 +39,9 @@ class Refused(Exception):
 class PlainWorld:
     rows: dict[str, Resource] = field(default_factory=dict)
     claimed: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    inventory: None = None
+    inventory: Capabilities | None = None
     now: datetime = NOW
-    subject: None = None
+    subject: Subject | None = None
     provided: ServiceRegistry = field(default_factory=ServiceRegistry)
     made: int = 0
 
@@ -51,6 +53,9 @@ class PlainWorld:
 
     def list(self, kind: str, parent_id: str | None = None) -> Sequence[Resource]:
         return [r for r in self.rows.values() if r.kind == kind and parent_id in (None, r.parent_id)]
+
+    def owned(self, owner_id: str) -> Sequence[Resource]:
+        return [row for row in self.rows.values() if row.owner_id == owner_id]
 
     def reservations(self, namespace: str) -> Mapping[str, str]:
         return dict(self.claimed[namespace])
