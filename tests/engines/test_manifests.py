@@ -19,7 +19,7 @@ from neocloud.engines.manifest import (
     quantity,
     read_manifest,
 )
-from neocloud.engines.manifest.fields import check_name
+from neocloud.engines.manifest.base import check_name
 
 
 def manifest(kind: str, **fields: Any) -> dict[str, Any]:

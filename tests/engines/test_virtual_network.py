@@ -11,7 +11,7 @@ from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import Pod, VirtualNetwork
 from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
-from neocloud.engines.membership import check_member, check_network, check_unused
+from neocloud.engines.network_rules import check_member, check_network, check_unused
 
 RULE = {
     "direction": "ingress",

@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from neocloud.engines.base import MAX_LINE_BYTES, MAX_LOG_PAGE_BYTES, MAX_LOG_PAGE_LINES, LogPage
-from neocloud.engines.podman.execution import STDERR, STDOUT, FrameDecoder, LineJoiner
-from neocloud.engines.podman.logs import page_of
+from neocloud.engines.podman.execution import STDERR, STDOUT, FrameDecoder, LineJoiner, page_of
 from neocloud.services.slurm.public import CommandResult
 from neocloud.services.tuning.reconcile import slurm_files
 

@@ -47,6 +47,7 @@ _PICKLED = {
 """Data without behaviour of its own when it is built."""
 
 _MOVED = {
+    "neocloud.engines.fake.by_namespace": "neocloud.engines.fake.world",
     "neocloud.engines.interface": "neocloud.engines.manifest.network_spec",
     "neocloud.services.slurm.reconcile.slurmrestd": "neocloud.services.slurm.slurmrestd",
 }

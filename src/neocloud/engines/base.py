@@ -1,3 +1,4 @@
+# pyright: strict
 """The border between the control plane and whatever runs workloads.
 
 An engine takes Kubernetes objects as plain dicts and makes them true. The set it understands is small and
@@ -165,7 +166,7 @@ class Capabilities:
     enforces_volume_size: bool = False
     is_boundless: bool = False
     """There is always room for one more without GPUs, since nothing really runs."""
-    details: dict[str, str] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict[str, str])
     """Anything else worth showing: runtime, cgroup version, storage driver, limits that were found.
 
     `acceleration` is always there: "kvm" or "tcg", what a virtual machine can be run with.

@@ -1,3 +1,4 @@
+# pyright: strict
 """Calls of the engine inside a reconcile step: one place decides what an error of the engine means."""
 
 from collections.abc import Awaitable, Mapping

@@ -15,18 +15,24 @@ from hypothesis import strategies as st
 
 from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase, Reference
 from neocloud.engines.manifest import ConfigMapSource, Container, KeyToPath, Pod, SecretSource, Service
+from neocloud.engines.podman.containers import (
+    LOST,
+    living_containers,
+    monitor_ended,
+    observed_pod,
+    parse_accelerators,
+    phase_of,
+    with_lost,
+)
 from neocloud.engines.podman.execution import FrameDecoder, LineJoiner
-from neocloud.engines.podman.gpus import parse_accelerators
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network import netavark
 from neocloud.engines.podman.network.addresses import NamespaceNetwork, candidate_subnets
 from neocloud.engines.podman.network.dns import HostEntry, render_hosts, write_in_place
 from neocloud.engines.podman.network.firewall import render_table
 from neocloud.engines.podman.network.netavark import is_unused
-from neocloud.engines.podman.observation import observed_pod, phase_of
 from neocloud.engines.podman.observer import SeenEvents, pod_event
 from neocloud.engines.podman.probes import ReadinessState
-from neocloud.engines.podman.processes import LOST, living_containers, monitor_ended, with_lost
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))

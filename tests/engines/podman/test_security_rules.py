@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Interface, VirtualNetwork
 from neocloud.engines.manifest.network_spec import Member
+from neocloud.engines.network_rules import may_connect
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.firewall import render_table
-from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
 from neocloud.engines.podman.network.security_rules import render_anti_spoofing_table, render_security_rules
-from neocloud.engines.security import may_connect
+from neocloud.engines.podman.network.virtual_networks import Bridge, NetworkSnapshot
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
 SNAPSHOT = Path(__file__).parent / "snapshots" / "networks.nft"

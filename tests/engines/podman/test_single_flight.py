@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from neocloud.engines.podman.network.single_flight import SingleFlight
+from neocloud.engines.podman.network.namespace_networks import SingleFlight
 
 
 class Job:

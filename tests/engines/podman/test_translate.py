@@ -8,10 +8,9 @@ import pytest
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import Pod
-from neocloud.engines.podman.environment import expand
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.images import full_image_name
-from neocloud.engines.podman.translate import Resolved, container_specs
+from neocloud.engines.podman.translate import Resolved, container_specs, expand
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
 RESOLVED = Resolved(

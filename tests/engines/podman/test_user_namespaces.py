@@ -13,7 +13,7 @@ from neocloud.engines.podman.host import find_host
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.service import render_configuration
 from neocloud.engines.podman.storage.mounts import mounts_below
-from neocloud.engines.podman.storage.user_namespaces import SIZE, missing_support
+from neocloud.engines.podman.storage.pod_mounts import SIZE, missing_support
 from neocloud.testing.engine_space import Space, mounted
 from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench

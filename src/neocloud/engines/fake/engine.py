@@ -1,3 +1,4 @@
+# pyright: strict
 """FakeEngine: the border's promises kept in memory, with faults on demand.
 
 For tests and for trying the control plane on any laptop. It runs no real program: `shell` knows a handful,
@@ -25,11 +26,17 @@ from neocloud.engines.base import (
     OutputTooLarge,
     Reference,
 )
-from neocloud.engines.fake.claims import fill_claim, refuse_if_used
 from neocloud.engines.fake.faults import Faults
-from neocloud.engines.fake.observation import observed_pod
 from neocloud.engines.fake.shell import Seat, StillRunning, log_lines, run
-from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld
+from neocloud.engines.fake.world import (
+    ContainerState,
+    FakeContainer,
+    FakePod,
+    FakeWorld,
+    fill_claim,
+    observed_pod,
+    refuse_if_used,
+)
 from neocloud.engines.manifest import (
     Manifest,
     Namespace,
@@ -40,7 +47,7 @@ from neocloud.engines.manifest import (
     in_order,
     read_manifest,
 )
-from neocloud.engines.membership import check_member, check_network
+from neocloud.engines.network_rules import check_member, check_network
 
 Responder = Callable[[Reference, str, Sequence[str], bytes], ExecResult | None]
 """(pod, container, command, stdin) to an answer; None leaves it to the built-in programs."""
@@ -121,8 +128,8 @@ class FakeEngine:
             self._remove_pod(reference)
         for reference in [r for r in references if r.kind not in ("Pod", "Namespace")]:
             refuse_if_used(self.world, reference)
-            self.world.objects.pop(reference, None)
-            self.world.volumes.pop(reference, None)
+            self.world.objects.discard(reference)
+            self.world.volumes.discard(reference)
         for reference in [r for r in references if r.kind == "Namespace"]:
             refuse_if_used(self.world, reference)
             for pod in list(self.world.pods_of(reference.name)):

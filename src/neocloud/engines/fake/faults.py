@@ -1,3 +1,4 @@
+# pyright: strict
 """What can go wrong on purpose."""
 
 import asyncio
@@ -18,9 +19,9 @@ class Faults:
     """How long each pod takes to start, by the engine's clock."""
     start_gate: asyncio.Event | None = None
     """Pods are created, but stay Pending until this is set."""
-    die_after_seconds: dict[str, float] = field(default_factory=dict)
+    die_after_seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Pods, by name, whose first container fails so long after each start, by the engine's clock."""
-    unknown_images: set[str] = field(default_factory=set)
+    unknown_images: set[str] = field(default_factory=set[str])
 
     def check_available(self) -> None:
         if self.unavailable:

@@ -1,21 +1,77 @@
+# pyright: strict
 """The world that a fake engine runs: pods, volumes and objects in memory.
 
 It outlives engine objects, as containers outlive a server, and can be kept in a file for tests that kill the
-process. It decides nothing: the engine changes it, tests look into it.
+process. It starts nothing: the engine changes it, tests look into it.
 """
 
 import pickle  # nosec B403
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
-from neocloud.engines.base import Reference
-from neocloud.engines.fake.by_namespace import ByNamespace
-from neocloud.engines.manifest import Container, Manifest, Pod, Service, VirtualNetwork
+from neocloud.engines.base import EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.fake.faults import Faults
+from neocloud.engines.manifest import (
+    CLAIM,
+    DISK,
+    MACHINE_IMAGE,
+    Container,
+    Manifest,
+    Pod,
+    Service,
+    VirtualNetwork,
+    VolumeClaim,
+)
 from neocloud.engines.manifest.network_spec import Member
-from neocloud.engines.security import may_connect
+from neocloud.engines.network_rules import check_unused, may_connect
+
+Value = TypeVar("Value")
+
+
+class ByNamespace(dict[Reference, Value]):
+    """A dictionary by reference that finds the entries of a namespace without looking at all others.
+
+    Change it by items, `del`, `discard` and `setdefault` only: they keep the index.
+    """
+
+    def __new__(cls, *given: object) -> "ByNamespace[Value]":
+        made = super().__new__(cls)
+        made._names = {}  # here, because unpickling sets items before anything else
+        return made
+
+    _names: dict[str, dict[Reference, None]]
+
+    def __setitem__(self, reference: Reference, value: Value) -> None:
+        self._names.setdefault(reference.namespace, {})[reference] = None
+        super().__setitem__(reference, value)
+
+    def __delitem__(self, reference: Reference) -> None:
+        super().__delitem__(reference)
+        names = self._names[reference.namespace]
+        del names[reference]
+        if not names:
+            del self._names[reference.namespace]
+
+    def discard(self, reference: Reference) -> Value | None:
+        """Remove an entry and return it; None where there is none."""
+        value = self.get(reference)
+        if reference in self:
+            del self[reference]
+        return value
+
+    def setdefault(self, reference: Reference, default: Value) -> Value:  # type: ignore[override]
+        if reference not in self:
+            self[reference] = default
+        return self[reference]
+
+    def of(self, namespace: str) -> Sequence[Reference]:
+        """The references in this namespace, in the order in which they came."""
+        return tuple(self._names.get(namespace, ()))
+
 
 Files = dict[str, bytes]
 """Content by path."""
@@ -36,9 +92,9 @@ class FakeContainer:
     exit_code: int = 0
     restart_count: int = 0
     started_at: datetime | None = None
-    logs: list[str] = field(default_factory=list)
-    files: Files = field(default_factory=dict)
-    ports: set[int] = field(default_factory=set)
+    logs: list[str] = field(default_factory=list[str])
+    files: Files = field(default_factory=dict[str, bytes])
+    ports: set[int] = field(default_factory=set[int])
     """What it listens on."""
 
     @property
@@ -55,7 +111,7 @@ class FakePod:
     manifest: Pod
     ip: str
     containers: list[FakeContainer]
-    scratch: dict[str, Files] = field(default_factory=dict)
+    scratch: dict[str, Files] = field(default_factory=dict[str, Files])
     member: Member | None = None
     """Set while its interface is on a virtual network."""
 
@@ -73,14 +129,14 @@ class FakeWorld:
     """Everything that exists. With a `path` it is written there after every change."""
 
     path: Path | None = None
-    namespaces: dict[str, int] = field(default_factory=dict)
+    namespaces: dict[str, int] = field(default_factory=dict[str, int])
     """Each with its number, which is never given again, so that subnets stay put."""
-    objects: ByNamespace[Manifest] = field(default_factory=ByNamespace)
+    objects: ByNamespace[Manifest] = field(default_factory=ByNamespace[Manifest])
     """All but pods and namespaces."""
-    pods: ByNamespace[FakePod] = field(default_factory=ByNamespace)
-    volumes: ByNamespace[Files] = field(default_factory=ByNamespace)
-    addresses: ByNamespace[str] = field(default_factory=ByNamespace)
-    holders: dict[str, Reference] = field(default_factory=dict)
+    pods: ByNamespace[FakePod] = field(default_factory=ByNamespace[FakePod])
+    volumes: ByNamespace[Files] = field(default_factory=ByNamespace[Files])
+    addresses: ByNamespace[str] = field(default_factory=ByNamespace[str])
+    holders: dict[str, Reference] = field(default_factory=dict[str, Reference])
     """Which pod has which address, card and public address of a virtual network."""
     ticks: int = 0
     numbered: int = 0
@@ -117,7 +173,7 @@ class FakeWorld:
 
     def take(self, reference: Reference) -> FakePod | None:
         """The pod, which is no longer there."""
-        pod = self.pods.pop(reference, None)
+        pod = self.pods.discard(reference)
         if pod:
             self._let_go(pod)
         return pod
@@ -189,3 +245,71 @@ class FakeWorld:
             service = self.objects[reference]
             if isinstance(service, Service) and service.selects(pod.manifest.labels):
                 yield service.name
+
+
+def observed_pod(pod: FakePod, answers: Callable[[FakePod, FakeContainer], bool]) -> ObservedPod:
+    """`answers` asks a container's readiness probe."""
+    starts = [container.started_at for container in pod.containers if container.started_at]
+    running = all(container.is_running for container in pod.containers)
+    gone = [c for c in pod.containers if c.state is ContainerState.EXITED]
+    return ObservedPod(
+        reference=pod.reference,
+        phase=_phase(pod),
+        ready=running and all(answers(pod, container) for container in pod.containers),
+        ip=pod.ip,
+        labels=dict(pod.manifest.labels),
+        restart_count=sum(container.restart_count for container in pod.containers),
+        started_at=min(starts) if starts else None,
+        message="; ".join(f"{c.name} ended with code {c.exit_code}" for c in gone),
+    )
+
+
+def _phase(pod: FakePod) -> PodPhase:
+    if any(container.is_running for container in pod.containers):
+        return PodPhase.RUNNING
+    if any(container.state is ContainerState.CREATED for container in pod.containers):
+        return PodPhase.PENDING
+    failed = any(container.exit_code for container in pod.containers)
+    if pod.policy == "Always" or (pod.policy == "OnFailure" and failed):
+        return PodPhase.PENDING
+    return PodPhase.FAILED if failed else PodPhase.SUCCEEDED
+
+
+def fill_claim(world: FakeWorld, faults: Faults, claim: VolumeClaim) -> None:
+    """What a claim begins with: once, when it is new. Raises EngineError."""
+    reference, source = claim.reference, claim.data_source
+    known = world.objects.get(reference)
+    if isinstance(known, VolumeClaim):
+        if known.data_source != source:
+            raise EngineError(
+                f"PersistentVolumeClaim {reference.name} exists with another dataSourceRef; "
+                "remove it first, which deletes its data, or choose another name."
+            )
+    elif source and source.kind == CLAIM:
+        if source.claim not in world.objects:
+            raise EngineError(f"{source} does not exist; it cannot be copied.")
+        world.volumes[reference] = dict(world.volumes.get(source.claim, {}))
+    elif source and source.kind == MACHINE_IMAGE:
+        if source.name in faults.unknown_images:
+            raise EngineError(f"{source} is not known; build or import it first.")
+        world.volumes[reference] = {DISK: f"disk of image {source.name}".encode()}
+
+
+def refuse_if_used(world: FakeWorld, reference: Reference) -> None:
+    """Raises EngineError for a claim, network or namespace that a pod which stays still uses."""
+    if reference.kind in ("VirtualNetwork", "Namespace"):
+        goes_too = reference.namespace if reference.kind == "Namespace" else ""
+        staying = (m for m in world.members() if m.pod.namespace != goes_too)
+        check_unused(reference.namespace, staying)
+    for pod in world.pods.values():
+        if pod.reference.namespace == reference.namespace and reference.kind == "Namespace":
+            continue  # it goes too
+        for claim in pod.manifest.mounted_claims:
+            is_meant = claim == reference or (
+                reference.kind == "Namespace" and claim.namespace == reference.name
+            )
+            if is_meant:
+                raise EngineError(
+                    f"PersistentVolumeClaim {claim.name} is in use by pod {pod.reference.name}; "
+                    "remove that pod first."
+                )

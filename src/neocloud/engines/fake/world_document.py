@@ -1,16 +1,24 @@
+# pyright: strict
 """A fake world as plain data that JSON can hold, and back.
 
 Reading it builds only what is listed here; a file that somebody else has written cannot run anything.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from neocloud.engines.base import Reference
-from neocloud.engines.fake.by_namespace import ByNamespace
-from neocloud.engines.fake.world import ContainerState, FakeContainer, FakePod, FakeWorld, Files
+from neocloud.engines.fake.world import (
+    ByNamespace,
+    ContainerState,
+    FakeContainer,
+    FakePod,
+    FakeWorld,
+    Files,
+    Value,
+)
 from neocloud.engines.manifest import Container, Pod, read_manifest
 
 Document = dict[str, Any]
@@ -29,7 +37,7 @@ def document_of(world: FakeWorld) -> Document:
     }
 
 
-def fill_world(world: FakeWorld, document: Mapping[str, Any]) -> None:
+def fill_world(world: FakeWorld, document: Document) -> None:
     """Put what the document says into a new world. Raises KeyError, TypeError or ValueError for a document
     that is no world's."""
     world.namespaces.update(document["namespaces"])
@@ -41,7 +49,7 @@ def fill_world(world: FakeWorld, document: Mapping[str, Any]) -> None:
     world.ticks, world.numbered = int(document["ticks"]), int(document["numbered"])
 
 
-def _fill(target: ByNamespace[Any], pairs: Any) -> None:
+def _fill(target: ByNamespace[Value], pairs: Iterable[tuple[Sequence[str], Value]]) -> None:
     for key, value in pairs:
         target[Reference(*key)] = value
 
@@ -61,7 +69,7 @@ def _pod(pod: FakePod) -> Document:
     }
 
 
-def _pod_from(document: Mapping[str, Any]) -> FakePod:
+def _pod_from(document: Document) -> FakePod:
     manifest = Pod.from_dict(document["manifest"])
     written = zip(manifest.containers, document["containers"], strict=True)
     return FakePod(
@@ -86,7 +94,7 @@ def _container(container: FakeContainer, manifest: Document) -> Document:
     }
 
 
-def _container_from(manifest: Container, document: Mapping[str, Any]) -> FakeContainer:
+def _container_from(manifest: Container, document: Document) -> FakeContainer:
     started_at = document["started_at"]
     return FakeContainer(
         manifest,

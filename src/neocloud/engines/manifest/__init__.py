@@ -8,7 +8,17 @@ that cannot climb out of a folder, quantities that are numbers, and mounts of vo
 from collections.abc import Sequence
 
 from neocloud.engines.base import Reference
-from neocloud.engines.manifest.base import Manifest
+from neocloud.engines.manifest.base import (
+    Document,
+    Manifest,
+    ManifestError,
+    as_mapping,
+    check_choice,
+    check_name,
+    encode,
+    fingerprint,
+    quantity,
+)
 from neocloud.engines.manifest.container import (
     GPU,
     Command,
@@ -30,16 +40,6 @@ from neocloud.engines.manifest.container import (
     VariablesSource,
     limits,
     variables,
-)
-from neocloud.engines.manifest.fields import (
-    Document,
-    ManifestError,
-    as_mapping,
-    check_choice,
-    check_name,
-    encode,
-    fingerprint,
-    quantity,
 )
 from neocloud.engines.manifest.network_spec import Interface, VirtualNetwork
 from neocloud.engines.manifest.objects import ConfigMap, Namespace, NetworkPolicy, Secret, Service

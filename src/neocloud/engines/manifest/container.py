@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from neocloud.engines.manifest.fields import ManifestError, check_name, check_port, quantity
+from neocloud.engines.manifest.base import ManifestError, check_name, check_port, quantity
 
 GPU = "nvidia.com/gpu"
 _LIMITS = ("cpu", "memory", GPU, "ephemeral-storage")

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations, pairwise
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 from neocloud.engines.base import Reference
-from neocloud.engines.manifest.base import Metadata, Namespaced
-from neocloud.engines.manifest.fields import (
+from neocloud.engines.manifest.base import (
     Document,
     ManifestError,
+    Metadata,
+    Namespaced,
     as_mapping,
     check_choice,
     check_name,
@@ -175,7 +176,7 @@ class VirtualNetwork(Namespaced):
             domain=spec.domain,
         )
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         return {
             "spec": {
                 "subnets": [subnet.to_dict() for subnet in self.subnets],

@@ -6,11 +6,20 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from neocloud.engines.base import Reference
-from neocloud.engines.manifest.base import Manifest, Metadata, Namespaced
-from neocloud.engines.manifest.fields import Document, ManifestError, as_list, as_mapping, decode, encode
+from neocloud.engines.manifest.base import (
+    Document,
+    Manifest,
+    ManifestError,
+    Metadata,
+    Namespaced,
+    as_list,
+    as_mapping,
+    decode,
+    encode,
+)
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _SAME_NAMESPACE: list[object] = [{"podSelector": {}}]
@@ -31,7 +40,7 @@ class Namespace(Manifest):
     def _of(cls, metadata: Metadata, body: Document) -> Self:
         return cls(name=metadata.name, labels=metadata.labels)
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         return {}
 
 
@@ -67,7 +76,7 @@ class NetworkPolicy(Namespaced):
             denies_egress=limits_egress and {} not in egress,
         )
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         spec: dict[str, object] = {
             "podSelector": {},
             "policyTypes": ["Ingress"],
@@ -103,7 +112,7 @@ class Service(Namespaced):
             is_headless=spec.cluster_ip == _NO_ADDRESS,
         )
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         spec = _ServiceSpec(
             cluster_ip=_NO_ADDRESS if self.is_headless else None,
             publish_not_ready_addresses=True if self.is_headless else None,
@@ -148,7 +157,7 @@ class ConfigMap(Namespaced):
             binary_data=_decoded(body, "binaryData"),
         )
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         return {"data": dict(self.data)} | (
             {"binaryData": _encoded(self.binary_data)} if self.binary_data else {}
         )
@@ -175,7 +184,7 @@ class Secret(Namespaced):
             contents=_decoded(body, "data") | plain,
         )
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         return {"type": "Opaque", "data": _encoded(self.contents)}
 
 

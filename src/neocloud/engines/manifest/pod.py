@@ -8,14 +8,14 @@ steer the scheduler of a fleet are listed and let through.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from neocloud.engines.base import KubernetesObject, Reference
-from neocloud.engines.manifest.base import Metadata, Namespaced
-from neocloud.engines.manifest.container import Container, SeccompProfile
-from neocloud.engines.manifest.fields import (
+from neocloud.engines.manifest.base import (
     Document,
     ManifestError,
+    Metadata,
+    Namespaced,
     as_mapping,
     check_choice,
     check_name,
@@ -24,6 +24,7 @@ from neocloud.engines.manifest.fields import (
     encode,
     fingerprint,
 )
+from neocloud.engines.manifest.container import Container, SeccompProfile
 from neocloud.engines.manifest.network_spec import Interface, Member
 from neocloud.engines.manifest.volume import CLAIM, Volume
 
@@ -217,7 +218,7 @@ class Pod(Namespaced):
             return pod
         return replace(pod, volumes=tuple(_placed(volume, claims) for volume in pod.volumes))
 
-    def _body(self) -> Mapping[str, Any]:
+    def _body(self) -> Mapping[str, object]:
         return {"spec": self.spec()}
 
     def _annotations(self) -> Mapping[str, str]:

@@ -7,10 +7,11 @@ from pathlib import PurePosixPath
 from typing import ClassVar, Self
 
 from neocloud.engines.base import KubernetesObject, Reference
-from neocloud.engines.manifest.base import Metadata, Namespaced
-from neocloud.engines.manifest.fields import (
+from neocloud.engines.manifest.base import (
     Document,
     ManifestError,
+    Metadata,
+    Namespaced,
     as_mapping,
     check_choice,
     check_name,

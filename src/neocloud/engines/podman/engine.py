@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
 
 from neocloud.engines.base import (
     MAX_OUTPUT_BYTES,
@@ -27,19 +26,23 @@ from neocloud.engines.base import (
 from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order, read_manifest
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
-from neocloud.engines.podman.execution import execute
-from neocloud.engines.podman.gpus import find_accelerators
-from neocloud.engines.podman.host import Host, find_acceleration, find_host, resolver_configuration
+from neocloud.engines.podman.containers import find_accelerators
+from neocloud.engines.podman.execution import execute, read_lines, read_page
+from neocloud.engines.podman.host import (
+    Host,
+    find_acceleration,
+    find_host,
+    resolver_configuration,
+)
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.logs import read_lines, read_page
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses
 from neocloud.engines.podman.network.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
 from neocloud.engines.podman.storage.images import Images, root_filesystem
-from neocloud.engines.podman.storage.user_namespaces import missing_support
+from neocloud.engines.podman.storage.pod_mounts import missing_support
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
 _PODS_AT_ONCE = 8
@@ -274,11 +277,11 @@ class PodmanEngine:
             yield event
 
 
-async def _all(at_once: int, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _all(at_once: int, work: Sequence[Coroutine[None, None, None]]) -> None:
     """Run all to their end, a few at a time; then raise their errors as one."""
     gate = asyncio.Semaphore(at_once)
 
-    async def one(job: Coroutine[Any, Any, None]) -> None:
+    async def one(job: Coroutine[None, None, None]) -> None:
         async with gate:
             await job
 

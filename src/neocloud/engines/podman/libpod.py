@@ -7,7 +7,7 @@ is started again once. The client knows nothing about pods.
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,14 @@ class Libpod:
         self._ensure = ensure
         self._client: httpx.AsyncClient | None = None
 
-    async def get(self, path: str, **params: Any) -> Any:
+    async def get(self, path: str, **params: object) -> Any:
         return (await self.request("GET", path, params=params)).json()
 
-    async def post(self, path: str, body: Any = None, **params: Any) -> Any:
+    async def post(self, path: str, body: object = None, **params: object) -> Any:
         response = await self.request("POST", path, json=body, params=params)
         return response.json() if response.content else None
 
-    async def delete(self, path: str, **params: Any) -> None:
+    async def delete(self, path: str, **params: object) -> None:
         """Delete an object; a missing one is not an error."""
         try:
             await self.request("DELETE", path, params=params)
@@ -87,7 +87,7 @@ class Libpod:
         return response
 
     @asynccontextmanager
-    async def stream(self, path: str, **params: Any) -> AsyncGenerator[httpx.Response, None]:
+    async def stream(self, path: str, **params: object) -> AsyncGenerator[httpx.Response, None]:
         """Open a response without end, such as events or followed logs."""
         timeout = httpx.Timeout(10.0, read=None, pool=None)
         try:
@@ -114,7 +114,7 @@ class Libpod:
         return self._client
 
 
-def _flat(params: dict[str, Any]) -> dict[str, Any]:
+def _flat(params: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters with booleans as Podman writes them and filters as JSON."""
     flat: dict[str, Any] = {}
     for name, value in params.items():

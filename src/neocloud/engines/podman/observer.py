@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from neocloud.engines.base import (
     EngineEvent,
@@ -24,9 +24,9 @@ from neocloud.engines.base import (
 )
 from neocloud.engines.manifest import NetworkPolicy, Service, VirtualNetwork
 from neocloud.engines.podman.components import Components
+from neocloud.engines.podman.containers import Row, by_pod, container_name, observed_pod
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod, NotFound
-from neocloud.engines.podman.observation import Row, by_pod, container_name, observed_pod
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.translate import SANDBOX
 
@@ -117,6 +117,20 @@ class Observer:
         return others + [Reference("PersistentVolumeClaim", namespace, name) for name in claims]
 
 
+class Actor(TypedDict):
+    ID: str
+    Attributes: Mapping[str, str]
+
+
+class PodmanEvent(TypedDict):
+    """An event as Podman reports it. Those of Podman itself have no actor."""
+
+    Type: NotRequired[str]
+    Action: str
+    Actor: Actor
+    timeNano: int
+
+
 class SeenEvents:
     """Filters repeated events: the file is read again after a reconnect and when Podman rotates it."""
 
@@ -124,7 +138,7 @@ class SeenEvents:
         self._since = since
         self._seen: OrderedDict[tuple[int, str, str], None] = OrderedDict()
 
-    def is_new(self, event: Mapping[str, Any]) -> bool:
+    def is_new(self, event: PodmanEvent) -> bool:
         key = (event["timeNano"], event["Actor"]["ID"], event["Action"])
         if event["timeNano"] / 1e9 < self._since or key in self._seen:
             return False
@@ -153,7 +167,7 @@ async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[E
         await asyncio.sleep(_RECONNECT_SECONDS)
 
 
-def pod_event(raw: Mapping[str, Any]) -> EngineEvent | None:
+def pod_event(raw: PodmanEvent) -> EngineEvent | None:
     """Return the event of the pod, None for an event that does not concern a pod."""
     attributes = raw["Actor"]["Attributes"]
     kind = _KINDS.get(raw["Action"])

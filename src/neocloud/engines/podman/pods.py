@@ -1,3 +1,4 @@
+# pyright: strict
 """Create, replace, start again, stop and remove pods.
 
 One change per pod at a time. Every step may be repeated and reads the current state itself, so that a server
@@ -7,35 +8,38 @@ that dies between two steps leaves nothing that the next `ensure` or `remove` ca
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.manifest import HostPath, Pod, Volume
-from neocloud.engines.podman.change_log import logged, pod_field
-from neocloud.engines.podman.gpus import GpuAllocator
+from neocloud.engines.manifest import Pod, Volume
+from neocloud.engines.podman.containers import (
+    LOST,
+    GpuAllocator,
+    Row,
+    by_pod,
+    container_name,
+    is_running,
+    with_lost,
+)
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.network.attachments import Attachments
 from neocloud.engines.podman.network.dns import HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.netavark import remove_stale_port_forwards, reset_early_connections
-from neocloud.engines.podman.observation import Row, by_pod, container_name, is_running
-from neocloud.engines.podman.processes import LOST, with_lost
-from neocloud.engines.podman.records import Objects
+from neocloud.engines.podman.records import Objects, logged, pod_field
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.images import full_image_name, root_filesystem
-from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts
-from neocloud.engines.podman.storage.user_namespaces import first_id
-from neocloud.engines.podman.storage.volumes import FILE_MODE, Volumes
+from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, first_id
+from neocloud.engines.podman.storage.volumes import Volumes, host_path, require_device
 from neocloud.engines.podman.translate import (
     FIRST_ID_LABEL,
     SANDBOX,
     SUB_PATHS,
     SUB_PATHS_LABEL,
     Resolved,
+    Spec,
     container_specs,
     podman_names,
     published_ports,
@@ -133,7 +137,7 @@ class Pods:
                     )
                 if rows and (is_lost or not _is_as_wanted(pod, rows, first)):
                     await self._delete(reference, rows)
-                    rows = []
+                    rows = list[Row]()
                 self._objects.put(pod)
             await self._attachments.changed(before, pod)
             await self._hosts_files.refresh(reference.namespace)
@@ -211,7 +215,7 @@ class Pods:
         for spec in specs:
             await self._start(pod, spec["name"], owns_network="neocloud.network" in spec["labels"])
 
-    async def _create_container(self, spec: Mapping[str, Any]) -> None:
+    async def _create_container(self, spec: Spec) -> None:
         """Create a container, in place of one that Podman may still be creating for a dead server."""
         for _ in range(_CREATE_ATTEMPTS):
             try:
@@ -288,7 +292,7 @@ class Pods:
         folders: dict[str, Path] = {}
         for volume in pod.volumes:
             if volume.host_path and volume.host_path.is_device:
-                _require_device(volume.host_path, pod)
+                require_device(volume.host_path, pod)
             else:
                 folders[volume.name] = self._volume_folder(pod, volume, first)
         return folders
@@ -303,7 +307,7 @@ class Pods:
         if volume.empty_dir:
             return self._volumes.scratch_path(pod.namespace, pod.name, volume.name, volume.empty_dir)
         assert volume.host_path is not None, "a volume has a source"
-        return _host_path(volume.host_path, pod)
+        return host_path(volume.host_path, pod)
 
     async def _delete(self, reference: Reference, rows: Sequence[Row]) -> None:
         await self._stop(rows, self._grace(reference))
@@ -328,7 +332,9 @@ class Pods:
                 raise
             logger.warning("Container %s had been killed with its monitor", container_id)
 
-    async def _for_each_container(self, rows: Sequence[Row], action) -> None:
+    async def _for_each_container(
+        self, rows: Sequence[Row], action: Callable[[Row], Awaitable[None]]
+    ) -> None:
         async def tolerant(row: Row) -> None:
             try:
                 await action(row)
@@ -381,20 +387,3 @@ def _to_start(pod: Pod, rows: Sequence[Row]) -> list[Row]:
         return is_sandbox or pod.policy == "Always" or (pod.policy == "OnFailure" and row["ExitCode"] != 0)
 
     return sorted(filter(is_due, rows), key=lambda row: container_name(row) != SANDBOX)
-
-
-def _require_device(source: HostPath, pod: Pod) -> None:
-    if not Path(source.path).is_char_device():
-        raise EngineError(f"Pod {pod.name} needs device {source.path}, which this machine does not have.")
-
-
-def _host_path(source: HostPath, pod: Pod) -> Path:
-    path = Path(source.path)
-    if source.type == "DirectoryOrCreate":
-        make_folder(path)
-    elif source.type == "FileOrCreate" and not path.exists():
-        path.touch()
-        path.chmod(FILE_MODE)
-    if not path.exists():
-        raise EngineError(f"Pod {pod.name} mounts {path} of this machine, which is not there.")
-    return path

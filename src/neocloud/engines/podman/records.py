@@ -1,12 +1,16 @@
 # pyright: strict
-"""Records: small JSON files that survive the server, written whole or not at all.
+"""Records: small JSON files that survive the server, written whole or not at all; and log lines of changes.
 
-`Objects` keeps manifests as they were last applied, one file each. They tell what a pod is (labels, probes,
+`Objects` keeps manifests as they were last applied, one file each. They say what a pod is (labels, probes,
 policy) after a restart of the server; whether it runs is always read from Podman. Secrets and ConfigMaps are
-not kept here.
+not kept here. `logged` writes one line for each change on this machine: what it was and how long it took.
 """
 
+import contextlib
 import json
+import logging
+import time
+from collections.abc import Generator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -76,7 +80,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
+def write_record(path: Path, record: Mapping[str, object]) -> None:
     write_file(path, json.dumps(record, sort_keys=True).encode(), 0o600)
 
 
@@ -90,3 +94,16 @@ def write_file(path: Path, content: bytes, mode: int) -> None:
             f"{path} could not be written: {error.strerror}; check free space and the owner of the "
             "state folder."
         ) from error
+
+
+@contextlib.contextmanager
+def logged(logger: logging.Logger, change: str, pod: Reference | None = None) -> Generator[None, None, None]:
+    """Log the change at DEBUG once it is made; a change that fails raises and is not logged here."""
+    began = time.monotonic()
+    yield
+    logger.debug("%s in %.3f s", change, time.monotonic() - began, extra=pod_field(pod))
+
+
+def pod_field(pod: Reference | None) -> dict[str, str]:
+    """Return the bound field of log lines about a pod."""
+    return {"pod": f"{pod.namespace}/{pod.name}"} if pod else {}

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from neocloud.core.osfiles import locked
 from neocloud.engines.base import EngineUnavailable
-from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.records import logged
 from neocloud.engines.podman.storage.mounts import mount_view, remove_tree
 
 logger = logging.getLogger(__name__)

@@ -1,17 +1,23 @@
-"""A Kubernetes Pod as libpod container specs.
+# pyright: strict
+"""A Kubernetes Pod as libpod container specs, with the environment variables of its containers.
 
-Pure: all that is found out elsewhere (address, folders to mount, values of secrets) comes in with `Resolved`.
+Pure: everything that is found out elsewhere (address, folders to mount, values of secrets) is in `Resolved`.
 A pod with one container becomes one container with its own network, which starts a third faster than a libpod
 pod. Several containers share the network of a sandbox container that does nothing else. So does a pod with a
 user namespace: Podman 4.3 cannot restart a container that has one and a fixed address ("already allocated").
+
+Values taken from Secrets end up in Podman's container record on disk (readable by root only); mount a Secret
+instead where that matters.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import (
     GPU,
     Container,
@@ -19,12 +25,12 @@ from neocloud.engines.manifest import (
     Pod,
     PodSecurityContext,
     SecurityContext,
+    VariableSource,
     quantity,
 )
-from neocloud.engines.podman.environment import Contents, container_environment, expand_all
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.images import ENVIRONMENT, full_image_name
-from neocloud.engines.podman.storage.user_namespaces import id_mappings
+from neocloud.engines.podman.storage.pod_mounts import SubPath, id_mappings
 
 SANDBOX = "_"
 """Container name of the sandbox; no real container can be called so."""
@@ -45,6 +51,10 @@ _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional"
 Spec = dict[str, Any]
 
 
+Contents = Mapping[str, Mapping[str, bytes]]
+"""Files by object name and key."""
+
+
 @dataclass(frozen=True)
 class Resolved:
     """What the pod refers to, looked up."""
@@ -54,15 +64,15 @@ class Resolved:
     network: str = ""
     """Podman's name of the network, when it is not the namespace's."""
     mac: str = ""
-    volumes: Mapping[str, Path] = field(default_factory=dict)
+    volumes: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Folder or file on this machine by volume name."""
-    sub_paths: Mapping[tuple[str, str], Path] = field(default_factory=dict)
+    sub_paths: Mapping[SubPath, Path] = field(default_factory=dict[SubPath, Path])
     """Mount point by volume name and subPath; see pod_mounts.py."""
-    config_maps: Contents = field(default_factory=dict)
-    secrets: Contents = field(default_factory=dict)
-    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    config_maps: Contents = field(default_factory=dict[str, Mapping[str, bytes]])
+    secrets: Contents = field(default_factory=dict[str, Mapping[str, bytes]])
+    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """GPU numbers by container name."""
-    root_filesystems: Mapping[str, Path] = field(default_factory=dict)
+    root_filesystems: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Folder by image name, of images that are one; that of SANDBOX, for a pod with a user namespace."""
     first_id: int = 0
     """The id of this machine that root of the pod has in its user namespace; 0 for a pod without one."""
@@ -113,7 +123,7 @@ def _identity(pod: Pod, container: str, resolved: Resolved, layout: Layout) -> S
     }
 
 
-def published_ports(pod: Pod) -> list[dict[str, Any]]:
+def published_ports(pod: Pod) -> list[Spec]:
     """The ports of this machine that lead to the pod, on loopback unless it says otherwise."""
     return [
         {
@@ -270,3 +280,76 @@ def _security(pod: PodSecurityContext, container: SecurityContext) -> Spec:
 
 def _capabilities(names: Sequence[str]) -> list[str]:
     return [name if name == "ALL" else f"CAP_{name.removeprefix('CAP_')}" for name in names]
+
+
+_REFERENCE = re.compile(r"\$(\$|\(([-._a-zA-Z][-._a-zA-Z0-9]*)\))")
+
+
+def container_environment(
+    pod: Pod,
+    container: Container,
+    address: IPv4Address,
+    config_maps: Contents,
+    secrets: Contents,
+) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for source in container.env_from:
+        for reference, objects in ((source.config_map_ref, config_maps), (source.secret_ref, secrets)):
+            for key, content in objects[reference.name].items() if reference else ():
+                values[source.prefix + key] = content.decode()
+    for variable in container.env or ():
+        if variable.value_from:
+            value = _looked_up(variable.value_from, pod, address, config_maps, secrets)
+        else:
+            value = expand(variable.value or "", values)
+        values[variable.name] = value
+    return values
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Replace $(NAME) where NAME is known; $$ stands for one dollar sign."""
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[1] == "$":
+            return "$"
+        return values.get(match[2], match[0])
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def expand_all(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    return [expand(word, values) for word in words]
+
+
+def _looked_up(
+    source: VariableSource,
+    pod: Pod,
+    address: IPv4Address,
+    config_maps: Contents,
+    secrets: Contents,
+) -> str:
+    for reference, objects in ((source.secret_key_ref, secrets), (source.config_map_key_ref, config_maps)):
+        if reference:
+            contents = objects.get(reference.name, {})
+            if reference.key in contents:
+                return contents[reference.key].decode()
+            if reference.optional:
+                return ""
+            raise EngineError(
+                f"Pod {pod.name} needs key {reference.key!r} of {reference.name}, which is not there."
+            )
+    assert source.field_ref is not None, "a source is one of the three"
+    return _field(source.field_ref.field_path, pod, address)
+
+
+def _field(path: str, pod: Pod, address: IPv4Address) -> str:
+    fields = {
+        "metadata.name": pod.name,
+        "metadata.namespace": pod.namespace,
+        "status.podIP": str(address),
+    }
+    if path not in fields:
+        raise EngineError(
+            f"Pod {pod.name}: fieldRef {path!r} is not supported; use one of {', '.join(fields)}."
+        )
+    return fields[path]

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.layout import Layout
@@ -23,6 +23,15 @@ logger = logging.getLogger(__name__)
 
 _SUBNET_BITS = 24
 _INTERFACE = "lo"
+
+
+class NetworkRecord(TypedDict):
+    """A `NamespaceNetwork` in its file."""
+
+    subnet: str
+    interface: str
+    addresses: dict[str, str]
+    released: list[str]
 
 
 @dataclass
@@ -64,7 +73,7 @@ class NamespaceNetwork:
             )
         return self.addresses.pop(self.released.pop(0))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> NetworkRecord:
         return {
             "subnet": str(self.subnet),
             "interface": self.interface,
@@ -73,7 +82,7 @@ class NamespaceNetwork:
         }
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "NamespaceNetwork":
+    def from_record(cls, record: NetworkRecord) -> "NamespaceNetwork":
         return cls(
             IPv4Network(record["subnet"]),
             record["interface"],

@@ -18,13 +18,13 @@ from pathlib import Path
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Pod
 from neocloud.engines.manifest.network_spec import Member
+from neocloud.engines.podman.containers import monitor_ended
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import check_public_address
 from neocloud.engines.podman.network.dns import HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.virtual_networks import BRIDGE_FILTER, VirtualNetworks
-from neocloud.engines.podman.processes import monitor_ended
 from neocloud.engines.podman.records import read_record, write_record
 
 _INTERFACES = Path("/sys/class/net")

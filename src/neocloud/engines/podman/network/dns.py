@@ -1,3 +1,4 @@
+# pyright: strict
 """Hosts files of pods: each pod finds its peers by name.
 
 Each namespace has one hosts file, and a second for its pods on a virtual network. The second names all pods
@@ -16,8 +17,7 @@ from pathlib import Path
 from neocloud.engines.manifest import Pod, Service
 from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
-from neocloud.engines.podman.network.single_flight import SingleFlight
+from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks, SingleFlight
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.records import Objects
 

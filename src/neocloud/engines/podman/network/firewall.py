@@ -17,14 +17,17 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, collapse_addr
 
 from neocloud.core.destinations import METADATA_ADDRESSES, REFUSED_NETWORKS
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.network import nftables
-from neocloud.engines.podman.network.network_snapshot import NetworkSnapshot
-from neocloud.engines.podman.network.nftables import OUTSIDE_CHAIN, listed, rendered_chain, rendered_set
 from neocloud.engines.podman.network.security_rules import (
+    OUTSIDE_CHAIN,
     bridge_table_removal,
+    listed,
+    load,
     render_anti_spoofing_table,
     render_security_rules,
+    rendered_chain,
+    rendered_set,
 )
+from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
 
 CLOSED = tuple(collapse_addresses(each for each in REFUSED_NETWORKS if isinstance(each, IPv4Network)))
 _BEFORE_PODMAN = -10
@@ -145,7 +148,7 @@ async def sync_tables(
     else:
         rules = render_table(layout, bridges, egress=egress) if bridges else _table_removal(layout)
         rules += "\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""
-    await nftables.load(rules)
+    await load(rules)
     return rules
 
 

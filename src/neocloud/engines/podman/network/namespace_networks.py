@@ -9,18 +9,19 @@ a container starts or stops; names are resolved by a hosts file.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import cast
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import NetworkPolicy
-from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.host import resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.network.addresses import (
     NamespaceNetwork,
+    NetworkRecord,
     announce_public_addresses,
     candidate_subnets,
     end_connections,
@@ -28,9 +29,8 @@ from neocloud.engines.podman.network.addresses import (
 )
 from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_chains
-from neocloud.engines.podman.network.single_flight import SingleFlight
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
-from neocloud.engines.podman.records import Objects, read_record, write_record
+from neocloud.engines.podman.records import Objects, logged, read_record, write_record
 from neocloud.engines.podman.storage.mounts import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class NamespaceNetworks:
     def find(self, namespace: str) -> NamespaceNetwork | None:
         """Return the recorded network of a namespace."""
         record = read_record(self._record_path(namespace))
-        return NamespaceNetwork.from_record(record) if record else None
+        return NamespaceNetwork.from_record(cast(NetworkRecord, record)) if record else None
 
     async def ensure(self, namespace: str) -> None:
         """Create what is missing of network, record and rules; a reboot removes the rules."""
@@ -219,3 +219,23 @@ def host_subnets() -> list[IPv4Network]:
 
 def _little_endian(text: str) -> IPv4Address:
     return IPv4Address(bytes.fromhex(text)[::-1])
+
+
+class SingleFlight:
+    """Each call waits for a run that began after the call; calls that wait at the same time share a run."""
+
+    def __init__(self, job: Callable[[], Awaitable[None]]) -> None:
+        self._job = job
+        self._lock = asyncio.Lock()
+        self._requested = 0
+        self._completed = 0
+
+    async def __call__(self) -> None:
+        self._requested += 1
+        mine = self._requested
+        async with self._lock:
+            if self._completed >= mine:
+                return
+            covered = self._requested
+            await self._job()
+            self._completed = covered

@@ -22,13 +22,40 @@ import logging
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import NotRequired, TypedDict
 
+from neocloud.engines.podman.containers import living_containers
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.processes import living_containers
 from neocloud.engines.podman.records import read_record, write_record
 
 logger = logging.getLogger(__name__)
+
+
+class _Chain(TypedDict):
+    name: str
+    hook: NotRequired[str]
+    policy: NotRequired[str]
+
+
+class _Jump(TypedDict):
+    target: str
+
+
+class _Expression(TypedDict):
+    jump: NotRequired[_Jump]
+
+
+class _Rule(TypedDict):
+    chain: str
+    expr: list[_Expression]
+
+
+class _Entry(TypedDict):
+    """A chain or rule of a table, as `nft -j` lists it."""
+
+    chain: NotRequired[_Chain]
+    rule: NotRequired[_Rule]
+
 
 _TABLES = (("ip", "nat"), ("ip", "filter"), ("ip6", "nat"), ("ip6", "filter"), ("inet", "netavark"))
 _NETWORK_CHAIN = re.compile(r"NETAVARK-(DN-)?[0-9A-F]{13}|nv_.*")
@@ -63,7 +90,7 @@ async def remove_tables(layout: Layout) -> None:
             await _nft("delete", "table", family, name)
 
 
-def is_unused(entries: list[dict[str, Any]]) -> bool:
+def is_unused(entries: list[_Entry]) -> bool:
     """Return whether a table, as `nft -j` lists it, holds only what removed networks left."""
     chains = [entry["chain"] for entry in entries if "chain" in entry]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
@@ -78,12 +105,12 @@ def is_unused(entries: list[dict[str, Any]]) -> bool:
     return all(rule["chain"] not in hooked or _jumps_to_netavark(rule) for rule in rules)
 
 
-def _jumps_to_netavark(rule: dict[str, Any]) -> bool:
+def _jumps_to_netavark(rule: _Rule) -> bool:
     targets = [part["jump"]["target"] for part in rule["expr"] if "jump" in part]
     return bool(targets) and all(_SHARED_CHAIN.fullmatch(target) for target in targets)
 
 
-async def _listed(family: str, name: str) -> list[dict[str, Any]]:
+async def _listed(family: str, name: str) -> list[_Entry]:
     """Return the table with its chains and rules; an empty list if there is no such table."""
     output = await _nft("-j", "list", "table", family, name)
     return json.loads(output)["nftables"][1:] if output else []

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Rules for pods on virtual networks: who may send what to whom, and with which address. Pure.
+"""Rules for pods on virtual networks: which packets may pass, from which address to which. Rendering is pure.
 
 Text for our tables in `firewall.py`. A packet is checked twice. On *departure*, before any address is
 translated, against the rules of its sender; on *arrival*, after all translation, against those of its
@@ -10,21 +10,18 @@ pass by a mark that a stateful rule set on the connection.
 A second table, of the bridge family, checks source addresses (anti-spoofing), because bridges forward packets
 that are never routed: each pod sends only with the MAC and IP address of its own interface. It identifies a
 pod by its bridge port, which no other pod can use.
+
+A rule set is loaded as a whole or not at all. Values come from parsed addresses, numbers and checked names.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
+from neocloud.engines.base import EngineError
 from neocloud.engines.manifest.network_spec import DIRECTIONS, SecurityRule, VirtualNetwork
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.network.network_snapshot import NetworkSnapshot, attached_members
-from neocloud.engines.podman.network.nftables import (
-    OUTSIDE_CHAIN,
-    listed,
-    rendered_chain,
-    rendered_map,
-    rendered_set,
-)
+from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot, attached_members
 
 PROBE_MARK = 0x4E430001
 """Mark on packets of the engine's own probes; only root can set it."""
@@ -306,3 +303,54 @@ def render_anti_spoofing_table(layout: Layout, snapshot: NetworkSnapshot) -> str
 
 def bridge_table_removal(layout: Layout) -> list[str]:
     return [f"table bridge {layout.table}", f"delete table bridge {layout.table}"]
+
+
+OUTSIDE_CHAIN = "to_outside"
+"""Chain that decides which addresses outside this machine pods may reach."""
+
+
+def rendered_set(name: str, kind: str, elements: Iterable[object], *, ranges: bool = False) -> list[str]:
+    """Return a named set; sorted, so that the same state gives the same text."""
+    return _rendered("set", name, kind, elements, ranges)
+
+
+def rendered_map(name: str, kind: str, elements: Iterable[object]) -> list[str]:
+    return _rendered("map", name, kind, elements, False)
+
+
+def rendered_chain(name: str, *rules: str) -> list[str]:
+    return [f"  chain {name} {{", *(f"    {rule}" for rule in rules), "  }"]
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return an anonymous set."""
+    return f"{{ {', '.join(str(value) for value in values)} }}"
+
+
+async def load(rules: str) -> None:
+    """Load a rule set in one transaction. Raises EngineError."""
+    process = await asyncio.create_subprocess_exec(
+        "nft",
+        "-f",
+        "-",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate(rules.encode())
+    if process.returncode:
+        raise EngineError(
+            "The firewall rules that separate namespaces could not be loaded: "
+            f"{errors.decode(errors='replace').strip()}. Kernel support for nf_tables is needed."
+        )
+
+
+def _rendered(what: str, name: str, kind: str, elements: Iterable[object], ranges: bool) -> list[str]:
+    values = sorted({str(element) for element in elements})
+    return [
+        f"  {what} {name} {{",
+        f"    type {kind}",
+        *(["    flags interval"] if ranges else []),
+        *([f"    elements = {{ {', '.join(values)} }}"] if values else []),
+        "  }",
+    ]

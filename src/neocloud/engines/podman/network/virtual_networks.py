@@ -2,32 +2,81 @@
 """Virtual networks on this machine: a bridge for each address range of each subnet.
 
 Applied objects are authoritative: networks and pods are stored as manifests, bridge names in one record. This
-module creates and removes Podman's networks; `firewall.py` decides which packets may pass.
+module creates and removes Podman's networks; `firewall.py` decides which packets may pass, from a
+`NetworkSnapshot`.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
 
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Pod
-from neocloud.engines.manifest.network_spec import Member, VirtualNetwork
-from neocloud.engines.membership import check_member, check_network, check_unused
-from neocloud.engines.podman.change_log import logged
+from neocloud.engines.manifest.network_spec import Member, Subnet, VirtualNetwork
+from neocloud.engines.network_rules import check_member, check_network, check_unused
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Conflict, Libpod
 from neocloud.engines.podman.network.netavark import remove_network_chains
-from neocloud.engines.podman.network.network_snapshot import Bridge, NetworkSnapshot
-from neocloud.engines.podman.records import Objects, read_record, write_record
+from neocloud.engines.podman.records import Objects, logged, read_record, write_record
 
 logger = logging.getLogger(__name__)
 
 BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """The bridge of one address range of one subnet."""
+
+    network: str
+    subnet: str
+    cidr: IPv4Network
+    gateway: IPv4Address
+    interface: str
+
+    @property
+    def name(self) -> str:
+        """Name that is unique among the bridges of its network."""
+        return f"{self.subnet}.{str(self.cidr).replace('/', '-')}"
+
+
+@dataclass(frozen=True)
+class NetworkSnapshot:
+    """Virtual networks, their bridges, and the pods attached to them, at one moment."""
+
+    networks: tuple[VirtualNetwork, ...] = ()
+    bridges: tuple[Bridge, ...] = ()
+    members: tuple[Member, ...] = ()
+    ports: Mapping[Reference, str] = field(default_factory=dict[Reference, str])
+    """The bridge port of each pod that has one."""
+
+    def bridge_of(self, member: Member) -> Bridge | None:
+        interface = member.interface
+        return next((b for b in self.bridges_of(interface.network) if interface.address in b.cidr), None)
+
+    def bridges_of(self, network: str) -> list[Bridge]:
+        return [bridge for bridge in self.bridges if bridge.network == network]
+
+    def subnet_of(self, bridge: Bridge) -> Subnet | None:
+        network = next((n for n in self.networks if n.namespace == bridge.network), None)
+        return network.subnet(bridge.subnet) if network else None
+
+    def public_addresses(self) -> dict[IPv4Address, IPv4Address]:
+        """Return the private address by public address."""
+        found = (member.interface for member in self.members)
+        return {each.public_address: each.address for each in found if each.public_address}
+
+
+def attached_members(snapshot: NetworkSnapshot) -> Iterable[tuple[Member, Bridge]]:
+    """Yield the members whose bridge exists."""
+    for member in snapshot.members:
+        bridge = snapshot.bridge_of(member)
+        if bridge:
+            yield member, bridge
 
 
 class VirtualNetworks:
@@ -142,7 +191,7 @@ class VirtualNetworks:
         bridges = self._bridges()
         bridge = next((b for b in bridges if (b.network, b.name) == (wanted.network, wanted.name)), None)
         if bridge is None:
-            bridge = _bridge({**asdict(wanted), "interface": self._free_interface(bridges)})
+            bridge = replace(wanted, interface=self._free_interface(bridges))
             self._write([*bridges, bridge])
         if not await self._libpod.exists(f"/networks/{self.network_name(bridge)}"):
             try:
@@ -200,7 +249,7 @@ def _wanted_bridges(network: VirtualNetwork) -> Iterator[Bridge]:
             yield Bridge(network.namespace, subnet.name, cidr, subnet.gateway_of(cidr), "")
 
 
-def _bridge(fields: dict[str, Any]) -> Bridge:
+def _bridge(fields: Mapping[str, str]) -> Bridge:
     return Bridge(
         network=fields["network"],
         subnet=fields["subnet"],

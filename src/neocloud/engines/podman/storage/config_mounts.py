@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TypedDict, cast
 
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.engines.base import EngineError
@@ -23,6 +23,14 @@ from neocloud.engines.podman.records import read_record, write_record
 DEFAULT_MODE = 0o644
 _FOLDER_MODE = 0o755
 """Mode of a view, whatever the umask: programs that are not root read it."""
+
+
+class ViewRecord(TypedDict):
+    """The keys and the mode of a view; `items` is None for all keys."""
+
+    items: list[dict[str, str]] | None
+    mode: int
+    optional: bool
 
 
 class ConfigMounts:
@@ -51,7 +59,9 @@ class ConfigMounts:
         for name in names:
             record = read_record(folder / "views" / name) if name.endswith(".json") else None
             if record:
-                self._fill_view(folder / "views" / name.removesuffix(".json"), record, contents)
+                self._fill_view(
+                    folder / "views" / name.removesuffix(".json"), cast(ViewRecord, record), contents
+                )
 
     def get(self, namespace: str, name: str) -> dict[str, bytes]:
         """Return the content of an object. Raises EngineError if there is none."""
@@ -69,7 +79,7 @@ class ConfigMounts:
         folder = self._root / namespace / name
         if source.optional and not (folder / "data").is_dir():
             self.put(namespace, name, {})
-        record = {
+        record: ViewRecord = {
             "items": encode(source.items),
             "mode": DEFAULT_MODE if source.default_mode is None else source.default_mode,
             "optional": source.optional,
@@ -84,7 +94,7 @@ class ConfigMounts:
         folder = self._root / namespace
         shutil.rmtree(folder / name if name else folder, ignore_errors=True)
 
-    def _fill_view(self, view: Path, record: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
+    def _fill_view(self, view: Path, record: ViewRecord, contents: Mapping[str, bytes]) -> None:
         items = record["items"]
         if items is None:
             _fill(view, contents, record["mode"])

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError
-from neocloud.engines.podman.change_log import logged
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod
+from neocloud.engines.podman.records import logged
 
 logger = logging.getLogger(__name__)
 

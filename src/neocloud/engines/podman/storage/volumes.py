@@ -1,3 +1,4 @@
+# pyright: strict
 """Volumes: claims that outlive pods, and scratch space that is removed with its pod.
 
 A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourceRef of kind RootFilesystem it
@@ -18,10 +19,18 @@ from neocloud.core.osfiles import make_folder, sync_folder
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.core.untrusted_trees import TreeLimits, copy_tree
 from neocloud.engines.base import EngineError
-from neocloud.engines.manifest import CLAIM, DISK, ROOT_FILESYSTEM, DataSource, EmptyDir, VolumeClaim
-from neocloud.engines.podman.change_log import logged
+from neocloud.engines.manifest import (
+    CLAIM,
+    DISK,
+    ROOT_FILESYSTEM,
+    DataSource,
+    EmptyDir,
+    HostPath,
+    Pod,
+    VolumeClaim,
+)
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.records import logged, read_record, write_record
 from neocloud.engines.podman.storage.mounts import (
     is_mounted,
     is_mounted_elsewhere,
@@ -31,7 +40,7 @@ from neocloud.engines.podman.storage.mounts import (
     remove_tree,
     unmount,
 )
-from neocloud.engines.podman.storage.user_namespaces import mount_shifted_overlay, shifted_by
+from neocloud.engines.podman.storage.pod_mounts import mount_shifted_overlay, shifted_by
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +75,24 @@ class Volumes:
         source, spec = claim.data_source, claim.to_dict()["spec"]
         below = source.name if source and source.kind == ROOT_FILESYSTEM else None
         copied = str(source) if source and not below else None
-        record = {"source": below, "copied": copied, "size_bytes": claim.size_bytes, "spec": spec}
+        record: dict[str, object] = {
+            "source": below,
+            "copied": copied,
+            "size_bytes": claim.size_bytes,
+            "spec": spec,
+        }
         known = read_record(folder / "volume.json") or {}
         if known and (known["source"], known.get("copied")) != (below, copied):
             raise EngineError(
                 f"PersistentVolumeClaim {claim.name} exists with another dataSourceRef; "
                 "remove it first, which deletes its data, or choose another name."
             )
-        if record["source"]:
-            record["lower"] = self._lower(record["source"], known.get("lower"))
+        if below:
+            record["lower"] = self._lower(below, known.get("lower"))
         else:
             if source and not known:
                 with logged(logger, f"Copied {source} to volume {claim.namespace}/{claim.name}"):
-                    self._fill(folder / "data", source, record["size_bytes"])
+                    self._fill(folder / "data", source, claim.size_bytes)
             make_folder(folder / "data", FOLDER_MODE)
         if record != known:
             write_record(folder / "volume.json", record)
@@ -216,3 +230,22 @@ def _copy(fill: Callable[[Folder], None], folder: Path) -> None:
         if unfinished.exists():
             remove_tree(unfinished)
     sync_folder(folder.parent)
+
+
+def require_device(source: HostPath, pod: Pod) -> None:
+    """Raise EngineError where this machine does not have the device."""
+    if not Path(source.path).is_char_device():
+        raise EngineError(f"Pod {pod.name} needs device {source.path}, which this machine does not have.")
+
+
+def host_path(source: HostPath, pod: Pod) -> Path:
+    """Return the path of this machine that a volume names; create it if the volume says so."""
+    path = Path(source.path)
+    if source.type == "DirectoryOrCreate":
+        make_folder(path)
+    elif source.type == "FileOrCreate" and not path.exists():
+        path.touch()
+        path.chmod(FILE_MODE)
+    if not path.exists():
+        raise EngineError(f"Pod {pod.name} mounts {path} of this machine, which is not there.")
+    return path

@@ -1,0 +1,295 @@
+# pyright: strict
+"""Containers: their rows as Podman lists them, the pods they belong to, and their processes on this machine.
+
+Podman learns of a container's end from the container's monitor. If both are killed together, Podman keeps
+showing the container as running, so the kernel is consulted.
+
+All our containers run below one control group. Podman leaves the outer group behind, and in it the processes
+that wait for the exit codes of commands; both are removed when the engine is destroyed.
+
+GPUs are found with nvidia-smi and given to containers by their CDI names. A GPU belongs to one container at a
+time; which one is read from the labels of the containers that exist.
+"""
+
+import asyncio
+import contextlib
+import csv
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypedDict
+
+from neocloud.engines.base import Accelerator, EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.manifest import GPU, Pod
+from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.translate import SANDBOX
+
+
+class Row(TypedDict):
+    """A container, as Podman's list shows it."""
+
+    Id: str
+    State: str
+    Pid: int
+    StartedAt: int
+    """Unix time; negative before the first start."""
+    ExitCode: int
+    Labels: Mapping[str, str]
+
+
+_PROCESSES = Path("/proc")
+_CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
+LOST = "lost"
+"""State, beside those of Podman, of a container that was killed with its monitor."""
+_KILLED = 137
+_MONITOR_CHECKS = 300
+_MONITOR_PAUSE_SECONDS = 0.05
+_ROOT = Path("/sys/fs/cgroup")
+_DEATH_SECONDS = 5.0
+
+
+def living_containers() -> set[str]:
+    """Return every container id in the command line (of a monitor) or the control group of a process."""
+    found: set[bytes] = set()
+    for process in _PROCESSES.glob("[0-9]*"):
+        for name in ("cmdline", "cgroup"):
+            found.update(_CONTAINER_ID.findall(_content(process / name)))
+    return {id_.decode() for id_ in found}
+
+
+def with_lost(rows: Sequence[Row]) -> list[Row]:
+    """Return Podman's container rows, with state LOST for running containers without a process."""
+    suspects = {row["Id"] for row in rows if row["State"] == "running" and not _has_process(row)}
+    lost = suspects - living_containers() if suspects else suspects
+    return [{**row, "State": LOST, "ExitCode": _KILLED} if row["Id"] in lost else row for row in rows]
+
+
+async def monitor_ended(container_id: str) -> bool:
+    """Wait for the end of the monitor of an ended container; return False if it takes too long.
+
+    The monitor runs Podman's clean-up, which removes the network, even one created for the next start.
+    """
+    for _ in range(_MONITOR_CHECKS):
+        if not await asyncio.to_thread(_has_monitor, container_id):
+            return True
+        await asyncio.sleep(_MONITOR_PAUSE_SECONDS)
+    return False
+
+
+def _has_monitor(container_id: str) -> bool:
+    """Return whether the container has a monitor; those of commands in it do not count."""
+    mark = f"\0-u\0{container_id}\0".encode()
+    return any(mark in _content(process / "cmdline") for process in _PROCESSES.glob("[0-9]*"))
+
+
+def _has_process(row: Row) -> bool:
+    """Return whether its first process exists and is its own; process ids are reused."""
+    return row["Id"].encode() in _content(_PROCESSES / str(row["Pid"]) / "cgroup")
+
+
+def _content(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def end_processes(layout: Layout) -> None:
+    """Kill the processes left in our groups and wait for their end."""
+    for process_id in _processes(layout):
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(process_id)
+            try:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                select.select([handle], [], [], _DEATH_SECONDS)
+            finally:
+                os.close(handle)
+
+
+def remove_groups(layout: Layout) -> None:
+    """Remove our groups, the inner ones first."""
+    for group in _groups(layout):
+        inner = (path for path in group.rglob("*") if path.is_dir())
+        for path in [*sorted(inner, key=lambda path: len(path.parts), reverse=True), group]:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _groups(layout: Layout) -> list[Path]:
+    """Return our groups: one for each controller with version 1, a single one with version 2."""
+    name = layout.cgroup.lstrip("/")
+    return [path for path in (_ROOT / name, *_ROOT.glob(f"*/{name}")) if path.is_dir()]
+
+
+def _processes(layout: Layout) -> set[int]:
+    found: set[int] = set()
+    for group in _groups(layout):
+        for listing in group.rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found |= {int(line) for line in listing.read_text().split()}
+    return found
+
+
+_ENDED = ("exited", "stopped", LOST)
+
+
+def by_pod(rows: Iterable[Row]) -> dict[Reference, list[Row]]:
+    """Return the containers of each pod, including the sandbox."""
+    pods: dict[Reference, list[Row]] = defaultdict(list)
+    for row in rows:
+        labels = row["Labels"]
+        pods[Reference("Pod", labels["neocloud.namespace"], labels["neocloud.pod"])].append(row)
+    return dict(pods)
+
+
+def container_name(row: Row) -> str:
+    return row["Labels"]["neocloud.container"]
+
+
+def is_running(row: Row) -> bool:
+    return row["State"] == "running"
+
+
+def started_at(row: Row) -> datetime | None:
+    return datetime.fromtimestamp(row["StartedAt"], UTC) if row["StartedAt"] > 0 else None
+
+
+def observed_pod(
+    reference: Reference,
+    rows: Iterable[Row],
+    pod: Pod | None,
+    *,
+    ip: str | None,
+    ready: bool,
+    restart_count: int,
+) -> ObservedPod:
+    """Return the state of a pod. `ready` is the prober's result; an incomplete pod is never ready."""
+    rows = [row for row in rows if container_name(row) != SANDBOX]
+    expected = len(pod.containers if pod else rows)
+    phase, message = phase_of(rows, expected, pod.policy if pod else "Always")
+    starts = [start for row in rows if (start := started_at(row))]
+    is_complete = len(rows) == expected and all(is_running(row) for row in rows)
+    return ObservedPod(
+        reference=reference,
+        phase=phase,
+        ready=ready and is_complete,
+        ip=ip,
+        labels=dict(pod.labels) if pod else {},
+        restart_count=restart_count,
+        started_at=min(starts) if starts else None,
+        message=message,
+    )
+
+
+def phase_of(rows: Sequence[Row], expected: int, restart_policy: str) -> tuple[PodPhase, str]:
+    """Return the phase as Kubernetes defines it, and a message.
+
+    A stopped container that its policy starts again makes the pod pending.
+    """
+    ended = [row for row in rows if row["State"] in _ENDED]
+    message = "; ".join(f"{container_name(row)} ended with code {row['ExitCode']}" for row in ended)
+    if len(rows) < expected:
+        return PodPhase.PENDING, "Not all containers exist; applying the pod again makes them."
+    if any(is_running(row) for row in rows):
+        return PodPhase.RUNNING, message
+    if len(ended) < len(rows):
+        return PodPhase.PENDING, message or "Not started yet."
+    failed = any(row["ExitCode"] for row in ended)
+    if restart_policy == "Always" or (restart_policy == "OnFailure" and failed):
+        return PodPhase.PENDING, f"{message}; applying the pod again starts it."
+    return (PodPhase.FAILED if failed else PodPhase.SUCCEEDED), message
+
+
+_QUERY = "--query-gpu=index,name,memory.total"
+_CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_ANSWER_SECONDS = 20
+
+
+def find_accelerators() -> tuple[tuple[Accelerator, ...], tuple[str, ...]]:
+    """Return the GPUs of this machine, and warnings about them."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return (), ()
+    try:
+        answer = subprocess.run(
+            [program, _QUERY, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SECONDS,
+            check=True,
+            umask=0o022,  # it makes the device files where they are missing
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return (), (f"nvidia-smi is here but does not answer ({error}); GPUs are not used.",)
+    found = parse_accelerators(answer.stdout)
+    if found and not any(list(folder.glob("*nvidia*")) for folder in _CDI_FOLDERS):
+        return found, (
+            "GPUs are here, but containers cannot get them yet: run "
+            "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
+        )
+    return found, ()
+
+
+def parse_accelerators(text: str) -> tuple[Accelerator, ...]:
+    """Read lines of `index, name, memory in MiB`, as nvidia-smi prints them."""
+    found: list[Accelerator] = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) == 3 and row[0].isdigit() and row[2].strip().isdigit():
+            found.append(Accelerator("nvidia", row[1].strip(), int(row[2]), int(row[0])))
+    return tuple(found)
+
+
+class GpuAllocator:
+    """Reserves GPUs for pods that are about to be created."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._reserved: dict[Reference, set[int]] = {}
+
+    @contextlib.asynccontextmanager
+    async def reserve(
+        self, pod: Pod, list_rows: Callable[[], Awaitable[Sequence[Row]]]
+    ) -> AsyncGenerator[dict[str, tuple[int, ...]]]:
+        """Yield GPU numbers by container; they are reserved until the containers with their labels exist.
+
+        `list_rows` returns the containers that exist; it is called under the lock.
+        """
+        wanted = _wanted(pod)
+        if not wanted:
+            yield {}
+            return
+        reference = pod.reference
+        async with self._lock:
+            found, _ = await asyncio.to_thread(find_accelerators)
+            taken = _in_use(await list_rows()).union(*self._reserved.values())
+            free = sorted({gpu.index for gpu in found} - taken)
+            if len(free) < sum(wanted.values()):
+                raise EngineError(
+                    f"Pod {reference.name} asks for {sum(wanted.values())} GPU(s), but of {len(found)} on "
+                    f"this machine {len(free)} are free; ask for fewer or remove a pod that has some."
+                )
+            given: dict[str, tuple[int, ...]] = {}
+            for container, count in wanted.items():
+                given[container] = tuple(free[:count])
+                free = free[count:]
+            self._reserved[reference] = {number for numbers in given.values() for number in numbers}
+        try:
+            yield given
+        finally:
+            del self._reserved[reference]
+
+
+def _wanted(pod: Pod) -> dict[str, int]:
+    counts = {container.name: int(container.limits.get(GPU, 0)) for container in pod.containers}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _in_use(rows: Iterable[Row]) -> set[int]:
+    numbers = ",".join(row["Labels"].get("neocloud.gpus", "") for row in rows).split(",")
+    return {int(number) for number in numbers if number}
