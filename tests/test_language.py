@@ -36,6 +36,7 @@ REWORDED = (
     "src/neocloud/cli",
     "src/neocloud/core",
     "src/neocloud/emulator",
+    "src/neocloud/engines",
     "src/neocloud/gateway",
     "src/neocloud/server",
     "src/neocloud/services/audit",

@@ -49,14 +49,13 @@ ALLOWED = {
     "engines/podman/execution.py": "what Podman writes of a container's output",
     "engines/podman/storage/mounts.py": "/proc, and mount points of root's own",
     "engines/podman/network/namespace_networks.py": "records in the engine's own folder, /proc",
-    "engines/podman/pods.py": "hostPaths that services name",
     "engines/podman/network/attachments.py": "/sys/class/net",
     "engines/podman/bootstrap.py": "the engine's own folder, /sys/class/net",
     "engines/podman/containers.py": "/proc, /sys/fs/cgroup, /etc/cdi",
     "engines/podman/records.py": "records in the engine's own folder",
     "engines/podman/service.py": "Podman's own folders",
     "engines/podman/storage/pod_mounts.py": "/proc, root's own mount points and folders",
-    "engines/podman/storage/volumes.py": "names of volumes, above what tenants can write",
+    "engines/podman/storage/volumes.py": "names of volumes, hostPaths that services name",
 }
 
 

@@ -26,12 +26,12 @@ from neocloud.engines.manifest import (
     Pod,
     VolumeClaim,
 )
-from neocloud.engines.podman import bootstrap, pods, service
+from neocloud.engines.podman import bootstrap, service
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.dns import write_in_place
 from neocloud.engines.podman.storage import mounts
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
-from neocloud.engines.podman.storage.volumes import Volumes
+from neocloud.engines.podman.storage.volumes import Volumes, host_path
 from neocloud.server.certificates import CertificateFolder, ensure_certificate
 from neocloud.services.tuning.work_folder import WorkFolder
 
@@ -118,8 +118,8 @@ def test_folders_and_files_of_the_host_that_a_pod_asks_for(tmp_path: Path) -> No
     pod = Pod(name="pod", namespace="space", containers=(Container(name="main", image="busybox"),))
     folder = HostPath(str(tmp_path / "a/folder"), "DirectoryOrCreate")
     file = HostPath(str(tmp_path / "file"), "FileOrCreate")
-    assert mode(pods._host_path(folder, pod)) == 0o755
-    assert mode(pods._host_path(file, pod)) == 0o644
+    assert mode(host_path(folder, pod)) == 0o755
+    assert mode(host_path(file, pod)) == 0o644
 
 
 def test_the_root_of_sandboxes(tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
 # pyright: strict
-"""The border between the control plane and whatever runs workloads.
+"""The interface between the control plane and the engine that runs workloads.
 
-An engine takes Kubernetes objects as plain dicts and makes them true. The set it understands is small and
-the same for every engine: Namespace, VirtualNetwork, NetworkPolicy, ConfigMap, Secret, PersistentVolumeClaim,
-Service, Pod.
-An engine keeps no wishes of its own: after a restart it adopts what runs by looking at the world.
+An engine applies Kubernetes objects: it creates and changes workloads until they match. Every engine supports
+the same few kinds: Namespace, VirtualNetwork, NetworkPolicy, ConfigMap, Secret, PersistentVolumeClaim,
+Service, Pod. An engine has no desired state of its own: after a restart it adopts the workloads that it finds
+running.
 
 What an engine promises:
 - `apply` may be repeated. Nothing happens to a pod whose spec did not change; a changed pod is replaced.
   A changed ConfigMap or Secret is updated in place inside running pods.
-- A Namespace is an isolation border: pods of one resolve and reach each other by `hostname`, and cannot
-  reach pods of another; unless their interface is on a VirtualNetwork, which has members of many namespaces
-  and its own rules. What such a pod may change while it runs are its security groups and public address.
-- `remove` may be repeated and returns only when the objects are gone.
-- An engine never decides that a pod should exist; whoever applied it does.
+- Namespaces are isolated: pods of one resolve and reach each other by `hostname`, and cannot reach pods of
+  another, unless their interface is on a VirtualNetwork, which has members of many namespaces and its own
+  rules. Such a pod may change its security groups and its public address while it runs.
+- `remove` may be repeated and returns only when the objects have been removed.
+- An engine never decides that a pod should exist; its caller does, by applying it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -30,20 +30,20 @@ KubernetesObject = dict[str, Any]
 
 
 MAX_OUTPUT_BYTES = 2**20
-"""Most bytes of stdout and stderr together that `exec` takes from a command unless its caller allows more."""
+"""Most bytes of stdout and stderr together that `exec` reads from a command unless its caller allows more."""
 MAX_LINE_BYTES = 16 * 2**10
-"""Longest line of a log, in bytes; a longer one is split, so that no program decides how much is held."""
+"""Longest line of a log, in bytes; a longer one is split, so that programs cannot fill the memory."""
 MAX_LOG_PAGE_LINES = 10_000
 MAX_LOG_PAGE_BYTES = 2 * 2**20
-"""Most that one `log_page` returns. A gRPC client takes 4 MiB in one message."""
+"""Limits of one `log_page`. A gRPC client accepts 4 MiB in one message."""
 
 
 class EngineError(Exception):
-    """The engine could not do what was asked. The message says what happened and what to do next."""
+    """The engine failed. The message says what happened and what to do next."""
 
 
 class OutputTooLarge(EngineError):
-    """A command printed more than its caller takes; it was killed."""
+    """A command printed more than its caller accepts; it was killed."""
 
     def __init__(self, program: str, limit: int) -> None:
         super().__init__(
@@ -53,11 +53,11 @@ class OutputTooLarge(EngineError):
 
 
 class EngineUnavailable(EngineError):
-    """The engine itself does not answer; trying again later may help."""
+    """The engine itself does not answer; a later attempt may succeed."""
 
 
 class PathRefused(EngineError):
-    """A path in a volume leads over a link or to a device; trying again helps only when that was changed."""
+    """A path in a volume leads over a link or to a device; a retry succeeds only after that was changed."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ObservedPod:
-    """What the engine sees of one pod right now."""
+    """The observed state of one pod."""
 
     reference: Reference
     phase: PodPhase
@@ -99,7 +99,7 @@ class ObservedPod:
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything of one namespace that exists, whoever made it."""
+    """Everything that exists in one namespace."""
 
     pods: tuple[ObservedPod, ...] = ()
     others: frozenset[Reference] = frozenset()
@@ -147,13 +147,13 @@ class Accelerator:
     memory_mib: int
     index: int
     pci_address: str = ""
-    """ "0000:01:00.0" where it can be handed to a guest; "" where that is not known."""
+    """ "0000:01:00.0" where it can be passed to a guest; "" where that is not known."""
     iommu_group: str = ""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What this engine on this machine can do; shown by `neo status`."""
+    """The properties of this engine on this machine; `neo status` shows them."""
 
     engine: str
     version: str
@@ -165,7 +165,7 @@ class Capabilities:
     enforces_memory: bool = False
     enforces_volume_size: bool = False
     is_boundless: bool = False
-    """There is always room for one more without GPUs, since nothing really runs."""
+    """Capacity for workloads without GPUs is unlimited, since nothing really runs."""
     details: dict[str, str] = field(default_factory=dict[str, str])
     """Anything else worth showing: runtime, cgroup version, storage driver, limits that were found.
 
@@ -175,7 +175,7 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """Nine verbs. All raise EngineError; EngineUnavailable when nothing answered."""
+    """Runs workloads. All methods raise EngineError; EngineUnavailable when nothing answered."""
 
     async def capabilities(self) -> Capabilities: ...
 
@@ -184,11 +184,11 @@ class Engine(Protocol):
         ...
 
     async def observe(self, namespace: str) -> Observation:
-        """Look at the world; an unknown namespace is an empty observation."""
+        """Return the observed state of a namespace; an unknown namespace is an empty observation."""
         ...
 
     async def remove(self, references: Sequence[Reference]) -> None:
-        """Remove these; a Namespace takes with it all it contains, volumes included."""
+        """Remove these objects; a Namespace with everything in it, including volumes."""
         ...
 
     async def restart(self, pod: Reference) -> None: ...
@@ -213,7 +213,7 @@ class Engine(Protocol):
     def logs(
         self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0
     ) -> AsyncIterator[str]:
-        """Lines of output, oldest first; `tail` 0 means all. A line has at most MAX_LINE_BYTES."""
+        """Yield lines of output, oldest first; `tail` 0 means all. A line has at most MAX_LINE_BYTES."""
         ...
 
     async def log_page(
@@ -222,14 +222,14 @@ class Engine(Protocol):
         """Return lines from `first_line` on, or the last `tail` lines where `tail` is not 0.
 
         A page holds at most MAX_LOG_PAGE_LINES lines and MAX_LOG_PAGE_BYTES bytes. A `first_line` beyond the
-        end means that the log began anew: the page starts at 0.
+        end means that the log was started again: the page starts at 0.
         """
         ...
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        """Pods starting, dying and going, from now on. Ends only when the caller stops reading."""
+        """Yield starts, ends and removals of pods from now on, until the caller stops reading."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Workloads go on."""
+        """Close connections. Workloads continue."""
         ...

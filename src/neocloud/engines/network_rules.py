@@ -18,9 +18,9 @@ Holders = Mapping[str, Reference]
 def check_member(
     member: Member, network_of: Callable[[str], VirtualNetwork | None], holders: Holders
 ) -> tuple[VirtualNetwork, IPv4Network]:
-    """Its subnet is there, its address lies in it, nobody else has what it asks for.
+    """Check that the member's subnet exists and has its address, and that no other pod uses its addresses.
 
-    Gives the network and the range of the subnet that the address is in.
+    Returns the network and the range of the subnet that the address is in.
     """
     interface = member.interface
     where = f"Pod {member.pod.name}"
@@ -48,7 +48,7 @@ def check_member(
 def check_network(
     network: VirtualNetwork, others: Iterable[VirtualNetwork], members: Iterable[Member]
 ) -> None:
-    """It is the only one of its namespace, overlaps no other, and keeps what its members stand on."""
+    """Check that it is the only network of its namespace, overlaps no other, and still fits its members."""
     where = f"VirtualNetwork {network.name}"
     for other in others:
         if other.namespace == network.namespace:
@@ -70,7 +70,7 @@ def check_network(
 
 
 def check_unused(namespace: str, members: Iterable[Member]) -> None:
-    """A network goes after its pods, wherever they are."""
+    """Raise EngineError while pods of any namespace use the network."""
     for member in members:
         if member.interface.network == namespace:
             raise EngineError(
@@ -103,7 +103,7 @@ def may_connect(
     protocol: str,
     port: int,
 ) -> bool:
-    """Whether a connection between two members of the network is let out and let in."""
+    """Return whether the rules of both members allow a connection between them."""
     members = [member for member in members if member.interface.network == network.namespace]
     return _is_allowed(network, members, sender, receiver, "egress", protocol, port) and _is_allowed(
         network, members, receiver, sender, "ingress", protocol, port
@@ -119,7 +119,7 @@ def _is_allowed(
     protocol: str,
     port: int,
 ) -> bool:
-    """The first rule that matches decides; without one nothing passes."""
+    """Return what the first rule that matches says; without one nothing passes."""
     for rule in network.rules_of(member.interface.security_groups, direction):
         if _fits(rule, protocol, port) and _is_meant(rule, peer.interface.address, members):
             return rule.access == "allow"

@@ -97,7 +97,7 @@ def test_a_copy_that_outgrows_its_volume_is_refused_and_leaves_nothing(layout: L
     with pytest.MonkeyPatch.context() as small:
         small.setattr(storage, "SPARE_BYTES", -(2**30))
         (first / "file").write_bytes(b"x" * 100 * MEBIBYTE)
-        with pytest.raises(EngineError, match="make room in the original"):
+        with pytest.raises(EngineError, match="free space in the original"):
             volumes.ensure_claim(claim("second", COPY))
     assert not (layout.volumes / "space" / "second" / "data").exists()
     volumes.ensure_claim(claim("second", COPY))

@@ -1,8 +1,8 @@
 # pyright: strict
-"""FakeEngine: the border's promises kept in memory, with faults on demand.
+"""FakeEngine: an engine in memory, with faults on demand.
 
-For tests and for trying the control plane on any laptop. It runs no real program: `shell` knows a handful,
-and a test may answer `exec` itself. Nothing here waits unless a clock was handed in and a fault asks for it.
+For tests and for trying the control plane on any laptop. It runs no real program: `shell` implements a few,
+and a test may answer `exec` itself. Nothing here waits, except with a clock and a fault that needs it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from neocloud.engines.base import (
     Reference,
 )
 from neocloud.engines.fake.faults import Faults
-from neocloud.engines.fake.shell import Seat, StillRunning, log_lines, run
+from neocloud.engines.fake.shell import Process, StillRunning, log_lines, run
 from neocloud.engines.fake.world import (
     ContainerState,
     FakeContainer,
@@ -50,7 +50,7 @@ from neocloud.engines.manifest import (
 from neocloud.engines.network_rules import check_member, check_network
 
 Responder = Callable[[Reference, str, Sequence[str], bytes], ExecResult | None]
-"""(pod, container, command, stdin) to an answer; None leaves it to the built-in programs."""
+"""Maps (pod, container, command, stdin) to an answer; None: the built-in programs answer."""
 
 
 class Clock(Protocol):
@@ -78,7 +78,7 @@ class FakeEngine:
         self.faults = faults or Faults()
         self.responder = responder
         self.applied: list[list[Reference]] = []
-        """What each call of apply was given, for tests that count."""
+        """The references of each call of apply, for tests that count."""
         self._clock = clock
         self._capabilities = Capabilities(
             engine="fake",
@@ -117,8 +117,8 @@ class FakeEngine:
         others = set(self.world.objects.of(namespace))
         if namespace in self.world.namespaces:
             others.add(Reference("Namespace", namespace, namespace))
-        seen = tuple(observed_pod(pod, self._probe_answers) for pod in pods)
-        return Observation(seen, frozenset(others))
+        found = tuple(observed_pod(pod, self._probe_answers) for pod in pods)
+        return Observation(found, frozenset(others))
 
     async def remove(self, references: Sequence[Reference]) -> None:
         self.faults.check_available()
@@ -181,7 +181,7 @@ class FakeEngine:
         if not chosen.is_running:
             raise EngineError(f"Container {chosen.name} of pod {pod.name} is not running.")
         try:
-            return run(self._seat(found, chosen), command, stdin)
+            return run(self._process(found, chosen), command, stdin)
         except StillRunning as error:
             raise EngineError(
                 f"{command[0]} did not finish within {timeout_seconds:g} s and was ended."
@@ -195,7 +195,7 @@ class FakeEngine:
         found = self._pod(pod)
         chosen = self._container(found, container)
         position = max(0, len(chosen.logs) - tail) if tail else 0
-        news = self._listen()
+        events = self._listen()
         try:
             while True:
                 for line in chosen.logs[position:]:
@@ -203,9 +203,9 @@ class FakeEngine:
                 position = len(chosen.logs)
                 if not follow or not chosen.is_running:
                     return
-                await news.get()
+                await events.get()
         finally:
-            self._listeners.remove(news)
+            self._listeners.remove(events)
 
     async def log_page(
         self, pod: Reference, *, container: str | None = None, first_line: int = 0, tail: int = 0
@@ -217,10 +217,10 @@ class FakeEngine:
         elif first_line > len(logs):
             first_line = 0
         found: list[str] = []
-        room = MAX_LOG_PAGE_BYTES
+        bytes_left = MAX_LOG_PAGE_BYTES
         for line in logs[first_line : first_line + MAX_LOG_PAGE_LINES]:
-            room -= len(line.encode())
-            if room < 0:
+            bytes_left -= len(line.encode())
+            if bytes_left < 0:
                 break
             found.append(line)
         return LogPage(tuple(found), first_line + len(found))
@@ -233,20 +233,20 @@ class FakeEngine:
         for task in self._deaths:
             task.cancel()
 
-    # For tests: things that happen to pods without anybody asking
+    # For tests: changes that the control plane did not make
 
     def kill(self, pod: Reference, exit_code: int = 137) -> None:
-        """The first container dies; its policy decides what comes next."""
+        """End the first container; the pod's policy decides whether it starts again."""
         found = self._pod(pod)
         self._end(found, found.containers[0], exit_code)
         self.world.save()
 
     def lose(self, pod: Reference) -> None:
-        """The pod is gone, and nobody was told."""
+        """Remove the pod without an event."""
         self.world.take(pod)
         self.world.save()
 
-    # Inside
+    # Internals
 
     def _apply_object(self, manifest: Manifest) -> None:
         reference = manifest.reference
@@ -307,7 +307,7 @@ class FakeEngine:
         container.state = ContainerState.RUNNING
         container.started_at = self._now()
         container.ports.clear()
-        self._tell(EventKind.POD_STARTED, pod.reference)
+        self._notify(EventKind.POD_STARTED, pod.reference)
         manifest = container.manifest
         command = [*manifest.command, *manifest.args]
         seconds = self.faults.die_after_seconds.get(pod.reference.name)
@@ -318,11 +318,11 @@ class FakeEngine:
         if not command:
             return
         try:
-            result = run(self._seat(pod, container), command)
+            result = run(self._process(pod, container), command)
         except StillRunning:
             return
         container.logs += log_lines(result.stdout + result.stderr)
-        # A program that is not known here is taken for a daemon that serves the ports it declares.
+        # A program that is not known here is treated as a daemon that serves the ports it declares.
         if result.exit_code == 127:
             container.ports |= {port.container_port for port in manifest.ports or ()}
         elif container.is_running:
@@ -338,7 +338,7 @@ class FakeEngine:
         container.state = ContainerState.EXITED
         container.exit_code = exit_code
         container.ports.clear()
-        self._tell(EventKind.POD_DIED, pod.reference, exit_code)
+        self._notify(EventKind.POD_DIED, pod.reference, exit_code)
         if restart and self._is_due(pod, container):
             container.restart_count += 1
             self._start(pod, container)
@@ -350,7 +350,7 @@ class FakeEngine:
         for container in pod.containers:
             if container.is_running:
                 self._end(pod, container, 143, restart=False)
-        self._tell(EventKind.POD_REMOVED, reference)
+        self._notify(EventKind.POD_REMOVED, reference)
 
     def _pod(self, reference: Reference) -> FakePod:
         pod = self.world.pods.get(reference)
@@ -364,15 +364,15 @@ class FakeEngine:
                 return container
         raise EngineError(f"Pod {pod.reference.name} has no container {name!r}.")
 
-    def _seat(self, pod: FakePod, container: FakeContainer) -> Seat:
-        return Seat(self.world, pod, container, lambda code: self._end(pod, container, code))
+    def _process(self, pod: FakePod, container: FakeContainer) -> Process:
+        return Process(self.world, pod, container, lambda code: self._end(pod, container, code))
 
     def _probe_answers(self, pod: FakePod, container: FakeContainer) -> bool:
         probe = container.manifest.readiness_probe
         if probe is None:
             return True
         if probe.exec:
-            return run(self._seat(pod, container), probe.exec.command).exit_code == 0
+            return run(self._process(pod, container), probe.exec.command).exit_code == 0
         action = probe.tcp_socket or probe.http_get
         return action is not None and action.port in container.ports
 
@@ -391,7 +391,7 @@ class FakeEngine:
         finally:
             self._listeners.remove(queue)
 
-    def _tell(self, kind: EventKind, pod: Reference, exit_code: int | None = None) -> None:
+    def _notify(self, kind: EventKind, pod: Reference, exit_code: int | None = None) -> None:
         event = EngineEvent(kind, pod, self._now(), exit_code)
         for queue in self._listeners:
             queue.put_nowait(event)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What can go wrong on purpose."""
+"""Faults that tests inject."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from neocloud.engines.base import EngineError, EngineUnavailable
 
 @dataclass
 class Faults:
-    """Knobs a test turns; every default means that all goes well."""
+    """Settings of a test; by default nothing fails."""
 
     unavailable: bool = False
     """Every verb raises EngineUnavailable."""

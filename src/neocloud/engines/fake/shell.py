@@ -16,8 +16,8 @@ NOT_FOUND = 127
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a program runs."""
+class Process:
+    """The surroundings of a program: its world, pod and container."""
 
     world: FakeWorld
     pod: FakePod
@@ -27,7 +27,7 @@ class Seat:
 
 
 class StillRunning(Exception):
-    """The program has no end of its own."""
+    """The program does not end by itself."""
 
 
 def log_lines(output: bytes) -> list[str]:
@@ -39,16 +39,16 @@ def log_lines(output: bytes) -> list[str]:
     ]
 
 
-def run(seat: Seat, command: Sequence[str], stdin: bytes = b"") -> ExecResult:
+def run(process: Process, command: Sequence[str], stdin: bytes = b"") -> ExecResult:
     """Run to the end; StillRunning for a server or a sleeper."""
     name, *arguments = command
     program = _PROGRAMS.get(name)
     if program is None:
         return ExecResult(NOT_FOUND, b"", f"{name}: not found\n".encode())
-    return program(seat, arguments, stdin)
+    return program(process, arguments, stdin)
 
 
-def _sh(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+def _sh(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     """`sh -c` with plain statements between semicolons."""
     out, err, code = b"", b"", 0
     for statement in arguments[1].split(";"):
@@ -58,9 +58,9 @@ def _sh(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
         to_stderr = words[-1:] == [">&2"]
         words = [word for word in words if word not in ("exec", ">&2")]
         try:
-            result = run(seat, words, stdin)
+            result = run(process, words, stdin)
         except StillRunning:
-            seat.container.logs += log_lines(out + err)
+            process.container.logs += log_lines(out + err)
             raise
         out += b"" if to_stderr else result.stdout
         err += result.stderr + (result.stdout if to_stderr else b"")
@@ -68,101 +68,101 @@ def _sh(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
     return ExecResult(code, out, err)
 
 
-def _cat(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+def _cat(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     if not arguments:
         return ExecResult(0, stdin, b"")
-    content = _read(seat, arguments[0])
+    content = _read(process, arguments[0])
     if content is None:
         return ExecResult(1, b"", f"cat: {arguments[0]}: No such file or directory\n".encode())
     return ExecResult(0, content, b"")
 
 
-def _tee(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
-    files, path = _place(seat, arguments[0])
+def _tee(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
+    files, path = _place(process, arguments[0])
     files[path] = stdin
-    seat.world.save()
+    process.world.save()
     return ExecResult(0, stdin, b"")
 
 
-def _touch(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
-    return _tee(seat, arguments, _read(seat, arguments[0]) or b"")
+def _touch(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
+    return _tee(process, arguments, _read(process, arguments[0]) or b"")
 
 
-def _echo(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+def _echo(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     return ExecResult(0, (" ".join(arguments) + "\n").encode(), b"")
 
 
-def _sleep(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+def _sleep(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     raise StillRunning
 
 
-def _httpd(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
-    seat.container.ports.add(int(arguments[arguments.index("-p") + 1]))
+def _httpd(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
+    process.container.ports.add(int(arguments[arguments.index("-p") + 1]))
     raise StillRunning
 
 
-def _kill(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+def _kill(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     signal = {"-TERM": 15, "-KILL": 9}.get(arguments[0], 15)
-    seat.kill(128 + signal)
+    process.kill(128 + signal)
     return ExecResult(0, b"", b"")
 
 
-def _nc(seat: Seat, arguments: list[str], stdin: bytes) -> ExecResult:
+def _nc(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     host, port = arguments[-2:]
-    return ExecResult(0 if _is_reachable(seat, host, int(port)) else 1, b"", b"")
+    return ExecResult(0 if _is_reachable(process, host, int(port)) else 1, b"", b"")
 
 
-def _is_reachable(seat: Seat, host: str, port: int) -> bool:
-    names = (line.split() for line in seat.world.hosts_of(seat.pod).splitlines())
+def _is_reachable(process: Process, host: str, port: int) -> bool:
+    names = (line.split() for line in process.world.hosts_of(process.pod).splitlines())
     address = next((words[0] for words in names if host in words), host)
     return any(
         pod.ip == address and container.is_running and port in container.ports
-        for pod in seat.world.neighbours(seat.pod)
-        if seat.world.may_connect(seat.pod, pod, port)
+        for pod in process.world.neighbours(process.pod)
+        if process.world.may_connect(process.pod, pod, port)
         for container in pod.containers
     )
 
 
-def _read(seat: Seat, path: str) -> bytes | None:
+def _read(process: Process, path: str) -> bytes | None:
     if path == "/etc/hosts":
-        return seat.world.hosts_of(seat.pod).encode()
-    files, inner = _place(seat, path)
+        return process.world.hosts_of(process.pod).encode()
+    files, inner = _place(process, path)
     return files.get(inner)
 
 
-def _place(seat: Seat, path: str) -> tuple[Files, str]:
+def _place(process: Process, path: str) -> tuple[Files, str]:
     """The files a path belongs to, and its name among them."""
-    for mount in seat.container.manifest.volume_mounts:
+    for mount in process.container.manifest.volume_mounts:
         prefix = mount.mount_path.rstrip("/") + "/"
         if path.startswith(prefix):
             inner = path.removeprefix(prefix)
             if mount.sub_path:
                 inner = f"{mount.sub_path}/{inner}"
-            return _volume(seat, mount.name), inner
-    return seat.container.files, path
+            return _volume(process, mount.name), inner
+    return process.container.files, path
 
 
-def _volume(seat: Seat, name: str) -> Files:
-    pod = seat.pod.manifest
+def _volume(process: Process, name: str) -> Files:
+    pod = process.pod.manifest
     volume = pod.volume(name)
     if claim := pod.claim_of(volume):
-        return seat.world.volumes.setdefault(claim, {})
+        return process.world.volumes.setdefault(claim, {})
     for kind, source in (("ConfigMap", volume.config_map), ("Secret", volume.secret)):
         if source:
-            found = seat.world.objects[Reference(kind, pod.namespace, source.name)]
+            found = process.world.objects[Reference(kind, pod.namespace, source.name)]
             assert isinstance(found, ConfigMap | Secret)
             return dict(found.contents)
-    return seat.pod.scratch.setdefault(name, {})
+    return process.pod.scratch.setdefault(name, {})
 
 
-_PROGRAMS: dict[str, Callable[[Seat, list[str], bytes], ExecResult]] = {
+_PROGRAMS: dict[str, Callable[[Process, list[str], bytes], ExecResult]] = {
     "sh": _sh,
     "cat": _cat,
     "tee": _tee,
     "touch": _touch,
     "echo": _echo,
-    "true": lambda seat, arguments, stdin: ExecResult(0, b"", b""),
-    "false": lambda seat, arguments, stdin: ExecResult(1, b"", b""),
+    "true": lambda process, arguments, stdin: ExecResult(0, b"", b""),
+    "false": lambda process, arguments, stdin: ExecResult(1, b"", b""),
     "sleep": _sleep,
     "httpd": _httpd,
     "kill": _kill,

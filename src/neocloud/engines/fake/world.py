@@ -2,7 +2,7 @@
 """The world that a fake engine runs: pods, volumes and objects in memory.
 
 It outlives engine objects, as containers outlive a server, and can be kept in a file for tests that kill the
-process. It starts nothing: the engine changes it, tests look into it.
+process. It starts nothing: the engine changes it, tests inspect it.
 """
 
 import pickle  # nosec B403
@@ -166,7 +166,7 @@ class FakeWorld:
         self.change(pod, pod.manifest)
 
     def change(self, pod: FakePod, manifest: Pod) -> None:
-        self._let_go(pod)
+        self._release(pod)
         pod.manifest, pod.member = manifest, manifest.member
         if pod.member:
             self.holders |= dict.fromkeys(pod.member.holdings, pod.reference)
@@ -175,10 +175,10 @@ class FakeWorld:
         """The pod, which is no longer there."""
         pod = self.pods.discard(reference)
         if pod:
-            self._let_go(pod)
+            self._release(pod)
         return pod
 
-    def _let_go(self, pod: FakePod) -> None:
+    def _release(self, pod: FakePod) -> None:
         for what in pod.member.holdings if pod.member else ():
             self.holders.pop(what, None)
 
@@ -248,10 +248,10 @@ class FakeWorld:
 
 
 def observed_pod(pod: FakePod, answers: Callable[[FakePod, FakeContainer], bool]) -> ObservedPod:
-    """`answers` asks a container's readiness probe."""
+    """Return the observed state of a pod. `answers` runs a container's readiness probe."""
     starts = [container.started_at for container in pod.containers if container.started_at]
     running = all(container.is_running for container in pod.containers)
-    gone = [c for c in pod.containers if c.state is ContainerState.EXITED]
+    ended = [c for c in pod.containers if c.state is ContainerState.EXITED]
     return ObservedPod(
         reference=pod.reference,
         phase=_phase(pod),
@@ -260,7 +260,7 @@ def observed_pod(pod: FakePod, answers: Callable[[FakePod, FakeContainer], bool]
         labels=dict(pod.manifest.labels),
         restart_count=sum(container.restart_count for container in pod.containers),
         started_at=min(starts) if starts else None,
-        message="; ".join(f"{c.name} ended with code {c.exit_code}" for c in gone),
+        message="; ".join(f"{c.name} ended with code {c.exit_code}" for c in ended),
     )
 
 
@@ -276,7 +276,7 @@ def _phase(pod: FakePod) -> PodPhase:
 
 
 def fill_claim(world: FakeWorld, faults: Faults, claim: VolumeClaim) -> None:
-    """What a claim begins with: once, when it is new. Raises EngineError."""
+    """Fill a new claim from its data source. Raises EngineError."""
     reference, source = claim.reference, claim.data_source
     known = world.objects.get(reference)
     if isinstance(known, VolumeClaim):
@@ -296,14 +296,14 @@ def fill_claim(world: FakeWorld, faults: Faults, claim: VolumeClaim) -> None:
 
 
 def refuse_if_used(world: FakeWorld, reference: Reference) -> None:
-    """Raises EngineError for a claim, network or namespace that a pod which stays still uses."""
+    """Raise EngineError for a claim, network or namespace that a remaining pod uses."""
     if reference.kind in ("VirtualNetwork", "Namespace"):
-        goes_too = reference.namespace if reference.kind == "Namespace" else ""
-        staying = (m for m in world.members() if m.pod.namespace != goes_too)
+        removed = reference.namespace if reference.kind == "Namespace" else ""
+        staying = (m for m in world.members() if m.pod.namespace != removed)
         check_unused(reference.namespace, staying)
     for pod in world.pods.values():
         if pod.reference.namespace == reference.namespace and reference.kind == "Namespace":
-            continue  # it goes too
+            continue  # it is removed too
         for claim in pod.manifest.mounted_claims:
             is_meant = claim == reference or (
                 reference.kind == "Namespace" and claim.namespace == reference.name

@@ -38,7 +38,7 @@ def document_of(world: FakeWorld) -> Document:
 
 
 def fill_world(world: FakeWorld, document: Document) -> None:
-    """Put what the document says into a new world. Raises KeyError, TypeError or ValueError for a document
+    """Fill a new world from a document. Raises KeyError, TypeError or ValueError for a document
     that is no world's."""
     world.namespaces.update(document["namespaces"])
     _fill(world.objects, [(key, read_manifest(found)) for key, found in document["objects"]])

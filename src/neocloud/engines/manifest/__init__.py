@@ -1,5 +1,5 @@
 # pyright: strict
-"""Manifests: what an engine is given, as frozen dataclasses that are valid by construction. Pure.
+"""Manifests: the objects that an engine applies, as frozen dataclasses that are valid by construction. Pure.
 
 `to_dict` writes a manifest as Kubernetes does, `read_manifest` reads one. A manifest that exists has names
 that cannot climb out of a folder, quantities that are numbers, and mounts of volumes that are there.
@@ -93,11 +93,11 @@ def in_order(manifests: Sequence[Manifest]) -> list[Manifest]:
 
     Raises ManifestError when an object is given twice.
     """
-    seen: set[Reference] = set()
+    known: set[Reference] = set()
     for manifest in manifests:
-        if manifest.reference in seen:
+        if manifest.reference in known:
             raise ManifestError(f"{manifest.kind} {manifest.name} is given twice.")
-        seen.add(manifest.reference)
+        known.add(manifest.reference)
     return sorted(manifests, key=lambda manifest: KINDS.index(manifest.kind))
 
 

@@ -46,7 +46,7 @@ _EXPECTED = {str: "text", bool: "true or false", int: "a whole number", float: "
 
 
 class ManifestError(EngineError):
-    """A manifest that no engine can take. The message names the field and says what to write instead."""
+    """An invalid manifest. The message names the field and says what to write instead."""
 
     def __init__(self, problem: str, *, field: str = "", where: str = "") -> None:
         super().__init__(f"{where}: {field} {problem}".removeprefix(": ").replace(":  ", " ").strip())
@@ -55,7 +55,7 @@ class ManifestError(EngineError):
         self.where = where
 
     def within(self, outer: str) -> "ManifestError":
-        """The same error, seen from the object whose field `outer` holds the wrong one."""
+        """Return the same error, as it appears in the object whose field `outer` has the wrong one."""
         return ManifestError(self.problem, field=f"{outer}.{self.field}".rstrip("."), where=self.where)
 
     def of(self, where: str) -> "ManifestError":
@@ -104,12 +104,12 @@ def quantity(value: object, field: str) -> Decimal:
         raise ManifestError(f"is {value!r}, which is too large.", field=field) from error
 
 
-def parse_address(wanted: type[Address], value: object, field: str) -> Address:
+def parse_address(kind: type[Address], value: object, field: str) -> Address:
     """Read an IPv4Address or IPv4Network."""
     try:
-        return wanted(value if isinstance(value, str) else "")
+        return kind(value if isinstance(value, str) else "")
     except ValueError as error:
-        raise ManifestError(f"is {value!r}; it must be {_EXAMPLES[wanted]}.", field=field) from error
+        raise ManifestError(f"is {value!r}; it must be {_EXAMPLES[kind]}.", field=field) from error
 
 
 def fingerprint(spec: Document) -> str:
@@ -150,12 +150,12 @@ def encode(value: object, without: Sequence[str] = ()) -> Any:
     return value
 
 
-def decode(wanted: type[Type], document: Document, **more: object) -> Type:
+def decode(kind: type[Type], document: Document, **more: object) -> Type:
     """Build a dataclass from a dictionary; `more` are fields that the dictionary does not hold.
 
     Raises ManifestError for a field that is not known, is missing or has the wrong type.
     """
-    keys, hints = _keys(wanted), _hints(wanted)
+    keys, hints = _keys(kind), _hints(kind)
     given = dict(more)
     for key, value in document.items():
         known = keys.get(key)
@@ -166,19 +166,19 @@ def decode(wanted: type[Type], document: Document, **more: object) -> Type:
     for key, each in keys.items():
         if each.name not in given and each.default is MISSING and each.default_factory is MISSING:
             raise ManifestError("is missing.", field=key)
-    return wanted(**given)
+    return kind(**given)
 
 
 @cache
-def _keys(wanted: type) -> Mapping[str, Field[Any]]:
+def _keys(kind: type) -> Mapping[str, Field[Any]]:
     """Fields by Kubernetes' key; a field with the key "" is no part of the dictionary."""
-    found = {each.metadata.get("key", _camel(each.name)): each for each in fields(wanted)}
+    found = {each.metadata.get("key", _camel(each.name)): each for each in fields(kind)}
     return {key: each for key, each in found.items() if key}
 
 
 @cache
-def _hints(wanted: type) -> Mapping[str, Any]:
-    return get_type_hints(wanted)
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
 def _camel(name: str) -> str:

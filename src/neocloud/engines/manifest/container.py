@@ -192,7 +192,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Mount:
-    """Where a container sees one of its pod's volumes."""
+    """The path at which a container has one of its pod's volumes."""
 
     name: str
     mount_path: str

@@ -2,7 +2,7 @@
 """Virtual networks: subnets, routes, security groups, and the interfaces of pods on them.
 
 Pure. Engines turn them into bridges and firewall rules, so they hold nothing but addresses, numbers and DNS
-names. Whether a network takes a certain pod is decided in `membership.py`.
+names. `network_rules.py` decides whether a pod fits its network.
 """
 
 import hashlib
@@ -281,8 +281,8 @@ class Member:
     def holdings(self) -> tuple[str, ...]:
         """What no other pod may have at the same time."""
         mine = self.interface
-        held = (f"address {mine.address}", f"mac {mine.mac} of {mine.network}")
-        return (*held, f"publicAddress {mine.public_address}") if mine.public_address else held
+        unique = (f"address {mine.address}", f"mac {mine.mac} of {mine.network}")
+        return (*unique, f"publicAddress {mine.public_address}") if mine.public_address else unique
 
 
 def mac_of(resource_id: str) -> str:

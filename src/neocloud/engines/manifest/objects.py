@@ -65,8 +65,8 @@ class NetworkPolicy(Namespaced):
         )
         if not fits:
             raise ManifestError(
-                "limits more than this engine enforces; it takes only an empty podSelector with ingress from "
-                "[{podSelector: {}}], and egress to the same or to anywhere."
+                "limits more than this engine enforces; it supports only an empty podSelector with ingress "
+                "from [{podSelector: {}}], and egress to the same or to anywhere."
             )
         limits_egress = "Egress" in as_list(spec.get("policyTypes"), "policyTypes") or bool(egress)
         return cls(

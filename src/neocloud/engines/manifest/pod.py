@@ -171,7 +171,7 @@ class Pod(Namespaced):
         return {claim for volume in self.volumes if (claim := self.claim_of(volume))}
 
     def environment_objects(self, kind: str) -> set[str]:
-        """Names of the ConfigMaps or Secrets that its environment takes values from."""
+        """Return the names of the ConfigMaps or Secrets that its environment refers to."""
         return {name for found, name, _ in self._environment() if found == kind}
 
     @property

@@ -96,7 +96,7 @@ class HostPath:
 
 @dataclass(frozen=True)
 class EmptyDir:
-    """Scratch space that goes with its pod."""
+    """Scratch space that is removed with its pod."""
 
     medium: str | None = None
     size_limit: str | int | None = None

@@ -100,7 +100,7 @@ class Components:
             await self._follow_change(reference)
 
     async def remove_namespace(self, namespace: str) -> None:
-        """Everything of a namespace whose pods are gone."""
+        """Remove all objects of a namespace whose pods have been removed."""
         for name in self.volumes.claims(namespace):
             self._refuse_if_mounted(Reference("PersistentVolumeClaim", namespace, name), leaving=namespace)
             await asyncio.to_thread(self.volumes.remove_claim, namespace, name)

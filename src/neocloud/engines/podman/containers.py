@@ -260,8 +260,8 @@ class GpuAllocator:
 
         `list_rows` returns the containers that exist; it is called under the lock.
         """
-        wanted = _wanted(pod)
-        if not wanted:
+        counts = _gpu_counts(pod)
+        if not counts:
             yield {}
             return
         reference = pod.reference
@@ -269,13 +269,13 @@ class GpuAllocator:
             found, _ = await asyncio.to_thread(find_accelerators)
             taken = _in_use(await list_rows()).union(*self._reserved.values())
             free = sorted({gpu.index for gpu in found} - taken)
-            if len(free) < sum(wanted.values()):
+            if len(free) < sum(counts.values()):
                 raise EngineError(
-                    f"Pod {reference.name} asks for {sum(wanted.values())} GPU(s), but of {len(found)} on "
-                    f"this machine {len(free)} are free; ask for fewer or remove a pod that has some."
+                    f"Pod {reference.name} requests {sum(counts.values())} GPU(s), but of {len(found)} on "
+                    f"this machine {len(free)} are free; request fewer or remove a pod that has some."
                 )
             given: dict[str, tuple[int, ...]] = {}
-            for container, count in wanted.items():
+            for container, count in counts.items():
                 given[container] = tuple(free[:count])
                 free = free[count:]
             self._reserved[reference] = {number for numbers in given.values() for number in numbers}
@@ -285,7 +285,7 @@ class GpuAllocator:
             del self._reserved[reference]
 
 
-def _wanted(pod: Pod) -> dict[str, int]:
+def _gpu_counts(pod: Pod) -> dict[str, int]:
     counts = {container.name: int(container.limits.get(GPU, 0)) for container in pod.containers}
     return {name: count for name, count in counts.items() if count}
 

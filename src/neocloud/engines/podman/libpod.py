@@ -137,7 +137,7 @@ def _raise_for(status: int, content: bytes, path: str) -> None:
     # A container that is removed while Podman works on it is answered with 500.
     if status == 404 or "no such container" in message:
         raise NotFound(f"Podman: {message.strip()}.")
-    # So is a name that is held by a request whose sender has died.
+    # A name in use by a request whose sender has died is answered with 500, too.
     if status == 409 or ("container name" in message and "already in use" in message):
         raise Conflict(f"Podman: {message.strip()}.")
     hint = next((hint for sign, hint in _HINTS if sign in message), "")

@@ -113,7 +113,7 @@ class Pods:
         return (
             not self._locks[pod.reference].locked()
             and self._objects.pod(pod.reference) == pod
-            and _is_as_wanted(pod, rows, self._first_id(pod))
+            and _is_current(pod, rows, self._first_id(pod))
             and not _is_lost(pod, rows)
             and not _to_start(pod, rows)
         )
@@ -124,7 +124,7 @@ class Pods:
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
             first = self._first_id(pod)
-            if not rows or not _is_as_wanted(pod, rows, first):
+            if not rows or not _is_current(pod, rows, first):
                 await self._require_images(pod)
             before = self._objects.pod(reference)
             async with self._attachments.admitted(pod):
@@ -135,7 +135,7 @@ class Pods:
                         reference.name,
                         extra=pod_field(reference),
                     )
-                if rows and (is_lost or not _is_as_wanted(pod, rows, first)):
+                if rows and (is_lost or not _is_current(pod, rows, first)):
                     await self._delete(reference, rows)
                     rows = list[Row]()
                 self._objects.put(pod)
@@ -190,8 +190,8 @@ class Pods:
         if not present:
             raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
         pod = self._objects.pod(reference)
-        wanted = [each.name for each in pod.containers] if pod else present
-        name = container or next(name for name in wanted if name in present)
+        names = [each.name for each in pod.containers] if pod else present
+        name = container or next(name for name in names if name in present)
         if name not in present:
             raise EngineError(f"Pod {reference.name} has no container {name!r}; it has {', '.join(present)}.")
         return f"{reference.namespace}.{reference.name}.{name}"
@@ -341,15 +341,15 @@ class Pods:
             except NotFound:
                 return
 
-        wanted = [row for row in rows if container_name(row) != SANDBOX]
-        await asyncio.gather(*(tolerant(row) for row in wanted))
+        chosen = [row for row in rows if container_name(row) != SANDBOX]
+        await asyncio.gather(*(tolerant(row) for row in chosen))
 
     def _grace(self, reference: Reference) -> int:
         pod = self._objects.pod(reference)
         return pod.grace_seconds if pod else _GRACE_SECONDS
 
 
-def _is_as_wanted(pod: Pod, rows: Sequence[Row], first: int) -> bool:
+def _is_current(pod: Pod, rows: Sequence[Row], first: int) -> bool:
     spec = pod.fingerprint
     present = {container_name(row) for row in rows}
     has_sub_paths = bool(pod.sub_paths)

@@ -57,7 +57,7 @@ Contents = Mapping[str, Mapping[str, bytes]]
 
 @dataclass(frozen=True)
 class Resolved:
-    """What the pod refers to, looked up."""
+    """The addresses, paths and contents that a pod refers to."""
 
     address: IPv4Address
     hosts_file: Path
@@ -124,7 +124,7 @@ def _identity(pod: Pod, container: str, resolved: Resolved, layout: Layout) -> S
 
 
 def published_ports(pod: Pod) -> list[Spec]:
-    """The ports of this machine that lead to the pod, on loopback unless it says otherwise."""
+    """Return the ports of this machine that lead to the pod; on loopback unless the pod names an address."""
     return [
         {
             "host_ip": port.host_ip or "127.0.0.1",
@@ -221,7 +221,7 @@ def _mounts(container: Container, resolved: Resolved, layout: Layout) -> list[Sp
     ]
     for mount in container.volume_mounts:
         if mount.name not in resolved.volumes:
-            continue  # a device, which is handed over as one: as a mere mount it could not be opened
+            continue  # a device, which is passed as one: as a mere mount it could not be opened
         source = resolved.volumes[mount.name]
         if mount.sub_path:
             source = resolved.sub_paths[mount.name, mount.sub_path]
@@ -299,7 +299,7 @@ def container_environment(
                 values[source.prefix + key] = content.decode()
     for variable in container.env or ():
         if variable.value_from:
-            value = _looked_up(variable.value_from, pod, address, config_maps, secrets)
+            value = _value_of(variable.value_from, pod, address, config_maps, secrets)
         else:
             value = expand(variable.value or "", values)
         values[variable.name] = value
@@ -317,11 +317,11 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
-def expand_all(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    return [expand(word, values) for word in words]
+def expand_all(texts: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    return [expand(text, values) for text in texts]
 
 
-def _looked_up(
+def _value_of(
     source: VariableSource,
     pod: Pod,
     address: IPv4Address,

@@ -36,7 +36,7 @@ class NetworkRecord(TypedDict):
 
 @dataclass
 class NamespaceNetwork:
-    """The bridge of a namespace: its subnet, its interface, and the address of every pod name seen so far."""
+    """The bridge of a namespace: its subnet, its interface, and the address of every pod name so far."""
 
     subnet: IPv4Network
     interface: str
@@ -119,14 +119,14 @@ async def check_public_address(layout: Layout, address: IPv4Address, subnets: It
             )
 
 
-async def withdraw_public_addresses(layout: Layout, wanted: Iterable[IPv4Address]) -> set[IPv4Address]:
-    """Remove our public addresses that are not in `wanted`; return those that remain."""
+async def withdraw_public_addresses(layout: Layout, needed: Iterable[IPv4Address]) -> set[IPv4Address]:
+    """Remove our public addresses that are not in `needed`; return those that remain."""
     ours = {address for _, address, label in await _addresses() if label == _label(layout)}
-    wanted = set(wanted)
-    for address in ours - wanted:
+    needed = set(needed)
+    for address in ours - needed:
         await _ip("address", "delete", f"{address}/32", "dev", _INTERFACE)
         logger.debug("Removed public address %s", address)
-    return ours & wanted
+    return ours & needed
 
 
 async def announce_public_addresses(layout: Layout, addresses: Iterable[IPv4Address]) -> None:

@@ -8,7 +8,7 @@ them.
 
 Port forwards: if everything of a cloud is killed at the same moment, netavark is not called to remove its
 rules. The port then looks free, because nobody listens on it, but the stale forward precedes any new one and
-swallows its connections. Forwards of running containers, whoever owns them, are never changed.
+swallows its connections. Forwards of running containers, our own or others', are never changed.
 
 Early connections: the network of a container with a user namespace is created after its monitor, which
 listens on published ports to reserve them and never answers. A client that connects in between would wait for

@@ -105,8 +105,7 @@ class ConfigMounts:
                 chosen[item["path"]] = contents[item["key"]]
             elif not record["optional"]:
                 raise EngineError(
-                    f"{self.kind} {view.parent.parent.name} has no key {item['key']!r}, "
-                    "which a pod wants to mount."
+                    f"{self.kind} {view.parent.parent.name} has no key {item['key']!r}, which a pod mounts."
                 )
         _fill(view, chosen, record["mode"])
 
@@ -127,8 +126,8 @@ def _fill(path: Path, files: Mapping[str, bytes], mode: int) -> None:
         ) from error
 
 
-def _prune(folder: Folder, relative: PurePosixPath, wanted: set[str]) -> None:
-    """Remove files that are not wanted; folders stay."""
+def _prune(folder: Folder, relative: PurePosixPath, kept: set[str]) -> None:
+    """Remove files that are not in `kept`; folders stay."""
     for name in folder.names():
         try:
             with folder.pinned(name) as found:
@@ -138,8 +137,8 @@ def _prune(folder: Folder, relative: PurePosixPath, wanted: set[str]) -> None:
             continue
         if is_folder:
             with folder.folder(name) as inner:
-                _prune(inner, relative / name, wanted)
-        elif str(relative / name) not in wanted:
+                _prune(inner, relative / name, kept)
+        elif str(relative / name) not in kept:
             folder.remove(name)
 
 

@@ -223,7 +223,7 @@ def _copy(fill: Callable[[Folder], None], folder: Path) -> None:
         subprocess.run(["sync", "--file-system", str(unfinished)], check=True)
         unfinished.rename(folder)
     except UnsafePath as error:
-        raise EngineError(f"A volume could not be filled: {error}; make room in the original.") from error
+        raise EngineError(f"A volume could not be filled: {error}; free space in the original.") from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise EngineError(f"A volume could not be filled: {error}; check free space.") from error
     finally:
