@@ -1,8 +1,8 @@
-"""From a conversation to token ids, and which of them the model should learn to say.
+"""Encode conversations as token ids, with labels for those that the model should learn.
 
 The chat template of the tokenizer decides what surrounds each message. It is rendered once per
-order of roles, with placeholders for the contents; what lies between the placeholders is then
-reused for every conversation of that shape. So the exact place of every assistant message is
+order of roles, with placeholders for the contents; the text between the placeholders is then
+reused for every conversation of that shape. So the exact position of every assistant message is
 known, and only those tokens (with the token that ends the turn) get labels.
 """
 
@@ -23,7 +23,7 @@ Piece = tuple[str, bool]  # text, and whether it is the assistant's
 
 
 def load_tokenizer(model: str) -> Any:
-    """The tokenizer of a local folder or a hub id such as `Qwen/Qwen3-8B`."""
+    """Return the tokenizer of a local folder or a hub id such as `Qwen/Qwen3-8B`."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:
@@ -41,7 +41,7 @@ def load_tokenizer(model: str) -> Any:
 
 
 class ChatEncoder:
-    """Encodes conversations with one tokenizer; build it once per process."""
+    """An encoder of conversations for one tokenizer; build it once per process."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -53,7 +53,7 @@ class ChatEncoder:
         )
 
     def encode(self, messages: Conversation) -> tuple[list[int], list[int]]:
-        """Token ids, and labels that are IGNORED outside the assistant's words."""
+        """Return token ids, and labels that are IGNORED outside the assistant's messages."""
         pieces = self._pieces(messages)
         encoded = self.tokenizer(
             "".join(text for text, _ in pieces),
@@ -73,13 +73,13 @@ class ChatEncoder:
         return ids, labels
 
     def prompt(self, messages: Conversation) -> str:
-        """The text that asks for the next assistant message."""
+        """Return the text that the next assistant message follows."""
         frame = self._frame(tuple(message["role"] for message in messages), True)
         contents = [message["content"] for message in messages]
         return "".join(a + b for a, b in zip(frame, [*contents, ""], strict=True))
 
     def turn_end(self) -> str:
-        """The special token that closes an assistant message ('' if the template has none)."""
+        """Return the special token that closes an assistant message ('' if the template has none)."""
         return self._leading_special(self._frame(("user", "assistant"), False)[-1])
 
     def _pieces(self, messages: Conversation) -> list[Piece]:

@@ -1,9 +1,9 @@
-"""Checkpoints that are either whole or not there.
+"""Write and find checkpoints, which are either complete or absent.
 
 A checkpoint is a folder `checkpoint-000120` with the files of the run's state and a
 `manifest.json` naming each file's size and SHA-256. It is written under another name, synced and
-renamed, in a background thread, so training goes on meanwhile. A reader takes the newest folder
-whose files match the manifest and says which ones it passed over. This module knows folders and
+renamed, in a background thread, so training continues meanwhile. A reader takes the newest folder
+whose files match the manifest and reports the ones it skipped. This module knows folders and
 bytes, not models.
 """
 
@@ -30,7 +30,7 @@ WriteFile = Callable[[Path], None]  # writes one file at the path it is given
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint on disk; `state` is what the run said about itself."""
+    """A complete checkpoint on disk; `state` describes the run."""
 
     path: Path
     step: int
@@ -48,7 +48,7 @@ def write_checkpoint(
     try:
         _fill(partial, step, state, files)
     except BaseException:
-        shutil.rmtree(partial)  # give the room back, above all when the disk is full
+        shutil.rmtree(partial)  # free the space, above all when the disk is full
         raise
     if target.exists():  # a damaged one of the same step, or it would have been resumed from
         shutil.rmtree(target)
@@ -71,18 +71,18 @@ def _fill(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:
-    """The checkpoint to resume from; damaged ones are named on stderr and passed over."""
+    """Return the checkpoint to resume from; report damaged ones on stderr and skip them."""
     for path in sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True):
         damage = damage_in(path)
         if damage is None:
             manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             return Checkpoint(path, manifest["step"], manifest["state"])
-        note(f"{path}: {damage}; passing it over, the one before is used")
+        note(f"{path}: {damage}; skipped, the one before is used")
     return None
 
 
 def damage_in(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None if every file matches the manifest."""
+    """Return why a checkpoint is unusable; None if every file matches the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         entries = manifest["files"].items()
@@ -110,7 +110,7 @@ def keep_newest(folder: Path, limit: int) -> None:
 
 
 class CheckpointWriter:
-    """Writes one checkpoint at a time in the background; errors surface at the next call."""
+    """A background writer of one checkpoint at a time; the next call raises its errors."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self._limit = folder, limit
@@ -118,7 +118,7 @@ class CheckpointWriter:
         self._running: Future[None] | None = None
 
     def save(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
-        """Start writing; what `files` write must not change any more (pass copies)."""
+        """Start writing; the data that `files` write must not change any more (pass copies)."""
         self.wait()
         self._running = self._thread.submit(self._write, step, state, files)
 

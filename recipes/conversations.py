@@ -1,9 +1,9 @@
-"""The one file format that all recipes share: a JSONL file of conversations.
+"""Read, check and write the file format that all recipes share: JSONL files of conversations.
 
 Each line is `{"messages": [{"role": "user", "content": "..."}, ...]}`. A conversation may open
 with one `system` message, then `user` and `assistant` take turns, and at least one `assistant`
-message is there to learn from. This module reads, checks and writes such files; it knows nothing
-of tokens or models, and needs only the standard library.
+message is there to learn from. This module knows nothing of tokens or models, and needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Conversation = list[Message]
 
 
 class BadRecordError(RecipeError):
-    """One record cannot be used; `--skip-bad` leaves it out and counts it."""
+    """A record cannot be used; `--skip-bad` leaves it out and counts it."""
 
 
 @dataclass
 class BadRecords:
-    """Either the first bad record ends the run, or all are counted and the first few kept."""
+    """The bad records of a run: the first one ends it, or all are counted and the first few kept."""
 
     skip: bool = False
     count: int = 0
@@ -45,7 +45,7 @@ class BadRecords:
 
 
 def check_conversation(messages: Any, where: str) -> Conversation:
-    """Return the conversation with contents stripped, or say what is wrong with it and where."""
+    """Return the conversation with contents stripped; raise an error that names the fault and its place."""
     if not isinstance(messages, list) or not messages:
         raise BadRecordError(f"{where}: 'messages' must be a list with at least one message")
     checked: Conversation = []
@@ -77,7 +77,7 @@ def _check_order(roles: list[str], where: str) -> None:
 
 
 def numbered_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 text file with their numbers; a line in another encoding is a bad record."""
+    """Yield the lines of a UTF-8 text file with their numbers; a line in another encoding is a bad record."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -93,7 +93,7 @@ def numbered_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, str]]:
 
 
 def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
-    """Objects of a JSONL file with their line numbers; blank lines are passed over."""
+    """Yield the objects of a JSONL file with their line numbers; skip blank lines."""
     for number, line in numbered_lines(path, bad):
         if not line.strip():
             continue
@@ -104,7 +104,7 @@ def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
 
 
 def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conversation]:
-    """All conversations of a JSONL file; an empty file is an error."""
+    """Return all conversations of a JSONL file; an empty file is an error."""
     bad = bad or BadRecords()
     conversations: list[Conversation] = []
     for number, record in json_lines(path, bad):
@@ -122,7 +122,7 @@ def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conver
 
 @contextmanager
 def atomic_text(path: Path) -> Iterator[TextIO]:
-    """Write beside the target and rename at the end: readers never see half a file."""
+    """Write beside the target and rename at the end, so that readers never see half a file."""
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

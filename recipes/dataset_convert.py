@@ -3,8 +3,8 @@
 
 Rows may hold whole conversations (`messages` or `conversations`), or one exchange each: a user
 column and an assistant column, optionally grouped by a conversation column and ordered by a
-sequence column into many turns. Columns are named by flag or guessed from their names; what was
-chosen is reported on stderr. It must not tokenise, filter by taste, or split.
+sequence column into many turns. Columns are given by options or guessed from their names; the
+choice is reported on stderr. It must not tokenise, filter by content, or split.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Draft = tuple[str, Any]  # where it was found, messages not yet checked
 
 
 def choose_columns(available: list[str], named: Columns) -> Columns:
-    """The column for each purpose: as named by flag, else guessed; None where there is none."""
+    """Return the column for each purpose: as given by option, else guessed; None where there is none."""
     for purpose, column in named.items():
         if column is not None and column not in available:
             raise RecipeError(
@@ -83,7 +83,7 @@ def _guess(purpose: str, available: list[str], taken: set[str]) -> str | None:
 
 
 def draft_conversations(rows: Iterable[Row], columns: Columns, bad: BadRecords) -> Iterator[Draft]:
-    """Messages as the rows have them, before any check."""
+    """Return messages as the rows have them, before any check."""
     if columns["messages"] is not None:
         for where, row in rows:
             yield where, _listed(row.get(columns["messages"]))
@@ -95,7 +95,7 @@ def draft_conversations(rows: Iterable[Row], columns: Columns, bad: BadRecords) 
 
 
 def _listed(value: Any) -> Any:
-    """A list of messages, also when stored as JSON text or with ShareGPT's from/value keys."""
+    """Return a list of messages, also when stored as JSON text or with ShareGPT's from/value keys."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -154,7 +154,7 @@ def _sequence(row: dict[str, Any], columns: Columns, where: str, otherwise: int)
 
 
 def checked(drafts: Iterable[Draft], system_prompt: str | None, bad: BadRecords) -> Iterator[Conversation]:
-    """Only whole conversations; each that cannot be used goes to `bad`."""
+    """Yield complete conversations; add each unusable one to `bad`."""
     for where, draft in drafts:
         try:
             messages = check_conversation(draft, where)

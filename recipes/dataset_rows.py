@@ -1,4 +1,4 @@
-"""Read rows from Parquet, CSV, JSON and JSONL files, each with the place it was found.
+"""Read rows from Parquet, CSV, JSON and JSONL files, each with its place in the file.
 
 A row is a dict from column name to value; the place ("chats.csv: line 7") goes into messages
 about it. This module knows file formats and nothing about conversations.
@@ -24,7 +24,7 @@ Row = tuple[str, dict[str, Any]]
 
 
 def read_rows(path: Path, file_format: str | None, bad: BadRecords) -> tuple[list[str], list[Row]]:
-    """Column names and rows; a file without a single row is an error."""
+    """Return column names and rows; a file without a single row is an error."""
     file_format = file_format or FORMATS.get(path.suffix.lower())
     if file_format is None:
         raise RecipeError(

@@ -2,8 +2,8 @@
 """Split a conversations file into a training and a test file beside it.
 
 `chats.jsonl` becomes `chats_train.jsonl` and `chats_test.jsonl`. The split is by conversation, so
-no conversation is in both files; a test conversation whose words are also in the training part
-would flatter the model and is left out. It must not change the records themselves.
+no conversation is in both files; a test conversation whose text is also in the training part
+would make the model look better than it is, and is left out. It must not change the records themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from recipe_errors import RecipeError, exit_code, note
 def split(
     conversations: list[Conversation], ratio: float, rand_sort: bool, seed: int
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """First `ratio` of the conversations for training, the rest for test; both never empty."""
+    """Return the first `ratio` of the conversations for training and the rest for test; neither is empty."""
     if len(conversations) < 2:
         raise RecipeError(
             "only one conversation: a split needs at least two; add data, or train on the"
@@ -34,7 +34,7 @@ def split(
 
 
 def without_copies(test: list[Conversation], train: list[Conversation]) -> list[Conversation]:
-    """Test conversations that are not, word for word, in the training part as well."""
+    """Return the test conversations that are not, word for word, in the training part as well."""
     seen = {repr(messages) for messages in train}
     return [messages for messages in test if repr(messages) not in seen]
 
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="shuffle first; needed when the file is sorted, for example by topic",
     )
-    parser.add_argument("--seed", type=int, default=42, help="of the shuffle (default 42)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the shuffle (default 42)")
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out, count them")
     return parser
 

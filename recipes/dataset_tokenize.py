@@ -2,7 +2,7 @@
 """Turn conversations into the token ids that fine-tuning reads.
 
 The tokenizer is loaded once, then forked worker processes encode on all CPUs. Only the
-assistant's words get labels. A conversation longer than the context is cut or dropped, and
+assistant's messages get labels. A conversation longer than the context is cut or dropped, and
 counted. With `--pack` many conversations share a row, which leaves hardly any padding.
 """
 
@@ -27,7 +27,7 @@ from tokenized_data import Example, pack, plain_row, write_rows
 
 @dataclass
 class Counts:
-    """What happened to the conversations; goes to stderr and into the file."""
+    """Counts of the conversations, written to stderr and into the file."""
 
     kept: int = 0
     truncated: int = 0
@@ -36,7 +36,7 @@ class Counts:
 
 
 def fit(examples: Iterable[Example], context: int, too_long: str, counts: Counts) -> list[Example]:
-    """Cut or drop what is longer than the context; leave out what has nothing left to learn."""
+    """Cut or drop conversations longer than the context; leave out those without a label left."""
     fitting: list[Example] = []
     for ids, labels in examples:
         if len(ids) > context and too_long == "drop":
@@ -75,7 +75,7 @@ def _encode_inherited(messages: Conversation) -> Example:
 
 
 def _encode(encoder: ChatEncoder, messages: Conversation) -> Example:
-    """As arrays: lists of Python's integers would take ten times the memory."""
+    """Return arrays: lists of Python's integers would take ten times the memory."""
     ids, labels = encoder.encode(messages)
     return numpy.asarray(ids, numpy.int32), numpy.asarray(labels, numpy.int32)
 

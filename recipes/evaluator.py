@@ -2,8 +2,8 @@
 """Compare a base model with its fine-tuned adapter on test conversations.
 
 Prints one JSON report to stdout, logs to stderr, so that `evaluator.py ... | jq .comparison`
-works. The keys `base_model`, `finetuned_model` and `comparison` are those users of the known
-fine-tuning solution expect; what we add is under `details`. Test data must not have been
+works. The keys `base_model`, `finetuned_model` and `comparison` are those of the published
+fine-tuning solution; everything else is under `details`. Test data must not have been
 trained on: use the `_test` file of dataset_split.py.
 """
 
@@ -41,7 +41,7 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt taken from a test conversation, and what was really answered."""
+    """A prompt taken from a test conversation, with its real answer."""
 
     input: str  # the last user message, for the reader
     prompt: str  # everything before the answer, as the model gets it
@@ -49,15 +49,15 @@ class Question:
 
 
 def question(messages: Conversation, turn: int, encoder: ChatEncoder) -> Question:
-    """The `turn`-th assistant message of a conversation, as a question."""
-    at = [place for place, one in enumerate(messages) if one["role"] == "assistant"][turn]
+    """Return the `turn`-th assistant message of a conversation as a question."""
+    at = [index for index, one in enumerate(messages) if one["role"] == "assistant"][turn]
     return Question(messages[at - 1]["content"], encoder.prompt(messages[:at]), messages[at]["content"])
 
 
 def choose_questions(
     conversations: list[Conversation], count: int, seed: int, encoder: ChatEncoder
 ) -> list[Question]:
-    """One random assistant message from each of `count` random conversations."""
+    """Return one random assistant message from each of `count` random conversations."""
     generator = random.Random(seed)
     chosen = generator.sample(conversations, min(count, len(conversations)))
     turns = [sum(one["role"] == "assistant" for one in messages) for messages in chosen]
@@ -82,11 +82,11 @@ class Evaluation:
         cut = [(ids[: self.args.context], labels[: self.args.context]) for ids, labels in encoded]
         usable = [example for example in cut if any(label >= 0 for label in example[1])]
         if not usable:
-            raise RecipeError(f"--context {self.args.context}: no answer lies within; raise it")
+            raise RecipeError(f"--context {self.args.context}: no answer is within the context; raise it")
         return usable
 
     def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The known part of the report for one model, and our additions."""
+        """Return the published part of the report for one model, and our additions."""
         model.eval()
         started = time.monotonic()
         known: dict[str, Any] = {
@@ -189,16 +189,16 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--adapter", type=Path, help="folder that finetune.py wrote")
     parser.add_argument("--data", type=Path, help="test conversations (JSONL)")
     parser.add_argument("--table", type=Path, metavar="REPORT", help="only show a report as a table")
-    parser.add_argument("--accuracy", action="store_true", help="share of answers exactly right")
+    parser.add_argument("--accuracy", action="store_true", help="measure the share of exactly right answers")
     parser.add_argument("--samples", type=int, default=32, help="answers to generate (default 32)")
-    parser.add_argument("--show", type=int, default=5, help="of these in the report (default 5)")
-    parser.add_argument("--limit", type=int, help="use only so many test conversations")
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="per answer (default 128)")
-    parser.add_argument("--max-label-tokens", type=int, default=24, help="with --accuracy")
+    parser.add_argument("--show", type=int, default=5, help="answers in the report (default 5)")
+    parser.add_argument("--limit", type=int, help="most test conversations to use (default: all)")
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="tokens per answer (default 128)")
+    parser.add_argument("--max-label-tokens", type=int, default=24, help="with --accuracy (default 24)")
     parser.add_argument("--batch", type=int, default=16, help="answers at a time (default 16)")
-    parser.add_argument("--context", type=int, default=1024, help="cut conversations after so many")
+    parser.add_argument("--context", type=int, default=1024, help="longest conversation (default 1024)")
     parser.add_argument("--precision", choices=("auto", "no", "bf16", "fp16"), default="auto")
-    parser.add_argument("--seed", type=int, default=42, help="which samples are drawn")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the samples (default 42)")
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out")
     return parser
 

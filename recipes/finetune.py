@@ -2,10 +2,10 @@
 """Fine-tune a language model with LoRA on tokenised conversations.
 
 Runs alone (`python3 finetune.py ...`) or as many processes (`torchrun finetune.py ...`), on CPUs
-or GPUs. It writes checkpoints, resumes from the newest whole one when started again with the
+or GPUs. It writes checkpoints, resumes from the newest complete one when started again with the
 same output folder, and on SIGTERM finishes its step, writes a checkpoint and exits with 75.
 It is a plain loop instead of `transformers.Trainer`: the order of the data, the number of steps
-and the moment of a checkpoint are in sight here, and exact after a resume.
+and the moment of a checkpoint are visible here, and exact after a resume.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from workers import Workers
 
 
 class StopRequest:
-    """Set by SIGTERM; the run looks at it between two steps."""
+    """A flag that SIGTERM sets; the run checks it between two steps."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -63,7 +63,7 @@ class StopRequest:
 
 @dataclass
 class Run:
-    """Everything a run consists of."""
+    """The parts of a run."""
 
     arguments: TrainingArguments
     workers: Workers
@@ -75,7 +75,7 @@ class Run:
     stop: StopRequest
 
     def identity(self) -> dict[str, Any]:
-        """What must not change between a checkpoint and its resumption."""
+        """Return the settings that must not change between a checkpoint and its resumption."""
         names = ("model", "seed", "lora_r", "lora_alpha", "target_modules", "modules_to_save")
         chosen = {name: getattr(self.arguments, name) for name in names}
         data = self.step.data
@@ -108,7 +108,7 @@ def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -
 
 
 def resume(run: Run) -> None:
-    """Take up the newest whole checkpoint in the output folder, if there is one."""
+    """Continue from the newest complete checkpoint in the output folder, if there is one."""
     found = newest_whole(Path(run.arguments.output_dir)) if run.workers.is_first else None
     found = run.workers.from_first(found)
     if run.workers.is_first:
@@ -125,7 +125,7 @@ def resume(run: Run) -> None:
 
 
 def train(run: Run) -> bool:
-    """Run to the last step and return True, or until asked to stop and return False."""
+    """Run to the last step and return True, or until a stop is requested and return False."""
     arguments, progress = run.arguments, run.progress
     progress.start()
     while progress.step < progress.total:
@@ -151,7 +151,7 @@ def train(run: Run) -> bool:
 
 
 def save(run: Run) -> None:
-    """Give a copy of the state to the background writer, unless this step is saved already."""
+    """Pass a copy of the state to the background writer, unless this step is saved already."""
     progress = run.progress
     if not run.workers.is_first or progress.step == progress.saved_step:
         return
@@ -171,7 +171,7 @@ def save(run: Run) -> None:
 
 
 def export(run: Run) -> Path:
-    """Write the finished adapter with its tokenizer, and what the run was."""
+    """Write the finished adapter with its tokenizer and a description of the run."""
     output = Path(run.arguments.output_dir)
     target, partial = output / "adapter", output / ".adapter.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -206,7 +206,7 @@ def carry_out(run: Run) -> int:
     if finished and is_first:
         note(f"{export(run)}: adapter written after step {run.progress.step}")
     elif is_first:
-        note(f"stopped at step {run.progress.step}; the same command goes on from there")
+        note(f"stopped at step {run.progress.step}; run the same command again to continue")
     return EXIT_OK if finished else EXIT_STOPPED
 
 
@@ -229,7 +229,7 @@ def parser() -> argparse.ArgumentParser:
         "      --data chats_train.arrow --output-dir run1\n"
         "  torchrun --nproc-per-node 2 finetune.py --config config.json --set max_steps=200\n"
         "exit codes: 0 finished; 1 failed, the message says why; 2 wrong usage;\n"
-        "  75 stopped by SIGTERM with a checkpoint: run the same command again to go on",
+        "  75 stopped by SIGTERM with a checkpoint: run the same command again to continue",
     )
     parser.add_argument("--config", type=Path, help="JSON file; see --explain-config")
     parser.add_argument("--model", help="base model: local folder or hub id")

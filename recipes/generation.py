@@ -1,7 +1,7 @@
-"""What a model says, how sure it is, and how fast.
+"""Generate answers, and measure perplexity and speed.
 
-Batched greedy answers, perplexity on the assistant's words, and speed at a fixed length: short
-answers must not make a model look slow.
+Answers are greedy and batched, perplexity is on the assistant's messages, and speed is measured at
+a fixed length, so that short answers do not make a model look slow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKENS_PER_PASS = 4096
 
 @dataclass(frozen=True)
 class Generated:
-    """Answers in the order of the prompts; `tokens` counts them without what follows their end."""
+    """Answers in the order of the prompts; `tokens` counts them up to the end of each."""
 
     texts: list[str]
     tokens: int
@@ -30,7 +30,7 @@ class Generated:
 
 @torch.inference_mode()
 def perplexity(model: Any, examples: Sequence[Example], pad_id: int) -> float:
-    """exp of the mean loss per labelled token."""
+    """Return the exponential of the mean loss per labelled token."""
     loss_sum, labels = 0.0, 0
     for part in _by_length(examples):
         batch = pad_batch([plain_row(example) for example in part], pad_id)
@@ -41,7 +41,7 @@ def perplexity(model: Any, examples: Sequence[Example], pad_id: int) -> float:
 
 
 def _by_length(examples: Sequence[Example]) -> list[list[Example]]:
-    """Batches of similar length, each with about TOKENS_PER_PASS tokens."""
+    """Yield batches of similar length, each with about TOKENS_PER_PASS tokens."""
     batches: list[list[Example]] = [[]]
     for example in sorted(examples, key=lambda example: -len(example[0])):
         longest = len(batches[-1][0][0]) if batches[-1] else 0
@@ -55,7 +55,7 @@ def _by_length(examples: Sequence[Example]) -> list[list[Example]]:
 def generate(
     model: Any, encoder: ChatEncoder, prompts: Sequence[str], max_new_tokens: int, batch_size: int
 ) -> Generated:
-    """Greedy answers; every sequence ends at the token that closes a turn."""
+    """Return greedy answers; every sequence ends at the token that closes a turn."""
     ends = stop_ids(model, encoder)
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     texts, tokens = [""] * len(prompts), 0
@@ -78,7 +78,7 @@ def generate(
 
 @torch.inference_mode()
 def tokens_per_second(model: Any, encoder: ChatEncoder, prompts: Sequence[str], new_tokens: int) -> float:
-    """New tokens per second of one batch, at exactly so many for each prompt; the best of two."""
+    """Return new tokens per second of one batch, for a fixed length of the answers; the best of two."""
     batch = _batch(model, encoder, prompts, new_tokens)
     seconds = []
     for _ in range(2):
@@ -97,7 +97,7 @@ def tokens_per_second(model: Any, encoder: ChatEncoder, prompts: Sequence[str], 
 def _batch(
     model: Any, encoder: ChatEncoder, prompts: Sequence[str], new_tokens: int
 ) -> dict[str, torch.Tensor]:
-    """Prompts padded on the left, and cut there if the answer would not fit into the context."""
+    """Return prompts padded on the left, and cut there if the answer would not fit into the context."""
     encoded = encoder.tokenizer(
         list(prompts),
         add_special_tokens=False,
@@ -113,7 +113,7 @@ def _batch(
 
 
 def stop_ids(model: Any, encoder: ChatEncoder) -> set[int]:
-    """Tokens that end an answer: the template's, the tokenizer's and the model's own."""
+    """Return the tokens that end an answer: the template's, the tokenizer's and the model's own."""
     tokenizer = encoder.tokenizer
     ends = {tokenizer.eos_token_id}
     if turn_end := encoder.turn_end():
@@ -124,7 +124,7 @@ def stop_ids(model: Any, encoder: ChatEncoder) -> set[int]:
 
 
 def until_end(ids: list[int], ends: set[int]) -> list[int]:
-    """The ids up to and with the first that ends the answer."""
+    """Return the ids up to and including the first that ends the answer."""
     for position, token in enumerate(ids):
         if token in ends:
             return ids[: position + 1]

@@ -19,11 +19,11 @@ from recipe_errors import RecipeError
 from training_arguments import TrainingArguments
 
 transformers.logging.disable_progress_bar()  # a job's log is a file, not a terminal
-warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's affair
+warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of peft
 
 
 def precision(wanted: str) -> torch.dtype | None:
-    """The type to compute in; None for plain float32."""
+    """Return the type to compute in; None for plain float32."""
     gpu = torch.cuda.is_available()
     if wanted == "auto":
         if not gpu:
@@ -35,7 +35,7 @@ def precision(wanted: str) -> torch.dtype | None:
 
 
 def load_base(model: str, dtype: torch.dtype | None = None, load_in_4bit: bool = False) -> Any:
-    """A causal language model from a local folder or a hub id, on the CPU or this GPU."""
+    """Return a causal language model from a local folder or a hub id, on the CPU or this GPU."""
     options: dict[str, Any] = {"dtype": dtype or torch.float32}
     if load_in_4bit:
         options["quantization_config"] = _four_bit(dtype)
@@ -63,7 +63,7 @@ def _four_bit(dtype: torch.dtype | None) -> BitsAndBytesConfig:
 
 
 def with_lora(model: Any, arguments: TrainingArguments) -> Any:
-    """The model with its weights frozen and new LoRA matrices to train."""
+    """Return the model with its weights frozen and new LoRA matrices to train."""
     if arguments.load_in_4bit:
         model = peft.prepare_model_for_kbit_training(
             model, use_gradient_checkpointing=arguments.gradient_checkpointing
@@ -85,13 +85,13 @@ def with_lora(model: Any, arguments: TrainingArguments) -> Any:
         first_line = str(error).splitlines()[0]
         raise RecipeError(f"target_modules or modules_to_save: {first_line}") from error
     for weight in model.parameters():
-        if weight.requires_grad:  # small updates vanish in 16 bits
+        if weight.requires_grad:  # small updates are lost in 16 bits
             weight.data = weight.data.float()
     return model
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """The model with a finished adapter merged into its weights, at full speed."""
+    """Return the model with a finished adapter merged into its weights, at full speed."""
     if not (adapter / "adapter_config.json").is_file():
         raise RecipeError(f"{adapter}: no adapter_config.json; give the folder finetune.py wrote")
     return peft.PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()

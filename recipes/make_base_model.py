@@ -3,8 +3,8 @@
 
 It trains a byte-level BPE tokenizer and a small model of the Qwen3 architecture on plain text,
 and writes the folder that any hub download has: config, safetensors, tokenizer, chat template.
-Given conversations it reads every message as a text of its own: the model learns the language of
-the domain, but never sees who answers what. Answering is what fine-tuning then teaches.
+From conversations it takes every message as a text of its own: the model learns the language of
+the domain, but not which message answers which. Fine-tuning then teaches it to answer.
 It must not see the test split, and it is no substitute for a real base model.
 """
 
@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (
 
 
 def read_texts(paths: list[Path]) -> list[str]:
-    """One text per message of a .jsonl file, or per paragraph of any other file."""
+    """Yield one text per message of a .jsonl file, or per paragraph of any other file."""
     texts: list[str] = []
     for path in paths:
         if path.suffix == ".jsonl":
@@ -55,7 +55,7 @@ def read_texts(paths: list[Path]) -> list[str]:
 
 
 def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: any text can be encoded, whatever the language."""
+    """Train a byte-level BPE tokenizer, which can encode any text in any language."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -76,7 +76,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFas
 
 
 def token_stream(tokenizer: PreTrainedTokenizerFast, texts: list[str], seed: int) -> torch.Tensor:
-    """All texts in shuffled order, each closed by the end-of-text token."""
+    """Return all texts in shuffled order, each closed by the end-of-text token."""
     order = random.Random(seed).sample(texts, len(texts))
     encoded = tokenizer(order, add_special_tokens=False, return_attention_mask=False)
     end = [tokenizer.pad_token_id]
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     tokenizer = train_tokenizer(texts, args.vocab_size)
     stream = token_stream(tokenizer, texts, args.seed)
     if len(stream) < 2:
-        raise RecipeError("the text is a single token long; give more text")
+        raise RecipeError("the text is only one token long; give more text")
     model = new_model(tokenizer, args)
     size = sum(parameter.numel() for parameter in model.parameters())
     note(f"{len(stream)} tokens of text, vocabulary {len(tokenizer)}, {size / 1e6:.1f}M parameters")

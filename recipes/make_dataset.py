@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write a small data set of bank conversations, so that the whole path can be tried at once.
+"""Write a small data set of bank conversations, so that the whole path can be tried immediately.
 
 "InnovationBank" and its customers are invented; the phrases are in bank_topics.json. The same
 seed gives the same file. The CSV has one exchange per row, as an export from a chat tool would:
@@ -27,7 +27,7 @@ Exchange = tuple[str, str]  # customer, advisor
 
 
 def conversation(topic: dict[str, Any], phrases: dict[str, Any], generator: random.Random) -> list[Exchange]:
-    """One to three exchanges about a topic, with names, sums and places filled in."""
+    """Return one to three exchanges about a topic, with names, sums and places filled in."""
     values = {slot: generator.choice(words) for slot, words in phrases["slots"].items()}
     parts = [topic]
     if topic["follow_ups"] and generator.random() < SHARE_WITH_FOLLOW_UP:
@@ -45,14 +45,14 @@ def _exchange(part: dict[str, Any], generator: random.Random) -> Exchange:
 
 
 def _capital(text: str) -> str:
-    """Capital letter at the start, and after a full stop inside the opening."""
+    """Capitalise the first letter, and the one after a full stop inside the opening."""
     head, stop, tail = text.partition(". ")
     joined = head[:1].upper() + head[1:] + stop
     return joined + tail[:1].upper() + tail[1:]
 
 
 def rows(count: int, seed: int) -> list[tuple[str, int, str, str, str]]:
-    """All rows of the data set; topics come equally often, in random order."""
+    """Return all rows of the data set, with topics equally often and in random order."""
     phrases = json.loads(TOPICS.read_text(encoding="utf-8"))
     generator = random.Random(seed)
     topics = [phrases["topics"][number % len(phrases["topics"])] for number in range(count)]

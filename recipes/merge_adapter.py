@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write a LoRA adapter into the weights of its base: a whole model that serves without overhead.
+"""Merge a LoRA adapter into the weights of its base: a whole model that serves without overhead.
 
-The folder appears only when it is whole. Types stay those of the base model.
+The folder appears only when it is complete. Types stay those of the base model.
 """
 
 from __future__ import annotations
@@ -9,26 +9,35 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, GenerationConfig
+from transformers.hf_argparser import DataClassType, HfArgumentParser
 
 from chat_tokens import load_tokenizer
 from lora_model import load_base, with_adapter
 from recipe_errors import RecipeError, exit_code, note
 
 
+@dataclass(frozen=True)
+class Options:
+    model: str = field(metadata={"help": "base model: local folder or hub id"})
+    adapter: Path = field(metadata={"help": "folder that finetune.py wrote"})
+    output: Path = field(metadata={"help": "folder to make"})
+
+
 def stored_type(model: str) -> torch.dtype:
-    """The type that the base's weights have on disk."""
+    """Return the type of the base's weights on disk."""
     found: Any = getattr(AutoConfig.from_pretrained(model), "dtype", None)
     return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def merge(model: str, adapter: Path, output: Path) -> None:
     dtype = stored_type(model)
-    # Small updates vanish when they are added in 16 bits.
+    # Small updates are lost when they are added in 16 bits.
     merged = with_adapter(load_base(model, torch.float32), adapter).to(dtype)
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -39,23 +48,22 @@ def merge(model: str, adapter: Path, output: Path) -> None:
     partial.rename(output)
 
 
-def run(args: argparse.Namespace) -> int:
-    if args.output.exists():
-        raise RecipeError(f"{args.output}: is there already; name another folder with --output")
-    merge(args.model, args.adapter, args.output)
-    note(f"{args.output}: model written with {args.adapter} in its weights")
+def run(options: Options) -> int:
+    if options.output.exists():
+        raise RecipeError(f"{options.output}: exists already; name another folder with --output")
+    merge(options.model, options.adapter, options.output)
+    note(f"{options.output}: model written with {options.adapter} in its weights")
     return 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Write a LoRA adapter into the weights of its base model.",
+    parser = HfArgumentParser(
+        DataClassType(Options),
+        formatter_class=argparse.HelpFormatter,
+        description="Merge a LoRA adapter into the weights of its base model.",
         epilog="example: python3 merge_adapter.py --model base_model --adapter run1/adapter --output merged",
     )
-    parser.add_argument("--model", required=True, help="base model: local folder or hub id")
-    parser.add_argument("--adapter", required=True, type=Path, help="folder that finetune.py wrote")
-    parser.add_argument("--output", required=True, type=Path, help="folder to make")
-    return exit_code(run, parser.parse_args(argv))
+    return exit_code(run, Options(**vars(parser.parse_args(argv))))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Show a report of evaluator.py as a table for people.
+"""Show a report of evaluator.py as a table.
 
 The same as `evaluator.py --table`, without waiting for the training libraries to load.
 """
@@ -30,7 +30,7 @@ _MODELS = ("base_model", "finetuned_model")
 
 
 def table(path: Path) -> str:
-    """Base beside fine-tuned, then one answer of each."""
+    """Return the table of both models, then one answer of each."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         lines = [f"{'':<24}{'base':>12}{'fine-tuned':>12}"]

@@ -1,4 +1,4 @@
-"""Scores of generated texts against references, and the comparison of two models.
+"""Score generated texts against references, and compare two models.
 
 Pure functions on text and numbers. BLEU and ROUGE come from `sacrebleu` and `rouge_score`; where
 one is not installed its score is None.
@@ -20,14 +20,14 @@ except ImportError:
 
 
 def bleu(generated: Sequence[str], references: Sequence[str]) -> float | None:
-    """Corpus BLEU, 0 to 100."""
+    """Return corpus BLEU, 0 to 100."""
     if sacrebleu is None:
         return None
     return sacrebleu.corpus_bleu(list(generated), [list(references)]).score
 
 
 def rouge(generated: Sequence[str], references: Sequence[str]) -> dict[str, float] | None:
-    """Mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1."""
+    """Return the mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1."""
     if RougeScorer is None:
         return None
     names = ["rouge1", "rouge2", "rougeL"]
@@ -37,21 +37,21 @@ def rouge(generated: Sequence[str], references: Sequence[str]) -> dict[str, floa
 
 
 def exact_match(generated: Sequence[str], references: Sequence[str]) -> float:
-    """Share of answers that are the reference, apart from case and outer spaces."""
+    """Return the share of answers that equal the reference, apart from case and outer spaces."""
     pairs = zip(generated, references, strict=True)
     return statistics.fmean(text.strip().lower() == right.strip().lower() for text, right in pairs)
 
 
 def change_percent(base: float, finetuned: float) -> float | None:
-    """Growth from base to fine-tuned in per cent; None if the base is 0."""
+    """Return the growth from base to fine-tuned in per cent; None if the base is 0."""
     return (finetuned - base) / base * 100 if base else None
 
 
 def comparison(
     perplexity: tuple[float, float], speed: tuple[float, float], length: tuple[float, float]
 ) -> dict[str, float | None]:
-    """Per cent, base before fine-tuned in each pair. Mind the signs: perplexity is what it FELL
-    by (positive is better), speed and message length are what they GREW by."""
+    """Return changes in per cent; in each pair the base comes first. Perplexity is the decrease (positive
+    is better), speed and message length are the increase."""
     fell = change_percent(*perplexity)
     return {
         "perplexity": None if fell is None else -fell,

@@ -1,11 +1,11 @@
-"""Tokenised conversations on disk and in memory, padded or packed.
+"""Read and write tokenised conversations, padded or packed.
 
 The file is an Arrow file (`datasets.load_dataset("arrow", data_files=...)` reads it too) with the
 columns `input_ids`, `labels`, `attention_mask` and, when packed, `position_ids`. It is read
 through a memory map, so all processes of a node share one copy.
 
-Packing puts several conversations into one row. They stay strangers: `position_ids` start again
-at 0 for each, and from that the attention of `transformers` lets a token see only its own
+Packing puts several conversations into one row. They stay separate: `position_ids` start again
+at 0 for each, from which the attention of `transformers` lets a token see only its own
 conversation (tested: the logits are those of the conversation alone).
 """
 
@@ -47,7 +47,7 @@ def plain_row(example: Example) -> Row:
 
 
 def pack(examples: Sequence[Example], context: int) -> Iterator[Row]:
-    """Rows of up to `context` tokens, each from one or more whole conversations."""
+    """Yield rows of up to `context` tokens, each of one or more whole conversations."""
     for group in fill_rows([len(ids) for ids, _ in examples], context):
         parts = [plain_row(examples[index]) for index in group]
         row = {name: numpy.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -56,7 +56,7 @@ def pack(examples: Sequence[Example], context: int) -> Iterator[Row]:
 
 
 def fill_rows(lengths: Sequence[int], context: int) -> list[list[int]]:
-    """Best-fit decreasing: each conversation goes to the fullest row that still has room."""
+    """Best-fit decreasing: each conversation goes to the fullest row that it still fits in."""
     room: list[tuple[int, int]] = []  # free tokens and row number, sorted
     rows: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
@@ -95,7 +95,7 @@ def write_rows(path: Path, rows: Iterable[Row], facts: dict[str, Any]) -> int:
 
 @dataclass
 class TokenizedData:
-    """Rows of a tokenised file; `batch` pads the chosen ones to tensors."""
+    """The rows of a tokenised file; `batch` pads the chosen ones to tensors."""
 
     table: pyarrow.Table
     facts: dict[str, Any]
@@ -115,11 +115,11 @@ class TokenizedData:
         return self.table.num_rows
 
     def tokens(self, rows: Sequence[int]) -> int:
-        """Tokens in these rows, without padding."""
+        """Count the tokens in these rows, without padding."""
         return sum(len(self.table["input_ids"][row]) for row in rows)
 
     def batch(self, rows: Sequence[int], pad_id: int) -> dict[str, torch.Tensor]:
-        """One tensor per column, all rows padded to the longest of them."""
+        """Return one tensor per column, with all rows padded to the longest of them."""
         names = self.table.column_names
         return pad_batch(
             [{name: self.table[name][row].values.to_numpy() for name in names} for row in rows],
@@ -128,12 +128,12 @@ class TokenizedData:
 
 
 def pad_batch(rows: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, torch.Tensor]:
-    """Rows as the model's inputs; padding has no label."""
+    """Return rows as the model's inputs; padding has no label."""
     longest = max(len(row["input_ids"]) for row in rows)
     length = -(-longest // PAD_MULTIPLE) * PAD_MULTIPLE
     fill = {"input_ids": pad_id, "labels": IGNORED, "attention_mask": 0, "position_ids": 0}
     batch = {name: _padded([row[name] for row in rows], length, fill[name]) for name in rows[0]}
-    if "position_ids" in batch:  # packed: who sees whom follows from the positions alone
+    if "position_ids" in batch:  # packed: which tokens see each other follows from the positions alone
         del batch["attention_mask"]
     return batch
 

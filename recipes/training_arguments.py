@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The JSON configuration of `finetune.py`: one documented schema, checked before anything loads.
+"""Define the JSON configuration of `finetune.py`, a documented schema that is checked before anything loads.
 
-Names are those of `transformers.TrainingArguments` and `peft.LoraConfig` where they have one, so
-what is known about them holds here. `create_training_arguments()` is the only way in; it refuses
-unknown keys, wrong types and values out of range. It must not import torch: run as a script it
+Names are those of `transformers.TrainingArguments` and `peft.LoraConfig` where they have one, with
+the same meaning. `create_training_arguments()` is the only constructor; it refuses unknown keys,
+wrong types and values out of range. It must not import torch: run as a script it
 checks a configuration in milliseconds, before a job takes its nodes.
 """
 
@@ -32,19 +32,19 @@ def _key(default: Any, text: str, *, low: float | None = None, high: float | Non
 
 @dataclass(frozen=True)
 class TrainingArguments:
-    """Every key, its default and its meaning; the table in README.md is made from this."""
+    """The keys with their defaults and meanings; the table in README.md is made from them."""
 
-    model: str = _key("", "base model: local folder or hub id; `--model` wins")
-    data: str = _key("", "file made by dataset_tokenize.py; `--data` wins")
-    output_dir: str = _key("", "folder for checkpoints and adapter; `--output-dir` wins")
+    model: str = _key("", "base model: local folder or hub id; `--model` takes precedence")
+    data: str = _key("", "file made by dataset_tokenize.py; `--data` takes precedence")
+    output_dir: str = _key("", "folder for checkpoints and adapter; `--output-dir` takes precedence")
 
     num_train_epochs: float = _key(1.0, "passes over the data", low=0.0001)
-    max_steps: int = _key(0, "stop after so many optimiser steps; 0: by epochs", low=0)
+    max_steps: int = _key(0, "stop after this many optimiser steps; 0: by epochs", low=0)
     per_device_train_batch_size: int = _key(1, "rows per process and forward pass", low=1)
     gradient_accumulation_steps: int = _key(1, "forward passes per optimiser step", low=1)
     learning_rate: float = _key(2e-4, "peak learning rate", low=0)
     lr_scheduler_type: str = _key(
-        "cosine", "how the rate falls after warm-up", choices=("cosine", "linear", "constant")
+        "cosine", "decrease of the rate after warm-up", choices=("cosine", "linear", "constant")
     )
     warmup_ratio: float = _key(0.03, "share of the steps to reach the peak", low=0, high=1)
     weight_decay: float = _key(0.0, "of AdamW", low=0)
@@ -67,12 +67,12 @@ class TrainingArguments:
     )
     gradient_checkpointing: bool = _key(False, "less memory for more time")
 
-    validation_data: str = _key("", "tokenised file whose loss is told at each checkpoint; none: never")
-    validation_rows: int = _key(64, "of it, at most so many rows", low=1)
+    validation_data: str = _key("", "tokenised file whose loss is reported at each checkpoint; none: never")
+    validation_rows: int = _key(64, "most rows of that file to use", low=1)
 
-    save_steps: int = _key(100, "checkpoint every so many steps; 0: only at the end", low=0)
-    save_total_limit: int = _key(2, "keep so many checkpoints", low=1)
-    logging_steps: int = _key(10, "progress line every so many steps", low=1)
+    save_steps: int = _key(100, "steps between checkpoints; 0: only at the end", low=0)
+    save_total_limit: int = _key(2, "number of checkpoints to keep", low=1)
+    logging_steps: int = _key(10, "steps between progress lines", low=1)
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
@@ -96,7 +96,7 @@ def create_training_arguments(
 
 
 def require_places(arguments: TrainingArguments) -> None:
-    """Model, data and output may come from the file or from flags, but from one of them."""
+    """Require model, data and output, from the file or from options."""
     for key in ("model", "data", "output_dir"):
         if not getattr(arguments, key):
             flag = f"--{key.replace('_', '-')}"
@@ -104,7 +104,7 @@ def require_places(arguments: TrainingArguments) -> None:
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:
-    """`key=value` from the command line; values are read as JSON, else taken as text."""
+    """Parse `key=value` of the command line; a value that is not JSON is taken as text."""
     overrides = {}
     for pair in pairs:
         key, found, text = pair.partition("=")
@@ -118,7 +118,7 @@ def parse_overrides(pairs: list[str]) -> dict[str, Any]:
 
 
 def explain() -> str:
-    """The schema as a Markdown table."""
+    """Return the schema as a Markdown table."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
     for name, field in FIELDS.items():
         factory = field.default_factory

@@ -1,7 +1,7 @@
-"""How a run went, for programs: a line of JSON each time there is something to tell.
+"""Write the metrics of a run as lines of JSON, for programs.
 
-A line has a `time` (seconds since 1970), a `step` and what was measured after it. A run that resumes drops
-what lies beyond its checkpoint, since those steps are done again. Needs only the standard library.
+A line has a `time` (seconds since 1970), a `step` and the values measured after it. A run that resumes drops
+the lines after its checkpoint, since those steps are done again. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conversations import atomic_text
 
 
 class MetricsFile:
-    """Only the first process of a run may write it."""
+    """The file of metrics; only the first process of a run may write it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

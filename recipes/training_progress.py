@@ -1,4 +1,4 @@
-"""How far a run is, how fast, and how well: the numbers behind the progress line."""
+"""Count progress, speed and loss of a run, for the progress line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers import Workers
 
 
 class Progress:
-    """Counts steps, samples and tokens; `step` and `position` are what a checkpoint keeps."""
+    """Counters of steps, samples and tokens; a checkpoint keeps `step` and `position`."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -33,7 +33,7 @@ class Progress:
         self.seconds = time.monotonic() - self._started
 
     def add(self, result: StepResult, samples: int) -> None:
-        """One more step was done."""
+        """Count one more step."""
         self.step += 1
         self.position += samples
         self.tokens += result.tokens
@@ -41,7 +41,7 @@ class Progress:
         self._labels += result.labels
 
     def settle(self, workers: Workers) -> None:
-        """Mean loss per label since the last call, over all processes."""
+        """Return the mean loss per label since the last call, over all processes."""
         loss_sum, labels = workers.sum([self._loss_sum, self._labels])
         self.loss = loss_sum / max(labels, 1)
         self._loss_sum, self._labels = 0.0, 0
@@ -53,11 +53,11 @@ class Progress:
 
     @property
     def all_tokens(self) -> int:
-        """Tokens of all steps up to now, also of those before a resume."""
+        """Return the tokens of all steps up to now, also of those before a resume."""
         return int(self.tokens_before + self.tokens)
 
     def facts(self, rate: float) -> dict[str, Any]:
-        """The progress line for programs."""
+        """Return the progress line for programs."""
         elapsed = time.monotonic() - self._started
         return {
             "step": self.step,

@@ -1,6 +1,6 @@
-"""Which rows come at which step, how many steps there are, and how fast each learns.
+"""Compute the rows of each step, the number of steps, and the learning rate of each.
 
-Everything follows from the seed and a count of samples, so a resumed run goes on exactly where
+Everything follows from the seed and a count of samples, so a resumed run continues exactly where
 it was, and the order does not depend on the number of processes. Pure functions, no torch.
 """
 
@@ -14,12 +14,12 @@ import numpy
 
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, rows: int) -> numpy.ndarray:
-    """The rows of one pass over the data, in shuffled order."""
+    """Return the rows of one pass over the data, in shuffled order."""
     return numpy.random.default_rng([seed, epoch]).permutation(rows)
 
 
 def rows_at(position: int, count: int, rows: int, seed: int) -> list[int]:
-    """The `count` rows from sample `position` on; one epoch follows the other without a gap."""
+    """Return the `count` rows from sample `position` on; epochs follow each other without a gap."""
     return [
         int(epoch_order(seed, sample // rows, rows)[sample % rows])
         for sample in range(position, position + count)
@@ -27,12 +27,12 @@ def rows_at(position: int, count: int, rows: int, seed: int) -> list[int]:
 
 
 def total_steps(rows: int, epochs: float, max_steps: int, samples_per_step: int) -> int:
-    """Optimiser steps of the whole run; the last step of the last epoch is a full one."""
+    """Return the optimiser steps of the whole run; the last step of the last epoch is a full one."""
     return max_steps or math.ceil(rows * epochs / samples_per_step)
 
 
 def learning_rate_factor(step: int, total: int, kind: str, warmup_ratio: float) -> float:
-    """Share of the peak rate at a step counted from 0."""
+    """Return the share of the peak rate at a step counted from 0."""
     warmup = math.ceil(total * warmup_ratio)
     if step < warmup:
         return (step + 1) / warmup

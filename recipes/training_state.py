@@ -1,4 +1,4 @@
-"""What a checkpoint of a fine-tuning run holds, and how it gets back into the run.
+"""Save the state of a fine-tuning run to checkpoints, and load it again.
 
 The adapter is stored as `peft` stores it, so any checkpoint can be evaluated or served as it is;
 the optimiser's state lies beside it and is left out of the finished adapter.
@@ -25,26 +25,26 @@ OPTIMIZER = "optimizer.pt"
 
 
 def adapter_files(model: Any) -> dict[str, WriteFile]:
-    """Writers for a copy of the adapter as it is now."""
+    """Return writers for a copy of the current adapter."""
     state = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
     weights = {name: _copy(tensor).contiguous() for name, tensor in state.items()}
     config = copy.deepcopy(model.peft_config["default"])
     config.inference_mode = True
     return {
-        WEIGHTS: _told(lambda path: safetensors.torch.save_file(weights, path, {"format": "pt"})),
+        WEIGHTS: _naming_full_disk(lambda path: safetensors.torch.save_file(weights, path, {"format": "pt"})),
         CONFIG: lambda path: config.save_pretrained(path.parent),
     }
 
 
 def snapshot(step: TrainingStep) -> dict[str, WriteFile]:
-    """Writers for a copy of everything the run needs to go on; training may continue at once."""
+    """Return writers for a copy of everything a resume needs; training may continue immediately."""
     state = {"optimizer": step.optimizer.state_dict(), "scaler": step.scaler.state_dict()}
     state = _copy(state)
-    return {**adapter_files(step.model), OPTIMIZER: _told(lambda path: torch.save(state, path))}
+    return {**adapter_files(step.model), OPTIMIZER: _naming_full_disk(lambda path: torch.save(state, path))}
 
 
 def load(path: Path, step: TrainingStep) -> None:
-    """Put a checkpoint's tensors into the model and the optimiser."""
+    """Load a checkpoint's tensors into the model and the optimiser."""
     peft.set_peft_model_state_dict(step.model, safetensors.torch.load_file(path / WEIGHTS))
     state = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
     step.optimizer.load_state_dict(state["optimizer"])
@@ -58,24 +58,24 @@ def check_same_run(identity: dict[str, Any], found: Checkpoint) -> None:
         if stored.get(key) != value:
             raise RecipeError(
                 f"{found.path} belongs to another run: {key} was {stored.get(key)!r}, is now"
-                f" {value!r}; choose another output_dir, or remove this one to start anew"
+                f" {value!r}; choose another output_dir, or remove this one to start again"
             )
 
 
-def _told(write: WriteFile) -> WriteFile:
-    """The libraries do not say "disk full" in so many words; a user should read it."""
+def _naming_full_disk(write: WriteFile) -> WriteFile:
+    """Wrap a writer so that its errors name a full disk, which the libraries' messages do not."""
 
-    def told(path: Path) -> None:
+    def write_or_explain(path: Path) -> None:
         try:
             write(path)
         except (RuntimeError, safetensors.SafetensorError) as error:
             free = shutil.disk_usage(path.parent).free >> 20
             raise RecipeError(
-                f"{path}: cannot be written ({error}); {free} MiB are free there. Make room and run"
-                " the same command again, it goes on from the checkpoint before"
+                f"{path}: cannot be written ({error}); {free} MiB are free there. Free some space and"
+                " run the same command again: it continues from the checkpoint before"
             ) from error
 
-    return told
+    return write_or_explain
 
 
 def _copy(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""One optimiser step over all processes: batches, loss, gradients, update.
+"""Do one optimiser step over all processes: batches, loss, gradients, update.
 
-Nothing here remembers how far the run is: step and position are given, and the random numbers of
+The progress of the run is not kept here: step and position are arguments, and the random numbers of
 a step follow from them, so a step done again after a resume is the same step.
 """
 
@@ -22,7 +22,7 @@ from workers import Workers
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one process saw in a step; `tokens` counts all processes, without padding."""
+    """The result of a step in one process; `tokens` counts all processes, without padding."""
 
     loss_sum: float
     labels: int
@@ -30,7 +30,7 @@ class StepResult:
 
 
 class TrainingStep:
-    """Model and optimiser with the data they learn from."""
+    """The model and optimiser with their training data."""
 
     def __init__(
         self, arguments: TrainingArguments, workers: Workers, data: TokenizedData, model: Any,
@@ -51,7 +51,7 @@ class TrainingStep:
             self._parallel = DistributedDataParallel(model, forward_sync_buffers=False, init_sync=False)
 
     def run(self, step: int, position: int, rate: float, stop: bool) -> StepResult | None:
-        """Do the step and return what was seen; None, and no step, if any process asks to stop."""
+        """Do the step and return its result; None, and no step, if any process requests a stop."""
         torch.manual_seed((self.arguments.seed * 1_000_003 + step) * 4099 + self.workers.rank)
         passes, own_tokens = self._passes(position)
         own_labels = sum(int((batch["labels"] != IGNORED).sum()) for batch in passes)
@@ -61,7 +61,7 @@ class TrainingStep:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # Each label weighs the same, whichever process or pass it falls into: gradients do not
-        # depend on how rows are dealt out. DDP takes the mean over processes, hence the share.
+        # depend on how rows are distributed. DDP takes the mean over processes, hence the share.
         share = labels / self.workers.world_size
         loss_sum = 0.0
         for number, batch in enumerate(passes, start=1):
@@ -74,12 +74,12 @@ class TrainingStep:
         return StepResult(loss_sum, own_labels, tokens)
 
     def close(self) -> None:
-        """Let go of DDP; to be called before the processes part. If DDP were the last to hold
-        their connection, closing it could wait for ever on a thread that waits for Python."""
+        """Drop DDP; call this before the processes disconnect. If DDP held their connection last,
+        closing it could wait forever for a thread that waits for Python."""
         self._parallel = self.model
 
     def _passes(self, position: int) -> tuple[list[dict[str, torch.Tensor]], int]:
-        """This process's batches, and how many tokens they hold without padding."""
+        """Return this process's batches, and the number of their tokens without padding."""
         size, workers = self.arguments.per_device_train_batch_size, self.workers
         passes, tokens = [], 0
         for number in range(self.arguments.gradient_accumulation_steps):

@@ -1,4 +1,4 @@
-"""How well a model that is being trained does on conversations that it does not learn from."""
+"""Measure the loss of the model in training on validation data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training_arguments import TrainingArguments
 
 @dataclass(frozen=True)
 class Validation:
-    """The first rows of a tokenised file; only one process looks at them."""
+    """The first rows of a tokenised file; only one process evaluates them."""
 
     data: TokenizedData
     rows: int
@@ -29,7 +29,7 @@ class Validation:
 
     @torch.inference_mode()
     def loss(self, model: Any) -> float:
-        """Mean loss per label. The model is in training mode before and after."""
+        """Return the mean loss per label. The model is in training mode before and after."""
         model.eval()
         loss_sum, labels = 0.0, 0
         for row in range(self.rows):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A whole fine-tuning job in one folder: check the data, split, tokenise, train, evaluate, pack the result.
+"""Run a fine-tuning job in one folder: check the data, split, tokenise, train, evaluate, pack the result.
 
     python3 tuning_job.py JOB_FOLDER [--until STEP]
 
-`JOB_FOLDER/job.json` says what is wanted. Each step is one of the other recipes, run as a process of its own,
-and is passed over when what it makes is there: started again, the job goes on where it was. For whoever
-watches, it keeps `events.jsonl` (what happened), `log.txt` (all that the steps wrote) and, at its end,
-`outcome.json`: succeeded, stopped (by SIGTERM, with a checkpoint) or failed with one line that says why.
-It must not decide settings: they are in job.json.
+`JOB_FOLDER/job.json` holds the settings. Each step is one of the other recipes, run as a process of its own,
+and is skipped when its output exists: a job that is started again continues where it was. Progress is in
+`events.jsonl` (what happened), `log.txt` (the output of the steps) and, at the end, `outcome.json`:
+succeeded, stopped (by SIGTERM, with a checkpoint) or failed with one line that says why. It must not decide
+settings: they are in job.json.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from recipe_errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, RecipeError, exit_
 from tuning_result import pack_result
 
 CODE = Path(__file__).parent
-TELL_AGAIN_SECONDS = 60.0
+SIGNAL_AGAIN_SECONDS = 60.0
 _REASON = re.compile(r"^\w+\.py: error: (?P<text>.+)$")
 _LINE = re.compile(r"^.*?(?:: )?(?:line|row) (?P<number>\d+): ")
 _FLAG_ADVICE = re.compile(r"[;.] (?:Repair it, or )?pass --.*$")
 
 
 class StepFailed(Exception):
-    """A step ended badly. `param` is the part of the job that is to blame, "" where none is."""
+    """A step has failed. `param` is the part of the job that caused it, "" where none did."""
 
     def __init__(self, step: Step, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class StepFailed(Exception):
 
 
 class Stopped(Exception):
-    """SIGTERM has come, and the step has saved what it had."""
+    """SIGTERM was received, and the step has saved its progress."""
 
 
 class Requeued(Exception):
@@ -59,46 +59,46 @@ class Step:
     command: list[str]
     blame: tuple[str, str] = ("training_failed", "")
     output: Path | None = None
-    """Where its standard output goes, under another name until it is whole."""
+    """The file for its standard output, under another name until it is complete."""
     program: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Job:
-    """The folder, what is wanted, and the process that runs now."""
+    """The folder, its settings, and the process that runs now."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.wanted: Mapping[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+            self.settings: Mapping[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         except ValueError as error:
             raise RecipeError(f"{folder / 'job.json'}: broken JSON ({error})") from error
         self._process: subprocess.Popen[str] | None = None
         self._is_stopping = False
-        self._told = float("-inf")
+        self._signalled_at = float("-inf")
 
-    def tell(self, message: str, level: str = "info") -> None:
+    def add_event(self, message: str, level: str = "info") -> None:
         self._append("events.jsonl", {"time": time.time(), "level": level, "message": message})
 
-    def end(self, state: str, **facts: Any) -> None:
-        """The outcome of this attempt; written whole or not at all."""
+    def end(self, state: str, **details: Any) -> None:
+        """Write the outcome of this attempt, completely or not at all."""
         with atomic_text(self.folder / "outcome.json") as file:
-            json.dump({"attempt": self.wanted.get("attempt", 1), "state": state, **facts}, file)
+            json.dump({"attempt": self.settings.get("attempt", 1), "state": state, **details}, file)
 
     def stop(self, *_: object) -> None:
-        """May be asked often; the process is told seldom: a hurried torchrun gives up its workers."""
+        """Pass SIGTERM on, but not often: torchrun abandons its workers when it is signalled again."""
         self._is_stopping = True
-        if self._process is not None and time.monotonic() - self._told > TELL_AGAIN_SECONDS:
-            self._told = time.monotonic()
+        if self._process is not None and time.monotonic() - self._signalled_at > SIGNAL_AGAIN_SECONDS:
+            self._signalled_at = time.monotonic()
             self._process.terminate()
 
     def run(self, step: Step) -> None:
-        """Returns when what the step makes is there."""
+        """Return when the output of the step exists."""
         if self._is_stopping:
             raise Stopped
         if step.makes.exists():
             return
-        reason, code = self._carry_out(step)
+        reason, code = self._run_process(step)
         if self._is_stopping and code:
             raise Stopped
         if code:
@@ -106,7 +106,7 @@ class Job:
         if not step.makes.exists():
             raise Requeued
 
-    def _carry_out(self, step: Step) -> tuple[str, int]:
+    def _run_process(self, step: Step) -> tuple[str, int]:
         partial = step.output.with_name(f".{step.output.name}.partial") if step.output else None
         target = partial.open("w", encoding="utf-8") if partial else None
         reason = ""
@@ -120,7 +120,7 @@ class Job:
         )
         with (self.folder / "log.txt").open("a", encoding="utf-8") as log, process:
             self._process = process
-            if self._is_stopping:  # the signal came while it was being started
+            if self._is_stopping:  # the signal arrived while it was being started
                 process.terminate()
             for line in process.stderr or process.stdout or ():
                 log.write(line)
@@ -143,14 +143,12 @@ class Job:
 def _unexplained(step: Step, code: int) -> str:
     if code < 0:
         name = signal.Signals(-code).name
-        return (
-            f"{step.name} was ended by {name}: most likely the memory did not suffice; take a larger preset"
-        )
-    return f"{step.name} ended with exit code {code}; the job's log says more"
+        return f"{step.name} was ended by {name}: most likely it ran out of memory; use a larger preset"
+    return f"{step.name} ended with exit code {code}; see the job's log"
 
 
 def steps(job: Job) -> list[Step]:
-    folder, wanted = job.folder, job.wanted
+    folder, settings = job.folder, job.settings
     chats, train, test = (folder / f"chats{part}.jsonl" for part in ("", "_train", "_test"))
     found = [_check(job, "training_file", chats)]
     if (folder / "validation_file.jsonl").exists():
@@ -158,9 +156,9 @@ def steps(job: Job) -> list[Step]:
     else:
         found.append(
             Step(
-                "Hold a tenth out", test,
+                "Split off a tenth", test,
                 [_script("dataset_split.py"), str(chats), "--ratio", "0.9", "--rand-sort",
-                 "--seed", str(wanted["seed"])],
+                 "--seed", str(settings["seed"])],
                 ("invalid_training_file", "training_file"),
             )
         )  # fmt: skip
@@ -170,8 +168,8 @@ def steps(job: Job) -> list[Step]:
     output = folder / "finetune"
     found.append(_training(job, train_rows, test_rows, output))
     found.append(_evaluation(job, test, output / "adapter"))
-    if wanted["merge"]:
-        merge = ["--model", wanted["model"], "--adapter", str(output / "adapter")]
+    if settings["merge"]:
+        merge = ["--model", settings["model"], "--adapter", str(output / "adapter")]
         merged = folder / "merged"
         found.append(Step("Merge", merged, [_script("merge_adapter.py"), *merge, "--output", str(merged)]))
     return found
@@ -188,21 +186,21 @@ def _check(job: Job, param: str, output: Path) -> Step:
 
 
 def _tokenize(job: Job, part: Path, code: str, param: str) -> Step:
-    command = [_script("dataset_tokenize.py"), str(part), "--model", job.wanted["model"]]
-    command += ["--context", str(job.wanted["context"]), "--workers", str(job.wanted["cpus"])]
-    packing = ["--pack"] if job.wanted["packing"] else []
+    command = [_script("dataset_tokenize.py"), str(part), "--model", job.settings["model"]]
+    command += ["--context", str(job.settings["context"]), "--workers", str(job.settings["cpus"])]
+    packing = ["--pack"] if job.settings["packing"] else []
     return Step(f"Tokenise {part.name}", part.with_suffix(".arrow"), [*command, *packing], (code, param))
 
 
 def _training(job: Job, train: Path, test: Path, output: Path) -> Step:
     (job.folder / "config.json").write_text(
-        json.dumps({**job.wanted["arguments"], "validation_data": str(test)}), encoding="utf-8"
+        json.dumps({**job.settings["arguments"], "validation_data": str(test)}), encoding="utf-8"
     )
-    if job.wanted.get("nodes", 1) > 1:
+    if job.settings.get("nodes", 1) > 1:
         return _training_on_nodes(job, output)
     command = [_script("finetune.py"), "--config", str(job.folder / "config.json")]
-    command += ["--model", job.wanted["model"], "--data", str(train), "--output-dir", str(output)]
-    processes = job.wanted["processes"]
+    command += ["--model", job.settings["model"], "--data", str(train), "--output-dir", str(output)]
+    processes = job.settings["processes"]
     if processes > 1:
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command = [*launch, *command]
@@ -210,9 +208,9 @@ def _training(job: Job, train: Path, test: Path, output: Path) -> Step:
 
 
 def _training_on_nodes(job: Job, output: Path) -> Step:
-    """Those of the Slurm job that this runs in, by the script for them; it reads chats_train.arrow in OUT."""
+    """Train on the nodes of the Slurm job that this runs in; the script reads chats_train.arrow in OUT."""
     variables = {
-        "CODE": str(CODE), "OUT": str(job.folder), "MODEL": job.wanted["model"],
+        "CODE": str(CODE), "OUT": str(job.folder), "MODEL": job.settings["model"],
         "CONFIG": str(job.folder / "config.json"),
     }  # fmt: skip
     script = [_script("finetune_distributed.sbatch")]
@@ -220,22 +218,22 @@ def _training_on_nodes(job: Job, output: Path) -> Step:
 
 
 def _evaluation(job: Job, test: Path, adapter: Path) -> Step:
-    flags = ["--model", job.wanted["model"], "--adapter", str(adapter), "--data", str(test)]
-    flags += ["--context", str(job.wanted["context"]), "--samples", str(job.wanted["samples"])]
+    flags = ["--model", job.settings["model"], "--adapter", str(adapter), "--data", str(test)]
+    flags += ["--context", str(job.settings["context"]), "--samples", str(job.settings["samples"])]
     report = job.folder / "report.json"
     return Step("Evaluate", report, [_script("evaluator.py"), *flags], output=report)
 
 
-def carry_out(job: Job, until: str | None) -> int:
+def run_steps(job: Job, until: str | None) -> int:
     for step in steps(job):
         if step.name == until:
             return EXIT_OK
         if not step.makes.exists():
-            job.tell(f"{step.name}.")
+            job.add_event(f"{step.name}.")
         job.run(step)
-    result = pack_result(job.folder, job.wanted)
+    result = pack_result(job.folder, job.settings)
     job.end("succeeded", **result)
-    job.tell("Training and evaluation are done.")
+    job.add_event("Training and evaluation are done.")
     return EXIT_OK
 
 
@@ -245,22 +243,24 @@ def guarded(job: Job, work: Callable[[], int]) -> int:
     except Stopped:
         job.end("stopped")
         saved = max((path.name for path in job.folder.glob("finetune/checkpoint-[0-9]*")), default="")
-        job.tell(f"Stopped; it goes on from {saved}." if saved else "Stopped, before the first checkpoint.")
+        job.add_event(
+            f"Stopped; it continues from {saved}." if saved else "Stopped, before the first checkpoint."
+        )
         return EXIT_STOPPED
     except Requeued:
-        job.tell("A node was lost; Slurm starts the job again, from the newest checkpoint.", "warn")
+        job.add_event("A node was lost; Slurm starts the job again, from the newest checkpoint.", "warn")
         return EXIT_STOPPED
     except StepFailed as failed:
         line = _LINE.match(str(failed)) if failed.param else None
-        message = _told(str(failed), job.folder, failed.param)
+        message = _without_paths(str(failed), job.folder, failed.param)
         number = int(line["number"]) if line else 0
         job.end("failed", code=failed.code, param=failed.param, message=message, line=number)
-        job.tell(message, "error")
+        job.add_event(message, "error")
         return EXIT_FAILED
 
 
-def _told(text: str, folder: Path, param: str) -> str:
-    """Paths and flags of the recipes mean nothing to whoever uploaded a file."""
+def _without_paths(text: str, folder: Path, param: str) -> str:
+    """Return the message without paths and options of the recipes, which users of the job do not know."""
     if param:
         text = _FLAG_ADVICE.sub("", text)
     return text.replace(f"{folder}/{param}.jsonl: " if param else "", "").replace(f"{folder}/", "")
@@ -269,14 +269,14 @@ def _told(text: str, folder: Path, param: str) -> str:
 def run(args: argparse.Namespace) -> int:
     job = Job(args.folder)
     signal.signal(signal.SIGTERM, job.stop)
-    note(f"{args.folder}: attempt {job.wanted.get('attempt', 1)}")
-    return guarded(job, lambda: carry_out(job, args.until))
+    note(f"{args.folder}: attempt {job.settings.get('attempt', 1)}")
+    return guarded(job, lambda: run_steps(job, args.until))
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Carry out the fine-tuning job of a folder.")
-    parser.add_argument("folder", type=Path, help="holds job.json and training_file.jsonl")
-    parser.add_argument("--until", metavar="STEP", help='end before this step, for example "Train"')
+    parser = argparse.ArgumentParser(description="Run the fine-tuning job of a folder.")
+    parser.add_argument("folder", type=Path, help="folder with job.json and training_file.jsonl")
+    parser.add_argument("--until", metavar="STEP", help='stop before this step, for example "Train"')
     return exit_code(run, parser.parse_args(argv))
 
 

@@ -1,6 +1,6 @@
-"""What a fine-tuning job leaves: the folder that is served, with a model card, and the course as a table.
+"""Write the result of a fine-tuning job: the folder that is served, a model card, and a table of metrics.
 
-Reads what the steps of tuning_job.py made; trains and measures nothing itself.
+It reads the output of the steps of tuning_job.py; it trains and measures nothing itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from conversations import atomic_text
 READ_BYTES = 1 << 20
 
 
-def pack_result(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes `result/` and `metrics.csv`; answers with the figures of the run."""
-    source = folder / ("merged" if wanted["merge"] else "finetune/adapter")
+def pack_result(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `result/` and `metrics.csv`; return the figures of the run."""
+    source = folder / ("merged" if settings["merge"] else "finetune/adapter")
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     metrics = read_metrics(folder / "finetune" / "metrics.jsonl")
     figures = {
@@ -34,9 +34,9 @@ def pack_result(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     result, partial = folder / "result", folder / ".result.partial"
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial)
-    (partial / "README.md").write_text(card(folder, wanted, figures), encoding="utf-8")
-    if not wanted["merge"]:
-        _name_the_base(partial / "adapter_config.json", wanted["model_name"])
+    (partial / "README.md").write_text(card(folder, settings, figures), encoding="utf-8")
+    if not settings["merge"]:
+        _name_the_base(partial / "adapter_config.json", settings["model_name"])
     shutil.rmtree(result, ignore_errors=True)
     partial.rename(result)
     return figures
@@ -47,7 +47,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def write_csv(path: Path, metrics: list[dict[str, Any]]) -> None:
-    """One line a step: what was measured after it."""
+    """Write one line for each step with the values measured after it."""
     by_step: dict[int, dict[str, Any]] = {}
     for row in metrics:
         by_step.setdefault(row["step"], {}).update(row)
@@ -58,25 +58,25 @@ def write_csv(path: Path, metrics: list[dict[str, Any]]) -> None:
         writer.writerows(by_step[step] for step in sorted(by_step))
 
 
-def card(folder: Path, wanted: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    """The model card, in the form that model hubs read."""
+def card(folder: Path, settings: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    """Return the model card, in the form that model hubs read."""
     data = folder / "training_file.jsonl"
-    kind = "Merged weights" if wanted["merge"] else "LoRA adapter"
-    settings = {**wanted["arguments"], "context": wanted["context"], "packing": wanted["packing"]}
-    rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
+    kind = "Merged weights" if settings["merge"] else "LoRA adapter"
+    shown = {**settings["arguments"], "context": settings["context"], "packing": settings["packing"]}
+    rows = "\n".join(f"| {name} | {value} |" for name, value in shown.items())
     return f"""---
-base_model: {wanted["model_name"]}
+base_model: {settings["model_name"]}
 tags: [lora, fine-tuned]
 ---
-# {wanted["name"]}
+# {settings["name"]}
 
-{kind}, fine-tuned from {wanted["model_name"]} (weights {wanted["model_digest"] or "not hashed"}).
+{kind}, fine-tuned from {settings["model_name"]} (weights {settings["model_digest"] or "not hashed"}).
 
 | | |
 |---|---|
 | training data | {data.stat().st_size} bytes, SHA-256 {_sha256(data)} |
 | trained tokens | {figures["trained_tokens"]} |
-| held-out conversations | {figures["conversations"]} |
+| validation conversations | {figures["conversations"]} |
 | perplexity of the base on them | {figures["base_perplexity"]:.4f} |
 | perplexity of this model on them | {figures["fine_tuned_perplexity"]:.4f} |
 
@@ -87,7 +87,7 @@ tags: [lora, fine-tuned]
 
 
 def _name_the_base(config: Path, name: str) -> None:
-    """The path that the base had in the job means nothing elsewhere."""
+    """Store the name of the base: its path in the job is not valid elsewhere."""
     content = json.loads(config.read_text(encoding="utf-8"))
     content["base_model_name_or_path"] = name
     config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The processes of one fine-tuning run, as `torchrun` starts them, or a single one without it.
+"""Connect the processes of a fine-tuning run, as `torchrun` starts them, or a single one without it.
 
-Knows ranks, devices and sums over ranks; knows nothing of models.
+This module knows ranks, devices and sums over ranks, and nothing of models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Workers:
 
     @classmethod
     def join(cls) -> Workers:
-        """Meet the other processes: NCCL where there are GPUs, gloo elsewhere."""
+        """Connect to the other processes: NCCL where there are GPUs, gloo elsewhere."""
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         gpu = torch.cuda.is_available()
         device = torch.device("cpu")
@@ -48,7 +48,7 @@ class Workers:
         return total.tolist()
 
     def from_first(self, value: Any) -> Any:
-        """What the first process says, in every process."""
+        """Return the value of the first process in every process."""
         if self.world_size == 1:
             return value
         box = [value]
@@ -56,7 +56,7 @@ class Workers:
         return box[0]
 
     def wait_for_all(self) -> None:
-        """Return when every process has come here."""
+        """Return when every process has called this."""
         self.sum([0])
 
     def leave(self) -> None:

@@ -33,6 +33,7 @@ REWORDED = (
     "docs/guides",
     "docs/howto",
     "docs/rfd",
+    "recipes",
     "src/neocloud/cli",
     "src/neocloud/core",
     "src/neocloud/emulator",

@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     DAMAGES[message](write(tmp_path, 10))
     found = newest_whole(tmp_path)
     assert found is not None and found.step == 5
-    assert f"checkpoint-000010: {message}; passing it over" in capsys.readouterr().err
+    assert f"checkpoint-000010: {message}; skipped" in capsys.readouterr().err
 
 
 def test_a_write_that_was_cut_off_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_two_processes_stopped_by_sigterm_and_resumed_learn_what_one_learns(
     until_step(first, 3)
     first.send_signal(signal.SIGTERM)
     assert first.stderr is not None
-    assert "the same command goes on from there" in first.stderr.read()
+    assert "run the same command again to continue" in first.stderr.read()
     assert first.wait() != 0 and not (output / "adapter").exists()
     (stopped,) = output.glob("checkpoint-*")
     assert 3 <= int(stopped.name.removeprefix("checkpoint-")) < STEPS
@@ -192,7 +192,7 @@ def test_a_truncated_checkpoint_is_passed_over_and_the_result_is_the_same(
     damaged.write_bytes(damaged.read_bytes()[:100])
     assert run(flags, output) == 0
     log = capsys.readouterr().err
-    assert "passing it over" in log and "checkpoint-000025 at step 25 of 30" in log
+    assert "; skipped" in log and "checkpoint-000025 at step 25 of 30" in log
     assert_same(output, undisturbed)
 
 

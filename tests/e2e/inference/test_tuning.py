@@ -91,7 +91,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     cloud.neo("tuning", "job", "pause", job_id)
     assert state_of(served, job_id) == "PAUSED"
     events = cloud.neo("tuning", "job", "events", job_id).stdout
-    assert "Stopped; it goes on from checkpoint-" in events
+    assert "Stopped; it continues from checkpoint-" in events
     cloud.neo("tuning", "job", "resume", job_id)
     wait_until_ended(served, job_id)
     job = the_job(served, job_id)
