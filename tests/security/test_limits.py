@@ -17,7 +17,7 @@ from neocloud.core import contract
 from neocloud.core.contract import paging
 from neocloud.core.store.writing import is_writing, writing
 from neocloud.core.yaml_outline import OutlineError, Root, yaml_root
-from neocloud.server import bounds
+from neocloud.server import validation
 from neocloud.services.compute.rules.instance import user_data_violations
 from neocloud.services.iam.rules.keys import read_public_key
 from tests.server.walk.asking import request
@@ -148,7 +148,7 @@ async def test_labels_and_descriptions_at_their_limits_are_taken(cloud: WalkedCl
 
 async def test_a_list_with_too_many_messages_is_refused(cloud: WalkedCloud) -> None:
     message = instance(cloud, "")
-    for _ in range(bounds.MAX_ELEMENTS + 1):
+    for _ in range(validation.MAX_ELEMENTS + 1):
         message.spec.secondary_disks.add()
     answer = await cloud.send(f"{INSTANCES}/Create", message, cloud.tokens["victim"])
     assert (answer.code, fields_of(answer)) == ("INVALID_ARGUMENT", ["spec.secondary_disks"])
@@ -166,9 +166,9 @@ async def test_a_list_with_too_many_messages_is_refused(cloud: WalkedCloud) -> N
 async def test_huge_requests_are_refused_before_they_are_decoded(
     cloud: WalkedCloud, labels: dict[str, str], description: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds._Walk, "violations", lambda self, message: pytest.fail("it was decoded"))
+    monkeypatch.setattr(validation._Walk, "violations", lambda self, message: pytest.fail("it was decoded"))
     answer = await create(cloud, labels=labels, description=description)
-    by_us = answer.code == "INVALID_ARGUMENT" and str(bounds.MAX_REQUEST_BYTES) in answer.message
+    by_us = answer.code == "INVALID_ARGUMENT" and str(validation.MAX_REQUEST_BYTES) in answer.message
     by_grpc = answer.code == "RESOURCE_EXHAUSTED" and "larger than max" in answer.message
     assert by_us or by_grpc
     body = {"metadata": {"labels": labels}, "spec": {"description": description}}
@@ -217,7 +217,7 @@ def long_texts(descriptor: Any, path: str = "", seen: tuple[str, ...] = ()) -> I
             continue
         if field.message_type is not None:
             yield from long_texts(field.message_type, f"{path}{field.name}.", (*seen, descriptor.full_name))
-        elif limit := bounds.text_limit(field):
+        elif limit := validation.text_limit(field):
             yield f"{path}{field.name}", limit
 
 

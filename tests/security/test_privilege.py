@@ -15,7 +15,7 @@ from neocloud.messages.neocloud.iam.v1 import OidcFederationSpec
 
 from neocloud.core import contract, wire
 from neocloud.core.store import Resource, Transaction
-from neocloud.server.references import acting_prefixes, acts_as
+from neocloud.server.access import acting_prefixes, acts_as
 from neocloud.services.iam import bootstrap
 from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.tokens import issue

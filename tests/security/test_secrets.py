@@ -11,7 +11,7 @@ from nebius.api.nebius.compute.v1 import GetInstanceRequest, InstanceServiceClie
 
 from neocloud.core import contract
 from neocloud.core.store import Transaction
-from neocloud.server import withholding
+from neocloud.server import access
 from neocloud.services.iam.rules.roles import ROLES, allows
 from neocloud.testing.emulator import Emulator, connected, emulator_process
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
@@ -85,7 +85,7 @@ def test_looking_alone_is_no_right_to_secrets() -> None:
     for kind in TABLE.kinds:
         if not contract.secret_parts(kind.message):
             continue
-        permission = f"{kind.permission}.{withholding.GET_SECRET}"
+        permission = f"{kind.permission}.{access.GET_SECRET}"
         holders = {role for role in ROLES if allows(role, permission)}
         assert not holders & {"viewer", "auditor", "compute.viewer", "ai.viewer", "iam.viewer"}
         assert {role for role in ROLES if allows(role, f"{kind.permission}.update")} <= holders
@@ -97,7 +97,7 @@ async def test_an_update_by_who_may_not_read_secrets_keeps_them(
     """With the mask of a client that names everything it left blank."""
     async with machine_cloud(tmp_path) as cloud:
         machine = await cloud.machine(cloud_init_user_data=USER_DATA)
-        monkeypatch.setattr(withholding, "GET_SECRET", "nobodyMay")
+        monkeypatch.setattr(access, "GET_SECRET", "nobodyMay")
         monkeypatch.setitem(ROLES, "admin", ROLES["editor"])
         monkeypatch.setattr(
             "neocloud.services.iam.rules.grants.allows", lambda _, permission: "nobodyMay" not in permission

@@ -7,7 +7,7 @@ import pytest
 
 from neocloud import __version__
 from neocloud.core import contract
-from neocloud.server.bounds import MAX_REQUEST_BYTES
+from neocloud.server.validation import MAX_REQUEST_BYTES
 from tests.server.conftest import ADMIN, PROJECT, Cloud
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"

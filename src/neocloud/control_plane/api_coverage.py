@@ -18,8 +18,8 @@ from neocloud.core import contract
 from neocloud.core.contract import Rpc
 from neocloud.core.kind import Kind, Rules
 from neocloud.core.service import Dependencies, Service
+from neocloud.server.request import Runtime
 from neocloud.server.routing import endpoints, kinds_of
-from neocloud.server.runtime import Runtime
 from neocloud.services import emulator
 from neocloud.testing.client_calls import calls_in_tests
 

@@ -21,12 +21,11 @@ from neocloud.engines.base import Capabilities
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.http_server import JsonFront, StatusReport
-from neocloud.server.pipeline import Middleware, Pipeline, no_middleware
-from neocloud.server.rates import Rates
+from neocloud.server.pipeline import Middleware, Pipeline, Rates, no_middleware
 from neocloud.server.redirector import Redirector
+from neocloud.server.request import Runtime
 from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
-from neocloud.server.runtime import Runtime
 
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = ("0.0.0.0", "::")  # compared with  # nosec B104

@@ -16,9 +16,8 @@ from google.protobuf.message import Message
 from neocloud.core import contract, operations, wire
 from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import IdempotencyKey, OperationRow, Resource, Transaction
-from neocloud.server.auditing import note_change
-from neocloud.server.request import IDEMPOTENCY_HEADER, RESET_MASK_HEADER, Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.audit import note_change
+from neocloud.server.request import IDEMPOTENCY_HEADER, RESET_MASK_HEADER, Request, Runtime
 
 _OPERATION_PREFIX = "operation"
 _MAX_KEY_LENGTH = 256

@@ -1,7 +1,8 @@
-"""One request from decoded to answered, the same for gRPC and JSON. The border where every error ends.
+"""Serve one request, from its bytes to its answer, the same for gRPC and JSON. Every error ends here.
 
-Nothing that goes wrong leaves here as a traceback: refusals are ApiErrors, and anything unforeseen becomes
-INTERNAL with the request id under which the log has the cause.
+No traceback leaves the server: refusals are ApiErrors, and an unexpected error becomes INTERNAL with the
+request id under which the log has the cause. Calls are counted against a rate: known callers by subject,
+others by the address they come from.
 """
 
 import logging
@@ -16,15 +17,14 @@ from google.protobuf.message import DecodeError
 from neocloud.core import contract
 from neocloud.core.gateway_key import CLIENT_HEADER, GatewayKey
 from neocloud.core.logs import bind, bind_more
+from neocloud.core.rates import Buckets, Rate, source_network
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
-from neocloud.server.auditing import named_resource, record_refusal
-from neocloud.server.bounds import MAX_REQUEST_BYTES, check_bounds, check_size
+from neocloud.server.access import withhold_secrets
+from neocloud.server.audit import named_resource, record_refusal
 from neocloud.server.changes import recall
-from neocloud.server.rates import Rates
-from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Request, Serve
-from neocloud.server.runtime import Runtime
-from neocloud.server.withholding import withhold_secrets
+from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Request, Runtime, Serve
+from neocloud.server.validation import MAX_REQUEST_BYTES, check_bounds, check_size
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,45 @@ class Answer:
     service: str = ""
     is_logged: bool = True
     """Errors and changes are in the log under the request id; a read that went well is not."""
+
+
+class Rates:
+    """The buckets of one server.
+
+    Every method counts one call. It raises ApiError (too many requests) with the time to wait when its caller
+    has used up what is allowed.
+    """
+
+    def __init__(self, subjects: Rate, strangers: Rate, monotonic: Callable[[], float]) -> None:
+        self._subjects = Buckets(subjects, monotonic)
+        self._sign_ins = Buckets(strangers, monotonic)
+        self._unknown = Buckets(strangers, monotonic)
+
+    def count_call(self, subject_id: str) -> None:
+        """Count a call of a signed-in subject."""
+        _take(self._subjects, subject_id)
+
+    def count_sign_in(self, address: str) -> None:
+        """Count a call of a method that anyone may call."""
+        _take(self._sign_ins, source_network(address))
+
+    def count_unknown(self, address: str) -> None:
+        """Count a call with an unknown token.
+
+        Sign-ins have buckets of their own, so a program with an old token does not keep others behind the
+        same address from signing in.
+        """
+        _take(self._unknown, source_network(address))
+
+
+def _take(buckets: Buckets, caller: str) -> None:
+    wait = buckets.take(caller)
+    if wait:
+        raise contract.too_many_requests(
+            f"These are more than {buckets.per_second:g} calls a second."
+            f" Wait {wait:.3f} s, then call less often.",
+            retry_after_seconds=wait,
+        )
 
 
 class Pipeline:
@@ -111,7 +150,7 @@ class Pipeline:
             return Answer(request_id, error=contract.internal(request_id), service=service)
 
     def _from_client(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """With the address of the gateway's client as the source, where the gateway calls for one."""
+        """Return the headers, with the address of the gateway's client as the source where there is one."""
         address = headers.get(CLIENT_HEADER)
         key = self._runtime.dependencies.provided.find(GatewayKey)
         if address is None or key is None or not key.is_shown(headers):
@@ -122,7 +161,7 @@ class Pipeline:
             return headers
 
     async def known_caller(self, headers: Mapping[str, str]) -> Subject:
-        """Return who calls. Raises ApiError when nobody knows, or when they call too often."""
+        """Return the caller. Raise ApiError for an unknown one, and for one that calls too often."""
         try:
             subject = await self._runtime.authenticate(headers.get("authorization", ""))
         except contract.ApiError:

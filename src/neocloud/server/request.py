@@ -1,19 +1,26 @@
-"""A decoded request, and the endpoint that serves it."""
+"""A decoded request, the endpoint that serves it, and what the server serves with."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
-from neocloud.core.readers import Subject
-from neocloud.server.bounds import MAX_REQUEST_BYTES
+from neocloud.core.defaults import Defaults
+from neocloud.core.kind import Kind
+from neocloud.core.readers import ResourceReader, Subject, TransactionReader
+from neocloud.core.service import Authenticator, Authorizer, Dependencies
+from neocloud.core.store.protocol import Store, Transaction
+from neocloud.engines.base import Capabilities
+from neocloud.server.validation import MAX_REQUEST_BYTES
 
 IDEMPOTENCY_HEADER = "x-idempotency-key"
 RESET_MASK_HEADER = "x-resetmask"
 SOURCE_HEADER = ":source"
-"""Set by the fronts: the address that the call came from. No client can send a name that begins like this."""
+"""The address that the call came from, set by grpc_server and http_server. No client can send a header whose
+name begins with a colon."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +67,37 @@ class Endpoint:
     """Not counted against a rate."""
     max_bytes: int = MAX_REQUEST_BYTES
     """Largest request, as it was sent."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What the server needs while it runs, the same for every request."""
+
+    dependencies: Dependencies
+    authenticator: Authenticator
+    authorizer: Authorizer
+    kinds: dict[str, Kind]
+    """All served kinds by message name."""
+    notify: Callable[[], None]
+    inventory: Callable[[], Capabilities | None]
+    defaults: Defaults = field(default_factory=dict)
+    """What creates default resources in new ones."""
+
+    @property
+    def store(self) -> Store:
+        return self.dependencies.store
+
+    def now(self) -> datetime:
+        return self.dependencies.clock.now()
+
+    def reader(self, tx: Transaction, subject: Subject | None, now: datetime) -> ResourceReader:
+        """Return what the rules may look up while the server writes a resource for this caller."""
+        provided = self.dependencies.provided
+        return TransactionReader(tx, now, inventory=self.inventory(), subject=subject, provided=provided)
+
+    async def authenticate(self, authorization: str) -> Subject:
+        """Return the subject of an Authorization header."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise contract.unauthenticated("The call carries no token. Send 'authorization: Bearer TOKEN'.")
+        return await self.authenticator.authenticate(token.strip())

@@ -10,15 +10,14 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method, MethodAlias, Service
-from neocloud.server.bounds import MAX_REQUEST_BYTES
 from neocloud.server.descriptor import (
     DescriptorError,
     KindDescriptor,
     descriptor_of,
     require_operation_answer,
 )
-from neocloud.server.request import Endpoint
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import Endpoint, Runtime
+from neocloud.server.validation import MAX_REQUEST_BYTES
 from neocloud.server.verbs.alias import AliasEndpoint
 from neocloud.server.verbs.create import Create
 from neocloud.server.verbs.custom import Custom

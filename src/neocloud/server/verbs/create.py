@@ -13,8 +13,7 @@ from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.server.access import require, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.descriptor import KindDescriptor
-from neocloud.server.request import Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import Request, Runtime
 from neocloud.server.validation import (
     check,
     check_request,

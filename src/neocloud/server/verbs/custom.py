@@ -25,8 +25,7 @@ from neocloud.server.access import (
     require_references,
 )
 from neocloud.server.changes import Answered, commit, recall, record
-from neocloud.server.request import IDEMPOTENCY_HEADER, Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import IDEMPOTENCY_HEADER, Request, Runtime
 from neocloud.server.validation import check
 
 

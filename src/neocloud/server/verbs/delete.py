@@ -12,8 +12,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
 from neocloud.server.descriptor import KindDescriptor
-from neocloud.server.request import Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import Request, Runtime
 from neocloud.server.validation import check, check_present, refuse_unserved
 
 _NAMED_CHILDREN = 5

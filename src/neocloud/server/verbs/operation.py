@@ -9,8 +9,7 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import OperationRow, Page, Transaction
 from neocloud.server.access import require
-from neocloud.server.request import Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import Request, Runtime
 from neocloud.server.validation import check, check_present
 from neocloud.server.verbs.read import requested_page
 

@@ -7,8 +7,7 @@ from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.server.access import require
 from neocloud.server.descriptor import DescriptorError, KindDescriptor
-from neocloud.server.request import Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import Request, Runtime
 from neocloud.server.validation import check, check_present, refuse_unserved
 
 DEFAULT_PAGE_SIZE = 100

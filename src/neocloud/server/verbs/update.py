@@ -12,14 +12,21 @@ from neocloud.core import contract, operations, wire
 from neocloud.core.kind import Violation
 from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
-from neocloud.server.access import refuse_part, require, require_acting, require_references
-from neocloud.server.bounds import MAX_REQUEST_BYTES
+from neocloud.server.access import (
+    acting_prefixes,
+    acts_as,
+    may_read_secrets,
+    refuse_part,
+    require,
+    require_acting,
+    require_references,
+    spec_references,
+)
 from neocloud.server.changes import Change, accepted, commit, new_operation
 from neocloud.server.descriptor import KindDescriptor
-from neocloud.server.references import acting_prefixes, acts_as, spec_references
-from neocloud.server.request import RESET_MASK_HEADER, Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import RESET_MASK_HEADER, Request, Runtime
 from neocloud.server.validation import (
+    MAX_REQUEST_BYTES,
     annotation_violations,
     check_request,
     immutable_violations,
@@ -27,7 +34,6 @@ from neocloud.server.validation import (
     name_violations,
     refuse_unserved,
 )
-from neocloud.server.withholding import may_read_secrets
 
 
 class Update:

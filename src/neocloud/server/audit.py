@@ -1,7 +1,7 @@
-"""What the audit log keeps of a request: who, from where, did or was refused what, on which resource of whom.
+"""Write the audit event of a request: the caller, the address, the action or refusal, and the resource.
 
-An event belongs to the tenant of its resource, and a refusal to the tenant of who was refused. Of a resource
-that lies elsewhere a refusal names only the id that was asked for: nothing is told of what others have.
+An event belongs to the tenant of its resource, and a refusal to the tenant of the refused caller. A refusal
+on a resource of another tenant names only the id in the request, so it reveals nothing about that tenant.
 """
 
 import json
@@ -13,8 +13,7 @@ from datetime import datetime
 from neocloud.core import contract
 from neocloud.core.store.audit_query import AuditEvent
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Request
-from neocloud.server.runtime import Runtime
+from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Request, Runtime
 
 STARTED, DONE, ERROR = "STARTED", "DONE", "ERROR"
 REFUSED = "refused"
