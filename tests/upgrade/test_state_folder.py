@@ -59,6 +59,17 @@ def stored_resources(home: Path) -> set[str]:
     return {" ".join(text or "-" for text in row) for row in rows}
 
 
+def test_places_of_replicas_became_reservations(cloud: Emulator, home: Path) -> None:
+    """The hours that replicas of the old deployment ran are still charged."""
+    with sqlite3.connect(f"file:{home / 'state.db'}?mode=ro", uri=True) as database:
+        kinds = {
+            table: {kind for (kind,) in database.execute(f"SELECT DISTINCT kind FROM {table}")}
+            for table in ("resources", "queue", "history")
+        }
+    assert not any("neocloud.inference.v1.Place" in found for found in kinds.values())
+    assert "neocloud.inference.v1.ReplicaReservation" in kinds["history"]
+
+
 def test_sealed_specs_can_be_read(cloud: Emulator) -> None:
     instance = cloud.client.call("nebius.compute.v1.InstanceService/Get", {"id": id_of("old-machine")})
     assert instance.spec.cloud_init_user_data == "#cloud-config\nusers: []\n"

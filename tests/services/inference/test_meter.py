@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ReplicaReservationSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.inference.meter import ReservationMeter
@@ -19,10 +19,10 @@ def entry(
     charge: DeploymentSpec.Charge | str = DeploymentSpec.BY_HOUR,
     is_deleted: bool = False,
 ):
-    spec = PlaceSpec(deployment_id="d", platform="cpu-local", preset="2vcpu-4gb", charge=charge)
+    spec = ReplicaReservationSpec(deployment_id="d", platform="cpu-local", preset="2vcpu-4gb", charge=charge)
     at = START + timedelta(seconds=seconds)
     return HistoryEntry(
-        "inferenceplace-e00one",
+        "inferencereservation-e00one",
         REPLICA_RESERVATION,
         "project-e00one",
         "d.replica-0",

@@ -13,6 +13,7 @@ import pytest_asyncio
 from neocloud.messages.neocloud.inference.v1 import Replica
 
 from neocloud.engines.base import Reference
+from neocloud.services.inference.types import REPLICA_RESERVATION
 from tests.services.inference.cloud import POD_SHAPE, FakeCloud, fake_cloud, write_adapter, write_model
 
 ONE = {"min_replicas": 1}
@@ -167,8 +168,8 @@ async def test_a_deleted_deployment_leaves_nothing(cloud: FakeCloud) -> None:
     await cloud.gone(deployment_id)
     assert not cloud.pods(deployment_id) and deployment_id not in cloud.engine.world.namespaces
     assert not (cloud.home / "models" / deployment_id).exists()
-    places = await cloud.running.store.read(lambda tx: tx.list("neocloud.inference.v1.Place")[0])
-    assert places == []
+    reserved = await cloud.running.store.read(lambda tx: tx.list(REPLICA_RESERVATION)[0])
+    assert reserved == []
     await cloud.call("ModelService/Delete", {"id": base_id})
     await cloud.gone(base_id)
     assert (cloud.models / "bank" / "config.json").is_file()  # the operator's, not a copy

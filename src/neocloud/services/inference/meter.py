@@ -9,7 +9,7 @@ from datetime import datetime
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
-from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, PlaceSpec
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ReplicaReservationSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.types import REPLICA_RESERVATION, RESERVATION_HELD
 
@@ -21,7 +21,7 @@ class ReservationMeter:
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime
     ) -> Iterable[UsageRecord]:
         for interval in intervals(history, start, end):
-            spec = PlaceSpec.FromString(interval.entry.spec)
+            spec = ReplicaReservationSpec.FromString(interval.entry.spec)
             if interval.entry.state != RESERVATION_HELD or spec.charge != DeploymentSpec.BY_HOUR:
                 continue
             for sku, units in preset(spec.platform, spec.preset).skus().items():

@@ -1,7 +1,4 @@
-"""The capacity that each replica reserves on this machine: for the bill, and for capacity checks of others.
-
-A reservation is stored as a resource of the kind `neocloud.inference.v1.Place`.
-"""
+"""Reserve capacity of this machine for each replica: for the bill, and for the capacity checks of others."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +7,7 @@ from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
-from neocloud.messages.neocloud.inference.v1 import PlaceSpec
+from neocloud.messages.neocloud.inference.v1 import ReplicaReservationSpec
 from neocloud.services.compute.public import check_fits, held_by_others, needs_capacity_check
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.rules.deployment import replica_demand
@@ -53,7 +50,7 @@ async def _reservations(scope: Scope) -> Mapping[str, Resource]:
     for row in await scope.context.list(REPLICA_RESERVATION, scope.deployment.metadata.parent_id):
         if row.owner_id != scope.id or row.deleted_at is not None:
             continue
-        if row.state == RESERVATION_STOPPED or PlaceSpec.FromString(row.spec) != spec:
+        if row.state == RESERVATION_STOPPED or ReplicaReservationSpec.FromString(row.spec) != spec:
             await scope.context.delete_child(row.id)
         else:
             found[row.name.removeprefix(f"{scope.id}.")] = row
@@ -76,6 +73,8 @@ def _reservation_name(scope: Scope, replica: str) -> str:
     return f"{scope.id}.{replica}"
 
 
-def _spec(scope: Scope) -> PlaceSpec:
+def _spec(scope: Scope) -> ReplicaReservationSpec:
     spec = scope.spec
-    return PlaceSpec(deployment_id=scope.id, platform=spec.platform, preset=spec.preset, charge=spec.charge)
+    return ReplicaReservationSpec(
+        deployment_id=scope.id, platform=spec.platform, preset=spec.preset, charge=spec.charge
+    )

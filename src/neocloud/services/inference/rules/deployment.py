@@ -13,7 +13,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     DeploymentSpec,
     ModelSpec,
     ModelStatus,
-    PlaceSpec,
+    ReplicaReservationSpec,
 )
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.rules.architecture import only_embeds
@@ -91,7 +91,9 @@ def replica_demand(spec: DeploymentSpec, replicas: int) -> list[Demand]:
 
 def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
     """A deployment holds its minimum of replicas always, and further ones while they have reservations."""
-    reserved = Counter(PlaceSpec.FromString(row.spec).deployment_id for row in rows[REPLICA_RESERVATION])
+    reserved = Counter(
+        ReplicaReservationSpec.FromString(row.spec).deployment_id for row in rows[REPLICA_RESERVATION]
+    )
     for row in rows[DEPLOYMENT]:
         spec = DeploymentSpec.FromString(row.spec)
         replicas = max(spec.scaling.min_replicas, reserved[row.id])
