@@ -19,7 +19,7 @@ from neocloud.core.service import Call
 from neocloud.core.store import Store, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam
-from neocloud.services.emulator import FaultBook, Incidents
+from neocloud.services.emulator import FaultRegistry, Incidents
 from neocloud.services.emulator.api import clear, inject, list_faults
 from tests.control_plane import plain_dependencies
 from tests.services.iam import keys
@@ -55,9 +55,9 @@ async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, t
         assert told["version"] and "compute" in told["services"] and told["is_emulator"] is False
 
 
-def call(book: FaultBook, tenant_id: str, store: Any = None, incidents: Any = None) -> Call:
+def call(book: FaultRegistry, tenant_id: str, store: Any = None, incidents: Any = None) -> Call:
     subject = Subject(f"serviceaccount-of-{tenant_id}", "service_account", "admin", tenant_id)
-    provided = ServiceRegistry().add(FaultBook, book).add(Incidents, incidents)
+    provided = ServiceRegistry().add(FaultRegistry, book).add(Incidents, incidents)
     return Call(subject, "", {}, plain_dependencies(store, SystemClock(), provided))
 
 
@@ -69,24 +69,24 @@ def refusal() -> Any:
 
 
 async def test_faults_meet_the_calls_of_the_tenant_that_injected_them() -> None:
-    book = FaultBook(SystemClock())
+    book = FaultRegistry(SystemClock())
     fault = await inject(call(book, "one"), refusal())
-    assert len(book.meet("one", PATH)) == 1
-    assert book.meet("two", PATH) == []
+    assert len(book.match("one", PATH)) == 1
+    assert book.match("two", PATH) == []
     assert len((await list_faults(call(book, "one"), None)).items) == 1
     assert len((await list_faults(call(book, "two"), None)).items) == 0
     with pytest.raises(ApiError):
         await clear(call(book, "two"), SimpleNamespace(id=fault.id))
     await clear(call(book, "two"), SimpleNamespace(id=""))
-    assert len(book.meet("one", PATH)) == 1
+    assert len(book.match("one", PATH)) == 1
 
 
 async def test_callers_that_nobody_knows_meet_no_ones_faults_where_there_are_several() -> None:
-    book = FaultBook(SystemClock())
+    book = FaultRegistry(SystemClock())
     await inject(call(book, "one"), refusal())
-    assert len(book.meet("", PATH)) == 1, "a client's test of its sign-in needs it"
+    assert len(book.match("", PATH)) == 1, "a client's test of its sign-in needs it"
     await inject(call(book, "two"), refusal())
-    assert book.meet("", PATH) == []
+    assert book.match("", PATH) == []
 
 
 async def test_a_fault_cannot_be_caused_to_another_tenants_resource(store: Store) -> None:
@@ -100,7 +100,7 @@ async def test_a_fault_cannot_be_caused_to_another_tenants_resource(store: Store
     request = Request()
     request.spec.resource_id = operator.id
     request.spec.preemption.SetInParent()
-    book, incidents = FaultBook(SystemClock()), SimpleNamespace(preempt=preempt)
+    book, incidents = FaultRegistry(SystemClock()), SimpleNamespace(preempt=preempt)
     with pytest.raises(ApiError) as refused:
         await inject(call(book, other.tenant_id, store, incidents), request)
     assert refused.value.code is contract.Code.NOT_FOUND and not preempted

@@ -1,14 +1,13 @@
 """The emulator: the whole API on a fake engine, for tests of clients. No root, no containers, nothing real.
 
-This package holds everything that differs from a real cloud: the fake engine, Slurm and machines, short
-waits, answers only when an operation is finished, and faults that tests inject.
+This package has everything that differs from a real cloud: the fake engine, Slurm and machines, short waits,
+answers only when an operation is finished, and faults that tests inject.
 """
 
 from dataclasses import replace
 
 from neocloud.control_plane.lifecycle import Composition
-from neocloud.emulator.front import Front
-from neocloud.emulator.incidents import EmulatorIncidents
+from neocloud.emulator.faults import EmulatorIncidents, EmulatorMiddleware
 from neocloud.emulator.machine import EmulatedMachine, UnknownGpus, emulated_machine
 from neocloud.emulator.short_retries import ShortRetries
 from neocloud.services import emulator as faults
@@ -18,8 +17,8 @@ __all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]
 
 def emulated(composition: Composition, machine: EmulatedMachine) -> Composition:
     """Return the composition on an emulated machine, with faults to inject."""
-    book = faults.FaultBook(composition.clock)
-    provided = composition.provided.copy().add(faults.FaultBook, book)
+    registry = faults.FaultRegistry(composition.clock)
+    provided = composition.provided.copy().add(faults.FaultRegistry, registry)
     machine.provide(provided)
     service = replace(
         faults.SERVICE,
@@ -29,11 +28,11 @@ def emulated(composition: Composition, machine: EmulatedMachine) -> Composition:
             )
         },
     )
-    retries = ShortRetries(book)
+    retries = ShortRetries(registry)
     return replace(
         composition,
         services=(*composition.services, service),
-        middleware=lambda store: Front(book, store, composition.clock),
+        middleware=lambda store: EmulatorMiddleware(registry, store, composition.clock),
         reconciler=retries.reconciler,
         provided=provided,
     )

@@ -1,13 +1,12 @@
 """A model reader, model folders and a model server client without real models and model servers.
 
-`FakeModelReader` says of any folder that it holds a small model; `FakeModelServerClient` keeps which adapters
+`FakeModelReader` reports a small model for any folder; `FakeModelServerClient` keeps which adapters
 each address has loaded, as a model server would until it restarts.
 """
 
 from collections import defaultdict
-from typing import Any
 
-from neocloud.messages.neocloud.inference.v1 import ModelStatus
+from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
 
@@ -17,7 +16,7 @@ class FakeModelReader:
 
     reads_files = False
 
-    async def read(self, folder: Any, base_folder: Any) -> Any:
+    async def read(self, folder: Location, base_folder: Location | None) -> ModelStatus:
         status = ModelStatus(
             architecture="EmulatedForCausalLM",
             context_length=32768,
@@ -37,11 +36,11 @@ class FakeModelReader:
 
 
 class FakeModelFolders(ModelFolders):
-    """Models lie wherever their specs say, and nothing is read from there."""
+    """Takes the folder of a model from its spec, without reading it."""
 
     reads_files = False
 
-    def locate_known(self, model: Any) -> Location:
+    def locate_known(self, model: Model) -> Location:
         return Location(weights_folder(model, self))
 
 

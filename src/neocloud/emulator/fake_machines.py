@@ -1,11 +1,11 @@
-"""Machines that live on a fake engine: they answer `machine-control` as the launcher's control program does.
+"""Machines on a fake engine: they answer `machine-control` as the launcher's control program does.
 
-Hand `FakeMachines(world).respond` to a FakeEngine as its `responder`. No guest ever runs; a test says what
-happened to one: it is paused, or does not answer. Real machines are tested with the real launcher.
+Pass `FakeMachines(world).respond` to a FakeEngine as its `responder`. No guest ever runs; a test sets the
+state of one: it is paused, or does not answer. Real machines are tested with the real launcher.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ class FakeMachines:
 
     world: FakeWorld
     states: dict[str, str] = field(default_factory=dict)
-    """What QEMU would say of a guest; "running" for those that are not named."""
+    """The state that QEMU reports for a guest; "running" where none is set."""
     reasons: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     """All calls but `status`, as (namespace, verb, arguments...)."""
@@ -52,7 +52,7 @@ class FakeMachines:
         assert isinstance(secret, Secret)
         return json.loads(secret.contents["machine.json"])
 
-    def _status(self, namespace: str) -> dict[str, Any]:
+    def _status(self, namespace: str) -> dict[str, object]:
         disks = {
             disk["id"]: {
                 "size_bytes": self.sizes.setdefault(disk["id"], disk["size_bytes"]),
@@ -64,5 +64,5 @@ class FakeMachines:
         return {"state": state, "reason": self.reasons.get(namespace, ""), "disks": disks}
 
 
-def _answer(content: dict[str, Any], exit_code: int = 0) -> ExecResult:
+def _answer(content: Mapping[str, object], exit_code: int = 0) -> ExecResult:
     return ExecResult(exit_code, (json.dumps(content) + "\n").encode(), b"")

@@ -1,7 +1,7 @@
-"""A Slurm that lives on a fake engine's worker pods: nodes come, go and are set down; no job ever runs.
+"""A Slurm on a fake engine's worker pods: nodes register, leave and are set down; no job ever runs.
 
-Hand `FakeSlurm(world).connect` to a control plane as its `slurm.factory`. For faults and speed; what jobs do
-is tested with real Slurm.
+Pass `FakeSlurm(world).connect` to a control plane as its `SlurmFactory`. It is for faults and speed; jobs are
+tested with real Slurm.
 """
 
 import pickle  # reads what it wrote itself, in tests  # nosec B403
@@ -15,7 +15,7 @@ from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreach
 
 
 class FakeSlurm:
-    """All clusters of one fake world. What Slurm keeps on disk is kept in a file beside the world's."""
+    """All clusters of one fake world. The state of Slurm is in a file beside the world's."""
 
     def __init__(self, world: FakeWorld) -> None:
         self._world = world
@@ -26,7 +26,7 @@ class FakeSlurm:
             self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
         self.is_reachable = True
         self.calls: list[tuple[str, ...]] = []
-        """What changed anything, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
+        """Calls that changed something, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
 
     def connect(self, address: str, key: bytes) -> "FakeSlurmApi":
         for pod in self._world.pods.values() if self.is_reachable else ():

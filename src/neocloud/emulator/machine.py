@@ -1,6 +1,6 @@
-"""The machine that an emulated cloud pretends to have: a fake engine and a fake Slurm, kept over restarts.
+"""The machine of an emulated cloud: a fake engine and a fake Slurm, kept across restarts.
 
-The pretended world is in memory and written to a file of the home folder a moment after it has changed.
+The emulated world is in memory and written to a file of the home folder a moment after it has changed.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ _GPUS = re.compile(r"(?P<count>[1-9][0-9]{0,3})x(?P<model>[A-Za-z][A-Za-z0-9 -]*
 
 
 class UnknownGpus(ValueError):
-    """`--emulator-gpus` cannot be read; the message says how to write it."""
+    """`--emulator-gpus` is not valid. The message says how to write it."""
 
 
 class EmulatedWorld(FakeWorld):
-    """Notes that it changed instead of writing itself each time."""
+    """Records that it changed instead of writing itself each time."""
 
     is_changed = False
 
@@ -59,7 +59,7 @@ class EmulatedMachine:
     home: Path
 
     def provide(self, provided: ServiceRegistry) -> None:
-        """Replace what services provide by the fakes."""
+        """Replace interfaces of services by the fakes."""
         provided.add(SlurmFactory, self.slurm.connect)
         provided.add(ModelReader, FakeModelReader())
         provided.add(ModelServerClient, FakeModelServerClient(reads_files=False))
@@ -77,7 +77,7 @@ class EmulatedMachine:
 
 @asynccontextmanager
 async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[EmulatedMachine]:
-    """As the last server on this home folder left it."""
+    """Run the machine, in the state that the last server on this home folder left."""
     file = WorldFile(settings.home, Vault(load_or_make_key(settings.key_file)))
     world = EmulatedWorld()
     slurm = FakeSlurm(world)
@@ -103,7 +103,7 @@ async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[Em
 
 
 async def _keep(machine: EmulatedMachine, clock: Clock) -> None:
-    """A large world takes longer to write; it is then written less often."""
+    """Write the world again and again; less often the longer that takes."""
     while True:
         begin = clock.monotonic()
         machine.keep()
@@ -112,7 +112,8 @@ async def _keep(machine: EmulatedMachine, clock: Clock) -> None:
 
 
 def gpus(text: str) -> tuple[Accelerator, ...]:
-    """ "8xH100,2xL40S" as accelerators; "none" for none; "" for plenty of every type in the catalogue."""
+    """Return the accelerators of a text like "8xH100,2xL40S"; "none" for none, "" for many of every type in
+    the catalogue."""
     if text.strip().lower() == "none":
         return ()
     wanted = text or ",".join(f"{GPUS_OF_EACH_TYPE}x{name.upper()}" for name in _published_types())
@@ -121,8 +122,8 @@ def gpus(text: str) -> tuple[Accelerator, ...]:
         match = _GPUS.fullmatch(part.strip())
         if match is None:
             raise UnknownGpus(
-                f'--emulator-gpus: {part.strip()!r} is not of the form "8xH100"; join several by commas,'
-                ' or say "none"'
+                f'--emulator-gpus: {part.strip()!r} is not of the form "8xH100"; separate several by commas,'
+                ' or write "none"'
             )
         model = f"NVIDIA {match['model']}"
         memory_mib = GPU_MEMORY_GIB.get(gpu_type(model), OTHER_GPU_MEMORY_GIB) * 1024

@@ -1,6 +1,6 @@
-"""The file of the home folder that keeps the emulated machine over restarts.
+"""The file of the home folder that keeps the emulated machine across restarts.
 
-It holds what tenants gave their machines, so it is JSON that is sealed with the store's key. Earlier releases
+It holds data of tenants, so it is JSON that is encrypted with the store's key. Earlier releases
 wrote a pickle. One is still read, once, under two guards: only the owner of the home can have written it, and
 it may name no classes but those that an emulated world is made of.
 """
@@ -44,7 +44,7 @@ _PICKLED = {
     ("builtins", "set"),
     ("builtins", "frozenset"),
 }
-"""Data without behaviour of its own when it is built."""
+"""Classes that run no code of their own when they are built."""
 
 _MOVED = {
     "neocloud.engines.fake.by_namespace": "neocloud.engines.fake.world",
@@ -67,7 +67,7 @@ class WorldFile:
         write_file(self._path, self._vault.seal(NAME, NAME, content))
 
     def read(self, new: FakeWorld) -> SlurmRecords:
-        """Fill the new world with what was kept, and return what Slurm had. Raises StoreError when the file
+        """Fill the new world from the file, and return the records of Slurm. Raises StoreError when the file
         cannot be read, with what to do about it."""
         try:
             with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -102,9 +102,11 @@ class WorldFile:
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) not in _PICKLED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an emulated world")
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which is not a part of an emulated world"
+            )
         return super().find_class(_MOVED.get(module, module), name)
 
 
@@ -120,7 +122,7 @@ def _is_foreign(found: os.stat_result) -> bool:
     return found.st_uid != os.geteuid() or bool(found.st_mode & 0o022)
 
 
-def _node(node: SlurmNode) -> dict[str, Any]:
+def _node(node: SlurmNode) -> dict[str, object]:
     started_at = node.slurmd_started_at.isoformat()
     return {**asdict(node), "states": sorted(node.states), "slurmd_started_at": started_at}
 

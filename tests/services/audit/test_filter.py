@@ -67,7 +67,7 @@ def test_a_filter_says_what_it_means(text: str, is_match: bool) -> None:
         ("NOT action = 'a' )", "has ')' at character 18, where AND, OR or the end must be"),
         ("(action = 'a'", "where ) must be"),
         ("regex(action 'a')", "where , must be"),
-        ("regex(action, '(')", "no pattern of RE2: missing )"),
+        ("regex(action, '(')", "is not a pattern of RE2: missing )"),
         ("__import__('os')", "where a field"),
         ("action = 'a'; DROP TABLE audit", "has ';'"),
         ("(" * 100 + "action = 'a'" + ")" * 100, "nested more than 32 deep"),

@@ -38,7 +38,7 @@ async def test_the_refusal_says_which_quota_how_much_and_what_next(cloud: Cloud)
     status = await refused(cloud.make_filesystem("b", 4))
     assert status.code.name == "RESOURCE_EXHAUSTED"
     assert f"neo quota set {SIZE} {12 * GIB} --project {cloud.project_id}" in status.message
-    assert "8 GiB of 10 GiB are used, 4 GiB more were asked for" in status.message
+    assert "8 GiB of 10 GiB are used, 4 GiB more were requested" in status.message
     (error,) = status.service_errors
     assert error.retry_type.name == "NOTHING"
     found = {violation.quota: violation for violation in error.quota_failure.violations}
@@ -125,7 +125,7 @@ async def test_wrong_counters_are_found_and_mended(cloud: Cloud, caplog: pytest.
     assert await cloud.ledger.recount(store) == 2
     assert await cloud.ledger.recount(store) == 0
     assert (await cloud.usage(COUNT), await cloud.usage(SIZE, cloud.tenant_id)) == (1, 3 * GIB)
-    assert "2 quotas had another usage" in caplog.text
+    assert "the usage of 2 quotas was wrong" in caplog.text
 
 
 async def test_a_child_without_room_ends_its_owners_operation_in_words(cloud: Cloud) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from neocloud.services.quotas.resources import allowance_id, parent_of
 from neocloud.services.quotas.rules import (
     QuotaFileError,
     amount,
@@ -11,6 +10,7 @@ from neocloud.services.quotas.rules import (
     parse_quotas,
     usage_percentage,
 )
+from neocloud.services.quotas.types import allowance_id, parent_of
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_id_leads_back_to_its_container(parent: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[", "is no YAML"),
+        ("[", "is not YAML"),
         ("a: b", "must be a list of services"),
         ("- {service: a, title: A, quotas: [{name: a.b, limit: -1, title: x}]}", "a.b: limit must be"),
         ("- {service: a, title: A, quotas: [{name: a.b, limit: true, title: x}]}", "a.b: limit must be"),

@@ -1,4 +1,4 @@
-"""Audit: who changed what, and who was refused."""
+"""Audit: a log of all changes and refusals, by subject."""
 
 from neocloud.core.service import Service
 from neocloud.services.audit.api import METHODS

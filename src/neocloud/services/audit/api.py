@@ -1,28 +1,28 @@
-"""What a caller may do: read the audit log of their tenant.
+"""The methods of audit: read the audit log of a tenant.
 
-The database narrows the search to the tenant, the time and what it has columns for; what remains is looked at
-here. A search that finds little answers with what it has and a token to go on with, so no call takes long.
+The database narrows the search to the tenant, the time and the fields that are columns; the filter decides on
+the rows that remain. A search that finds little returns what it has and a token to continue with, so no call
+takes long.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Literal
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.core.store.audit_query import AuditEvent, AuditQuery
 from neocloud.core.store.protocol import Page, Transaction
 from neocloud.messages.nebius.audit.v2 import ListAuditEventRequest, ListAuditEventResponse
-from neocloud.messages.nebius.audit.v2 import ListAuditEventResponse as ListResponse
 from neocloud.services.audit.events import event_message
 from neocloud.services.audit.rules import Both, Compare, FilterError, Node, Test, condition, matches, parse
 from neocloud.services.iam.types import CONTAINER, is_tenant
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 ORDER_HEADER, OLDEST_FIRST = "x-audit-order", "oldest-first"
-_LOOKS_A_CALL = 100
-_LEAST_ROWS_A_LOOK = 1
+_MAX_READS = 100
+_MIN_ROWS = 1
 _CONTROL_PLANE = contract.enum("nebius.audit.v2.EventType").Value("CONTROL_PLANE")
 
 
@@ -38,9 +38,11 @@ async def list_events(call: Call, request: ListAuditEventRequest) -> ListAuditEv
     scope = f"audit/{request.parent_id}/{request.filter}/{is_ascending}"
     after = contract.page_after(request.page_token, scope, numbers=2)
     if request.event_type not in (0, _CONTROL_PLANE):
-        return ListResponse()  # of what goes on inside machines and files nothing is written down
+        return ListAuditEventResponse()  # events inside machines and files are not recorded
     node = _tree(request)
-    tenant_id, node = await call.dependencies.store.read(lambda tx: _whose(tx, request.parent_id, node))
+    tenant_id, node = await call.dependencies.store.read(
+        lambda tx: _tenant_and_filter(tx, request.parent_id, node)
+    )
     query = AuditQuery(
         tenant_id=tenant_id,
         start=_moment(request, "start"),
@@ -50,17 +52,18 @@ async def list_events(call: Call, request: ListAuditEventRequest) -> ListAuditEv
     )
     size = min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
     found = await _search(call, query, node, size, after)
-    return ListResponse(
+    return ListAuditEventResponse(
         items=[event_message(event) for event in found.events],
         next_page_token=contract.page_token(found.after, scope),
     )
 
 
 async def _search(call: Call, query: AuditQuery, node: Node, size: int, after: str) -> _Found:
-    """One look reads as many rows as are missing, so a page never ends in the middle of a look."""
+    """Read rows until the page is full. Each read takes as many rows as are missing, so a page never ends in
+    the middle of one."""
     found = _Found(after=after)
-    for _ in range(_LOOKS_A_CALL):
-        page = Page(max(size - len(found.events), _LEAST_ROWS_A_LOOK), found.after)
+    for _ in range(_MAX_READS):
+        page = Page(max(size - len(found.events), _MIN_ROWS), found.after)
         rows: Sequence[AuditEvent]
         rows, found.after = await call.dependencies.store.read_long(
             lambda tx, p=page: tx.find_audit(query, p)
@@ -71,7 +74,7 @@ async def _search(call: Call, query: AuditQuery, node: Node, size: int, after: s
     return found
 
 
-def _check(call: Call, request: Any) -> None:
+def _check(call: Call, request: ListAuditEventRequest) -> None:
     if not 0 <= request.page_size <= MAX_PAGE_SIZE:
         raise contract.bad_field("page_size", f"must be 1 to {MAX_PAGE_SIZE}, or 0 for the default")
     region = getattr(call.dependencies.settings, "region", "")
@@ -79,15 +82,16 @@ def _check(call: Call, request: Any) -> None:
         raise contract.bad_field("region", f"is {request.region!r}; this cloud is {region!r}")
 
 
-def _tree(request: Any) -> Node:
+def _tree(request: ListAuditEventRequest) -> Node:
     try:
         return parse(request.filter)
     except FilterError as error:
         raise contract.bad_field("filter", str(error)) from None
 
 
-def _whose(tx: Transaction, parent_id: str, node: Node) -> tuple[str, Node]:
-    """The tenant to look in. A project is looked for among its tenant's events."""
+def _tenant_and_filter(tx: Transaction, parent_id: str, node: Node) -> tuple[str, Node]:
+    """Return the tenant to search, and the filter. For a project, the filter selects among its tenant's
+    events."""
     container = tx.get(parent_id)
     if container is None or container.kind != CONTAINER:
         raise contract.bad_field("parent_id", "must be the id of a tenant, or of a project in it")
@@ -97,7 +101,7 @@ def _whose(tx: Transaction, parent_id: str, node: Node) -> tuple[str, Node]:
     return container.parent_id, Both((within, node))
 
 
-def _moment(request: Any, name: str) -> datetime | None:
+def _moment(request: ListAuditEventRequest, name: Literal["start", "end"]) -> datetime | None:
     return contract.to_datetime(getattr(request, name)) if request.HasField(name) else None
 
 

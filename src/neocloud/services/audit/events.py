@@ -1,4 +1,4 @@
-"""Events as clients see them: rows of the log as messages of the published API. Pure."""
+"""Translation of rows of the audit log into messages of the published API. Pure."""
 
 import json
 from typing import Any
@@ -7,16 +7,16 @@ from neocloud.core import contract
 from neocloud.core.store.audit_query import AuditEvent
 from neocloud.messages.google.rpc import Code as RpcCode
 from neocloud.messages.nebius.audit.v2 import AuditEvent as Event
-from neocloud.messages.nebius.audit.v2 import AuthenticationType, Status
+from neocloud.messages.nebius.audit.v2 import Authentication, AuthenticationType, Request, Resource, Status
 
 Packed = contract.message("google.protobuf.Any")
 
 SPEC_VERSION = "1.0"
-"""Of CloudEvents."""
+"""The version of CloudEvents."""
 EVENT_VERSION = "1.0"
 
 
-def event_message(event: AuditEvent) -> Any:
+def event_message(event: AuditEvent) -> Event:
     message = Event(
         id=event.id,
         source=f"/{event.method.partition('/')[0]}",
@@ -41,7 +41,7 @@ def event_message(event: AuditEvent) -> Any:
     return message
 
 
-def _add_subject(authentication: Any, event: AuditEvent) -> None:
+def _add_subject(authentication: Authentication, event: AuditEvent) -> None:
     authentication.authenticated = bool(event.subject)
     authentication.authentication_type = AuthenticationType.Value("ACCESS_TOKEN")
     subject = authentication.subject
@@ -52,14 +52,14 @@ def _add_subject(authentication: Any, event: AuditEvent) -> None:
         subject.service_account_id = event.subject
 
 
-def _add_resource(resource: Any, event: AuditEvent) -> None:
+def _add_resource(resource: Resource, event: AuditEvent) -> None:
     metadata = resource.metadata
     metadata.id, metadata.name, metadata.type = event.resource_id, event.resource_name, event.resource_kind
     for identifier, name, kind in json.loads(event.hierarchy or "[]"):
         resource.hierarchy.add(id=identifier, name=name, type=kind)
 
 
-def _add_request(request: Any, event: AuditEvent) -> None:
+def _add_request(request: Request, event: AuditEvent) -> None:
     request.client_ip, request.user_agent = event.source_address, event.user_agent
     request.request_id = request.trace_id = event.request_id
     request.idempotency_id = event.idempotency_key
@@ -71,10 +71,10 @@ def _add_request(request: Any, event: AuditEvent) -> None:
 
 
 def _parameters(packed: bytes) -> dict[str, Any]:
-    """The request in the contract's JSON form; its secrets were taken out before it was written down."""
+    """Return the request in the contract's JSON form. Its secrets were removed before it was stored."""
     if not packed:
         return {}
     try:
         return contract.to_dict(contract.unpack(Packed.FromString(packed)))
-    except LookupError:  # a message of a release that is gone
+    except LookupError:  # a message of an earlier release
         return {}

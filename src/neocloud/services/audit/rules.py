@@ -1,4 +1,4 @@
-"""The filter language of events: parses text into a tree, and tells whether an event matches. Pure.
+"""The filter language of events: parse text into a tree, and decide whether an event matches. Pure.
 
     service.name = 'iam' AND resource.hierarchy.id:'project-e00' AND regex(resource.metadata.name, '^test.*$')
 
@@ -11,11 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 import re2
 
 from neocloud.core.store.audit_query import EVERYTHING, AllOf, AnyOf, AuditEvent, Condition, Is, Not, Test
+
+if TYPE_CHECKING:
+    from lark import UnexpectedToken
 
 MAX_LENGTH = 4096
 MAX_DEPTH = 32
@@ -39,6 +42,12 @@ FIELD.-1: /[A-Za-z_][\w.]*|\S/
 """
 """FIELD also takes each character that begins no other token, so that the parser reports it."""
 _TESTS = {"=": Test.EQUALS, ":": Test.CONTAINS}
+
+
+class _Pattern(Protocol):
+    """A compiled pattern of RE2."""
+
+    def search(self, text: str) -> object | None: ...
 
 
 class FilterError(Exception):
@@ -88,7 +97,7 @@ _EXPECTED = {
 }
 """How an error names what the grammar accepts; the first that fits."""
 _AT_END = "AND, OR or the end"
-"""What it names after a whole filter, where the parser accepts nothing by name."""
+"""How an error names what may follow a whole filter."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ def parse(text: str) -> Node:
     from lark import UnexpectedToken  # noqa: PLC0415 - loaded by the first filter
 
     try:
-        return _parser().parse(text).node
+        return _parser()(text).node
     except UnexpectedToken as error:
         raise _wrong(error, text) from None
 
@@ -210,29 +219,29 @@ class _Nodes:
 
 
 @cache
-def _parser() -> Any:
+def _parser() -> Callable[[str], _Part]:
     """Return the parser. It is built at the first filter, so that a server starts without it."""
     from lark import Lark, Token  # noqa: PLC0415 - loaded by the first filter
 
     def check(token: Token) -> Token:
         return token if token in FIELDS else token.update(type="UNKNOWN")
 
-    nodes: Any = _Nodes()
-    return Lark(
+    parser = Lark(
         _GRAMMAR,
         start="either",
         parser="lalr",
         lexer="basic",
-        transformer=nodes,
+        transformer=_Nodes(),  # pyright: ignore[reportArgumentType] - any object with the names of the rules
         lexer_callbacks={"FIELD": check},
     )
+    return cast("Callable[[str], _Part]", parser.parse)
 
 
 def _unquoted(text: str) -> str:
     return re.sub(r"\\(['\"\\])", r"\1", text[1:-1])
 
 
-def _wrong(error: Any, text: str) -> FilterError:
+def _wrong(error: "UnexpectedToken", text: str) -> FilterError:
     """Say where the text goes wrong, and what the grammar accepts there."""
     wanted = next((words for name, words in _EXPECTED.items() if name in error.accepts), _AT_END)
     if error.token.type == "$END":
@@ -247,12 +256,12 @@ def _checked(pattern: str) -> str:
         _compiled(pattern)
     except re2.error as error:
         why = error.args[0].decode(errors="replace") if error.args else "it cannot be read"
-        raise FilterError(f"has {pattern!r}, which is no pattern of RE2: {why}") from None
+        raise FilterError(f"has {pattern!r}, which is not a pattern of RE2: {why}") from None
     return pattern
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> Any:
+def _compiled(pattern: str) -> _Pattern:
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _PATTERN_BYTES

@@ -1,10 +1,9 @@
-"""Emulator: faults on demand, for clients' tests. Served only by an emulated cloud."""
+"""Emulator: injected faults, for tests of clients. Served only by an emulated cloud."""
 
 from neocloud.core.service import Service
 from neocloud.services.emulator.api import METHODS
-from neocloud.services.emulator.faults import FaultBook
-from neocloud.services.emulator.resources import Incidents
+from neocloud.services.emulator.faults import FaultRegistry, Incidents
 
 SERVICE = Service(name="emulator", methods=METHODS)
 
-__all__ = ["SERVICE", "FaultBook", "Incidents"]
+__all__ = ["SERVICE", "FaultRegistry", "Incidents"]

@@ -1,11 +1,11 @@
-"""What is legal for a fault, which calls it is about, and how a refusal reads. Pure."""
+"""Validation of a fault, the calls that it matches, and the error of a refusal. Pure."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.contract import ApiError, Code
+from neocloud.messages.neocloud.emulator.v1 import FaultSpec
 
 OF_RESOURCES = frozenset({"pod_crash", "preemption", "maintenance"})
 BEFORE = frozenset({"quota_exceeded", "no_capacity", "refusal"})
@@ -13,15 +13,15 @@ BEFORE = frozenset({"quota_exceeded", "no_capacity", "refusal"})
 INJECTED = "Injected by the emulator."
 
 
-def kind_of(spec: Any) -> str:
+def kind_of(spec: FaultSpec) -> str:
     return spec.WhichOneof("fault") or ""
 
 
-def is_of_resource(spec: Any) -> bool:
+def is_of_resource(spec: FaultSpec) -> bool:
     return kind_of(spec) in OF_RESOURCES
 
 
-def violations(spec: Any) -> Iterable[tuple[str, str]]:
+def violations(spec: FaultSpec) -> Iterable[tuple[str, str]]:
     if is_of_resource(spec):
         if not spec.resource_id:
             yield "spec.resource_id", f"is required: {kind_of(spec)} happens to a resource"
@@ -30,10 +30,10 @@ def violations(spec: Any) -> Iterable[tuple[str, str]]:
                 yield f"spec.{name}", f"has no meaning for {kind_of(spec)}, which happens once; leave it out"
         return
     if spec.resource_id:
-        yield "spec.resource_id", f"has no meaning for {kind_of(spec)}, which is of calls; leave it out"
+        yield "spec.resource_id", f"has no meaning for {kind_of(spec)}, which applies to calls; leave it out"
     if not spec.calls:
-        yield "spec.calls", "is required: which calls, such as DiskService/Create"
-    elif not any(is_about(spec, path) for path in _paths()):
+        yield "spec.calls", "is required: the calls, such as DiskService/Create"
+    elif not any(matches_call(spec, path) for path in _paths()):
         yield "spec.calls", f"matches no method of the contract: {spec.calls!r}; write Service/Method"
 
 
@@ -41,14 +41,14 @@ def _paths() -> Iterable[str]:
     return (rpc.path for rpcs in contract.services().values() for rpc in rpcs)
 
 
-def is_about(spec: Any, path: str) -> bool:
-    """Whether the fault is about the method at "package.Service/Method"."""
+def matches_call(spec: FaultSpec, path: str) -> bool:
+    """Return whether the fault matches the method "package.Service/Method"."""
     without_package = path.rpartition(".")[2]
     return any(fnmatchcase(name, spec.calls) for name in (path, without_package))
 
 
-def refusal(spec: Any, path: str) -> ApiError:
-    """The error that a call at this path is answered with."""
+def refusal(spec: FaultSpec, path: str) -> ApiError:
+    """Return the error for a call of this path."""
     kind = kind_of(spec)
     if kind == "quota_exceeded":
         name = spec.quota_exceeded.quota or path.rpartition(".")[2].replace("/", ".").lower()

@@ -1,4 +1,4 @@
-"""Quotas: how much a tenant and a project may use, and how much they do."""
+"""Quotas: limits and usage of tenants and projects."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ SERVICE = Service(name="quotas", methods=METHODS)
 
 
 def ledger(services: Iterable[Service], quotas: Quotas) -> Ledger:
-    """The ledger over the kinds of these services."""
+    """Return the ledger over the kinds of these services."""
     return Ledger({kind.message: kind.rules for service in services for kind in service.kinds}, quotas)
 
 

@@ -1,7 +1,7 @@
-"""What a caller may do: see limits and usage; set a limit and take it back.
+"""The methods of quotas: read limits and usage, set a limit, and reset it to the default.
 
-Each container has each quota, whether a limit was set for it or not. Only what was set is a row: creating and
-changing an allowance are the same, and deleting one brings the first limit back.
+Each container has each quota, whether a limit was set for it or not. Only a limit that was set has a row:
+creating and changing an allowance are the same, and deleting one restores the default limit.
 """
 
 from collections.abc import Callable
@@ -23,18 +23,8 @@ from neocloud.messages.nebius.quotas.v1 import (
     QuotaAllowanceSpec,
     UpdateQuotaAllowanceRequest,
 )
-from neocloud.messages.nebius.quotas.v1 import ListQuotaAllowancesResponse as ListResponse
 from neocloud.services.iam.types import CONTAINER, is_tenant
 from neocloud.services.quotas.ledger import limit_of
-from neocloud.services.quotas.resources import (
-    ACTIVE,
-    ALLOWANCE,
-    SERVICE_NAME,
-    State,
-    UsageState,
-    allowance_id,
-    parent_of,
-)
 from neocloud.services.quotas.rules import (
     MAX_LIMIT,
     Quota,
@@ -44,8 +34,18 @@ from neocloud.services.quotas.rules import (
     unknown_name,
     usage_percentage,
 )
+from neocloud.services.quotas.types import (
+    ACTIVE,
+    ALLOWANCE,
+    SERVICE_NAME,
+    State,
+    UsageState,
+    allowance_id,
+    parent_of,
+)
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 200, 1000
+_SetRequest = CreateQuotaAllowanceRequest | UpdateQuotaAllowanceRequest
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ async def list_allowances(call: Call, request: ListQuotaAllowancesRequest) -> Li
     after = contract.page_after(request.page_token, scope)
     size = request.page_size or DEFAULT_PAGE_SIZE
 
-    def read(tx: Transaction) -> Any:
+    def read(tx: Transaction) -> ListQuotaAllowancesResponse:
         place = _quota_container(tx, call, request.parent_id, "parent_id")
         names = sorted(name for name in place.quotas if name > after)
         items = [_message(tx, place, place.quotas[name]) for name in names[:size]]
         last = names[size - 1] if len(names) > size else ""
-        return ListResponse(items=items, next_page_token=contract.page_token(last, scope))
+        return ListQuotaAllowancesResponse(items=items, next_page_token=contract.page_token(last, scope))
 
     return await call.dependencies.store.read(read)
 
 
 async def get_allowance(call: Call, request: GetQuotaAllowanceRequest) -> QuotaAllowance:
-    def read(tx: Transaction) -> Any:
+    def read(tx: Transaction) -> QuotaAllowance:
         place, quota = _of_id(tx, call, request.id, "id")
         return _message(tx, place, quota)
 
@@ -90,7 +90,7 @@ async def get_allowance(call: Call, request: GetQuotaAllowanceRequest) -> QuotaA
 
 
 async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaAllowance:
-    def read(tx: Transaction) -> Any:
+    def read(tx: Transaction) -> QuotaAllowance:
         place = _quota_container(tx, call, request.parent_id, "parent_id")
         quota = place.quotas.get(request.name)
         if quota is None or request.region not in ("", place.region):
@@ -101,7 +101,7 @@ async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaA
 
 
 async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> Write[Operation]:
-    def write(tx: Transaction) -> Any:
+    def write(tx: Transaction) -> Operation:
         place = _quota_container(tx, call, request.metadata.parent_id, "metadata.parent_id")
         return _set(tx, call, place, place.quota(request.metadata.name, "metadata.name"), request, "Create")
 
@@ -109,7 +109,7 @@ async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> 
 
 
 async def update_allowance(call: Call, request: UpdateQuotaAllowanceRequest) -> Write[Operation]:
-    def write(tx: Transaction) -> Any:
+    def write(tx: Transaction) -> Operation:
         place, quota = _of_id(tx, call, request.metadata.id, "metadata.id")
         return _set(tx, call, place, quota, request, "Update")
 
@@ -117,7 +117,7 @@ async def update_allowance(call: Call, request: UpdateQuotaAllowanceRequest) -> 
 
 
 async def delete_allowance(call: Call, request: DeleteQuotaAllowanceRequest) -> Write[Operation]:
-    def write(tx: Transaction) -> Any:
+    def write(tx: Transaction) -> Operation:
         place, quota = _of_id(tx, call, request.id, "id")
         _check_operator(tx, call, place)
         tx.delete(allowance_id(place.container.id, quota.name))
@@ -145,11 +145,11 @@ def _of_id(tx: Transaction, call: Call, identifier: str, field: str) -> tuple[Qu
     raise contract.not_found("quota", identifier)
 
 
-def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> Any:
+def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> QuotaAllowance:
     container = place.container
     identifier = allowance_id(container.id, quota.name)
     row = tx.get(identifier)
-    message = wire.resource_message(row) if row is not None else QuotaAllowance()
+    message = wire.message(row, QuotaAllowance) if row is not None else QuotaAllowance()
     message.metadata.id, message.metadata.parent_id = identifier, container.id
     message.metadata.name = quota.name
     limit = limit_of(tx, container, quota)
@@ -167,7 +167,9 @@ def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> Any:
     return message
 
 
-def _set(tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, request: Any, verb: str) -> Any:
+def _set(
+    tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, request: _SetRequest, verb: str
+) -> Operation:
     _check_operator(tx, call, place)
     _check(tx, place, quota, request)
     identifier, now = allowance_id(place.container.id, quota.name), call.dependencies.clock.now()
@@ -192,11 +194,11 @@ def _set(tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, reque
     return _done(tx, call, place, quota, request, verb)
 
 
-def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: Any) -> None:
+def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: _SetRequest) -> None:
     spec, wanted = request.spec, request.metadata.resource_version
     if not spec.HasField("limit"):
         raise contract.bad_field(
-            "spec.limit", "is required; delete the allowance to bring the first limit back"
+            "spec.limit", "is required; delete the allowance to restore the default limit"
         )
     if spec.limit > MAX_LIMIT:
         raise contract.bad_field("spec.limit", f"is {spec.limit}; must be at most {MAX_LIMIT}")
@@ -207,14 +209,14 @@ def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: Any) -
     old = tx.get(allowance_id(place.container.id, quota.name))
     if wanted and wanted != (old.resource_version if old else 0):
         raise contract.conflict(
-            place.container.id, f"{quota.name} was changed meanwhile. Get it again first."
+            place.container.id, f"{quota.name} was changed in the meantime. Get it again first."
         )
     highest = limit_of(tx, place.tenant, quota)
     if not is_tenant(place.container) and highest is not None and spec.limit > highest:
         raise contract.bad_field(
             "spec.limit",
             f"is {amount(spec.limit, quota.unit)}, more than the {amount(highest, quota.unit)} of the whole "
-            "tenant; choose less, or raise that first: "
+            "tenant; set a lower one, or raise that of the tenant first: "
             f"neo quota set {quota.name} {spec.limit} --tenant {place.tenant.id}",
         )
 
@@ -222,7 +224,7 @@ def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: Any) -
 def _check_operator(tx: Transaction, call: Call, place: QuotaContainer) -> None:
     """Raise ApiError if a caller who is not an operator changes the limit of a tenant.
 
-    The operator's tenant is the first one: it is made before anybody can sign in.
+    The operator's tenant is the first one: it is created before anybody can sign in.
     """
     if not is_tenant(place.container):
         return
@@ -231,12 +233,19 @@ def _check_operator(tx: Transaction, call: Call, place: QuotaContainer) -> None:
         raise contract.permission_denied(
             "quotas.allowances.update",
             place.container.id,
-            "Only the operator of this cloud changes what a whole tenant may use. Ask them; limits of your "
-            "projects within it you can set yourself.",
+            "Only the operator of this cloud can change the limits of a tenant. You can set limits of your "
+            "projects within them.",
         )
 
 
-def _done(tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, request: Any, verb: str) -> Any:
+def _done(
+    tx: Transaction,
+    call: Call,
+    place: QuotaContainer,
+    quota: Quota,
+    request: _SetRequest | DeleteQuotaAllowanceRequest,
+    verb: str,
+) -> Operation:
     now = call.dependencies.clock.now()
     row = tx.get(allowance_id(place.container.id, quota.name))
     operation = OperationRow(
@@ -257,7 +266,8 @@ def _done(tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, requ
 
 
 def _of_request(identifier: str) -> str:
-    """Whom to ask for the permission on: the container, or what nobody knows."""
+    """Return the id that the permission is checked on: the container of an allowance, or else an unknown
+    id."""
     return parent_of(identifier) or identifier
 
 

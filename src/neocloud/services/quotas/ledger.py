@@ -1,12 +1,12 @@
-"""Keeps the usage of every quota, in the transaction of the change that causes it, and enforces the limits.
+"""Counts the usage of every quota, in the transaction of the change that causes it, and enforces the limits.
 
-It watches the store, so every way of creating a resource is counted: the API, a reconciler's child, a
+The ledger watches the store, so every way of creating a resource is counted: the API, a reconciler's child, a
 service's own insert. Usage counts from the insert until the row is removed: a resource that is being deleted
-still counts. Two transactions that race for the last unit write the same counter, so the later one sees what
-the earlier took.
+still counts. Two transactions that race for the last unit write the same counter, so the later one sees the
+usage of the earlier one.
 
-The history of a resource counts as well, by bytes, until its entries are forgotten. What the cloud itself
-notes, a state or a removal, is counted but never refused.
+The history of a resource counts as well, in bytes, until its entries are removed. Entries that the cloud
+itself writes, for a state or a removal, are counted but never refused.
 """
 
 import logging
@@ -19,22 +19,22 @@ from neocloud.core.store import HistorySizes, Page, Resource, Store, Transaction
 from neocloud.core.store.protocol import is_noted
 from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
 from neocloud.services.iam.types import CONTAINER, is_tenant
-from neocloud.services.quotas.resources import ALLOWANCE
 from neocloud.services.quotas.rules import Quota, Quotas, amount
+from neocloud.services.quotas.types import ALLOWANCE
 
 logger = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 500
 
 HISTORY = "history.size"
-"""The quota of what the versions of resources take, deleted ones as well."""
+"""The quota of the bytes that the versions of resources take, including deleted ones."""
 HISTORY_COUNTED = "history.counted"
-"""In the scope "": HISTORY_COUNT when the whole history is counted as it is now."""
+"""A counter in the scope "": HISTORY_COUNT once the whole history is counted in the present way."""
 HISTORY_COUNT = 2
 HISTORY_ENTRY_BYTES = 256
-"""What an entry takes besides its spec and labels: ids, name, time, and its places in three indexes."""
+"""The size of an entry besides its spec and labels: ids, name, time, and its entries in three indexes."""
 
 Usage = Mapping[tuple[str, str], int]
-"""How much is used, by container and quota."""
+"""Units in use, by container and quota."""
 
 
 class Ledger:
@@ -44,7 +44,7 @@ class Ledger:
         self._quotas = quotas
 
     def watch(self, tx: Transaction, old: Resource | None, new: Resource | None) -> None:
-        """A store's Watcher. Raises ApiError (quota failure) when the change goes over a limit."""
+        """Watch a store (a Watcher). Raises ApiError (quota failure) when the change exceeds a limit."""
         if old is not None and new is not None and old.parent_id == new.parent_id:
             self._changed(tx, old, new)
             return
@@ -58,7 +58,7 @@ class Ledger:
             self._apply(tx, new, {**self._demand(new), HISTORY: history_bytes(new) if is_entered else 0})
 
     def forgotten(self, tx: Transaction, sizes: HistorySizes) -> None:
-        """Count back what was removed from the history, in the same transaction."""
+        """Subtract the removed entries of the history, in the same transaction."""
         for parent_id, (entries, size) in sizes.items():
             for scope in _around(tx, parent_id):
                 tx.count(scope.id, HISTORY, -(entries * HISTORY_ENTRY_BYTES + size))
@@ -71,9 +71,9 @@ class Ledger:
         self._apply(tx, new, change, may_refuse=is_wanted)
 
     async def recount(self, store: Store) -> int:
-        """Set every counter to what the resources really take; how many were wrong.
+        """Set every counter to the real usage of the resources, and return how many were wrong.
 
-        Limits are not looked at: what is there is there. Needed when demands change with a release.
+        Limits are not enforced. Needed when demands change with a release.
         """
         if (await store.read(lambda tx: tx.counters(""))).get(HISTORY_COUNTED) != HISTORY_COUNT:
             await store.write(_count_history)
@@ -81,18 +81,18 @@ class Ledger:
         if not wrong:
             return 0
 
-        def mend(tx: Transaction) -> int:
+        def correct(tx: Transaction) -> int:
             errors = self.errors(tx)
             for (scope, name), missing in errors.items():
                 tx.count(scope, name, missing)
             return len(errors)
 
-        mended = await store.write(mend)
-        logger.warning("counted all resources again: %d quotas had another usage than was kept", mended)
-        return mended
+        corrected = await store.write(correct)
+        logger.warning("counted all resources again: the usage of %d quotas was wrong", corrected)
+        return corrected
 
     def errors(self, tx: Transaction) -> Usage:
-        """What must be added to each counter to make it right; empty when all are."""
+        """Return what to add to each counter to correct it; empty when all are right."""
         change = Counter(self._count_all(tx))
         kept = tx.all_counters()
         change.subtract(
@@ -154,12 +154,12 @@ class Ledger:
 
 
 def history_bytes(row: Resource) -> int:
-    """What an entry of the history takes for the resource as it is."""
+    """Return the size of an entry of the history for the resource as it is."""
     return HISTORY_ENTRY_BYTES + entry_bytes(row)
 
 
 def _count_history(tx: Transaction) -> None:
-    """Once for a store that was written by an earlier release."""
+    """Count the whole history, once, for a store that was written by an earlier release."""
     change: Counter[str] = Counter()
     for parent_id, (entries, size) in tx.history_sizes().items():
         for scope in _around(tx, parent_id):
@@ -171,12 +171,13 @@ def _count_history(tx: Transaction) -> None:
 
 
 def containers(tx: Transaction, row: Resource) -> Iterator[Resource]:
-    """The projects and tenants that a resource lies in, the nearest first."""
+    """Yield the projects and tenants that a resource is in, the nearest first."""
     return _around(tx, row.parent_id)
 
 
 def _around(tx: Transaction, parent_id: str) -> Iterator[Resource]:
-    """The same of what has or had this parent. Where a parent is gone, the history says where it lay."""
+    """Yield them for a resource that has or had this parent. The history names the parent of a deleted
+    one."""
     while parent_id:
         above = tx.get(parent_id)
         if above is not None and above.kind == CONTAINER:
@@ -186,7 +187,8 @@ def _around(tx: Transaction, parent_id: str) -> Iterator[Resource]:
 
 
 def limit_of(tx: Transaction, container: Resource, quota: Quota) -> int | None:
-    """What was set for the container; of a tenant otherwise the default, of a project none of its own."""
+    """Return the limit that was set for the container. Otherwise the default for a tenant, None for a
+    project."""
     allowance = tx.find(ALLOWANCE, container.id, quota.name)
     if allowance is not None:
         return QuotaAllowanceSpec.FromString(allowance.spec).limit
@@ -200,8 +202,8 @@ def _violation(
     shown = {name: amount(value, quota.unit) for name, value in {"used": used, "asked": asked}.items()}
     text = (
         f"{quota.name} of {kind} {scope.name or scope.id}: {shown['used']} of {amount(limit, quota.unit)} "
-        f"are used, {shown['asked']} more were asked for. "
-        "Delete what is no longer needed, or have the limit raised: "
+        f"are used, {shown['asked']} more were requested. "
+        "Delete resources that are no longer needed, or have the limit raised: "
         f"neo quota set {quota.name} {used + asked} --{kind} {scope.id}"
     )
     return quota.name, str(limit), str(asked), text

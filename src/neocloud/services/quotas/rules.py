@@ -1,15 +1,15 @@
-"""The quotas there are and their first limits, from quotas.yaml, and the small sums over them. Pure.
+"""The quotas and their default limits, from quotas.yaml, and computations over them. Pure.
 
-A limit that somebody set is an allowance, a row of its own; where there is none, the file decides.
+A limit that was set is an allowance, a row of its own. Without one, the default of the file applies.
 """
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -18,7 +18,7 @@ UNITS = ("count", "byte")
 
 
 class QuotaFileError(Exception):
-    """The file cannot be used; the message says where it is wrong and what would be right."""
+    """The file cannot be used. The message says where it is wrong and how to correct it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Quotas(dict[str, Quota]):
 
 
 def load_quotas(path: Path | None) -> Quotas:
-    """All quotas by name; the ones that come along when no file is given. Raises QuotaFileError."""
+    """Return all quotas by name; the built-in ones when no file is given. Raises QuotaFileError."""
     if path is None:
         return default_quotas()
     try:
@@ -55,13 +55,13 @@ def parse_quotas(text: str, source: str) -> Quotas:
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise QuotaFileError(f"{source} is no YAML: {error}") from error
+        raise QuotaFileError(f"{source} is not YAML: {error}") from error
     try:
         found = [_quota(service, entry) for service in content for entry in service["quotas"]]
     except (TypeError, KeyError):
         raise QuotaFileError(
             f"{source} must be a list of services, each with service, title and quotas, each of those with "
-            "name, limit and title. Start from a copy of the quotas.yaml that comes along."
+            "name, limit and title. Start from a copy of the built-in quotas.yaml."
         ) from None
     except QuotaFileError as error:
         raise QuotaFileError(f"{source}: {error}") from None
@@ -71,8 +71,8 @@ def parse_quotas(text: str, source: str) -> Quotas:
     return Quotas(by_name)
 
 
-def _quota(service: Any, entry: Any) -> Quota:
-    name, limit, unit = str(entry["name"]), entry["limit"], entry.get("unit", "count")
+def _quota(service: Mapping[str, object], entry: Mapping[str, object]) -> Quota:
+    name, limit, unit = str(entry["name"]), entry["limit"], str(entry.get("unit", "count"))
     if type(limit) is not int or not 0 <= limit <= MAX_LIMIT:
         raise QuotaFileError(f"{name}: limit must be a whole number from 0 to {MAX_LIMIT}, not {limit!r}")
     if unit not in UNITS:
@@ -81,14 +81,15 @@ def _quota(service: Any, entry: Any) -> Quota:
 
 
 def unknown_name(quotas: Quotas, name: str) -> str:
-    """What to answer somebody who asks for a quota that there is not."""
+    """Return the error text for a quota that does not exist."""
     close = difflib.get_close_matches(name, quotas, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else "`neo quota list` shows all"
     return f"is {name!r}, and there is no such quota; {hint}"
 
 
 def usage_percentage(usage: int, limit: int) -> str:
-    """Usage as a share of the limit, as the contract writes it: "0.12", more than "1.0" when over it."""
+    """Return usage as a share of the limit in the contract's form: "0.12", and more than "1.0" above the
+    limit."""
     if not limit:
         return "0.0" if not usage else "1.0"
     share = (Decimal(usage) / Decimal(limit)).quantize(Decimal("0.01"), rounding=ROUND_HALF_UP)
@@ -96,7 +97,7 @@ def usage_percentage(usage: int, limit: int) -> str:
 
 
 def amount(value: int, unit: str) -> str:
-    """For people: "12", or "1.5 TiB" of bytes."""
+    """Return an amount for people: "12", or "1.5 TiB" for bytes."""
     if unit != "byte":
         return str(value)
     size, names = Decimal(value), ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -1,4 +1,4 @@
-"""The one noun, its states, and the id of an allowance, which tells whose and which it is."""
+"""The kind, its states, and the id of an allowance, which names its container and quota."""
 
 import hashlib
 
@@ -16,7 +16,7 @@ _DIGEST_LENGTH = 12
 
 
 def allowance_id(parent_id: str, name: str) -> str:
-    """Every container has every quota, set or not, so an id is worked out and needs no row."""
+    """Return the id of an allowance. It is computed and needs no row: every container has every quota."""
     kind, _, rest = parent_id.partition("-")
     routing, weak = rest[:3], rest[3:].removeprefix("-")
     digest = hashlib.sha256(f"{parent_id}\0{name}".encode()).hexdigest()[:_DIGEST_LENGTH]
@@ -24,7 +24,7 @@ def allowance_id(parent_id: str, name: str) -> str:
 
 
 def parent_of(allowance: str) -> str:
-    """The id of the container that an allowance's id speaks of; "" when it is no such id."""
+    """Return the id of the container that an allowance's id names; "" when it is not such an id."""
     body = allowance.removeprefix(_PREFIX)
     routing, rest = body[:3], body[3:]
     kind, _, weak_and_digest = rest.partition("-")

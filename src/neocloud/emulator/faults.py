@@ -1,0 +1,125 @@
+"""Faults in an emulated cloud: the middleware that applies them to calls, and incidents of resources.
+
+The middleware also answers a change only when its operation is finished. Late answers make the emulator
+deterministic: a read after a change returns its outcome, never an intermediate state. Operations that a fault
+delays, or that wait for something else, are answered unfinished.
+"""
+
+from contextlib import ExitStack
+from datetime import timedelta
+
+from google.protobuf.message import Message
+
+from neocloud.core import contract, wire
+from neocloud.core.clock import Clock
+from neocloud.core.store import Store
+from neocloud.engines.base import Reference
+from neocloud.engines.fake import FakeEngine
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.neocloud.emulator.v1 import FaultSpec
+from neocloud.server import Request, Serve
+from neocloud.services.compute.api.maintenance import plan_maintenance
+from neocloud.services.compute.runtime_state import preempt
+from neocloud.services.emulator import FaultRegistry
+from neocloud.services.emulator.rules import BEFORE, kind_of, refusal
+
+OPERATIONS = frozenset({"nebius.common.v1.Operation", "nebius.common.v1alpha1.Operation"})
+MAX_WAIT_SECONDS = 1.0
+FIRST_POLL_SECONDS = 0.002
+POLL_GROWTH = 1.5
+MAX_POLL_SECONDS = 0.05
+
+
+class EmulatorMiddleware:
+    def __init__(self, faults: FaultRegistry, store: Store, clock: Clock) -> None:
+        self._faults = faults
+        self._store = store
+        self._clock = clock
+
+    async def __call__(self, request: Request, serve: Serve) -> Message:
+        met = self._faults.match(_tenant(request), request.rpc.path)
+        for spec in met:
+            if kind_of(spec) == "slow_call":
+                await self._clock.sleep(spec.slow_call.delay.ToTimedelta().total_seconds())
+            elif kind_of(spec) in BEFORE and not spec.refusal.answer_lost:
+                raise refusal(spec, request.rpc.path)
+        answer = await self._serve(request, serve, met)
+        for spec in met:
+            if spec.refusal.answer_lost:
+                raise refusal(spec, request.rpc.path)
+        return answer
+
+    async def _serve(self, request: Request, serve: Serve, met: list[FaultSpec]) -> Message:
+        delays = [
+            spec.slow_operation.delay.ToTimedelta() for spec in met if kind_of(spec) == "slow_operation"
+        ]
+        with ExitStack() as stack:
+            if delays:
+                stack.enter_context(self._faults.arming())
+            answer = await serve(request)
+            if request.rpc.output.DESCRIPTOR.full_name not in OPERATIONS or not _is_change(request):
+                return answer
+            for delay in delays:
+                self._faults.hold(_tenant(request), answer.resource_id, delay)
+        return await self._finished(request, answer)
+
+    async def _finished(self, request: Request, answer: Operation) -> Operation:
+        deadline = self._clock.monotonic() + MAX_WAIT_SECONDS
+        pause = FIRST_POLL_SECONDS
+        while not answer.HasField("status"):
+            if self._faults.held_seconds(answer.resource_id) or self._clock.monotonic() > deadline:
+                break
+            await self._clock.sleep(pause)
+            pause = min(pause * POLL_GROWTH, MAX_POLL_SECONDS)
+            row = await self._store.read(lambda tx: tx.get_operation(answer.id))
+            if row is None:
+                break
+            if row.code is not None:
+                return wire.operation_message(row, request.rpc.output)
+        return answer
+
+
+def _tenant(request: Request) -> str:
+    return request.subject.tenant_id if request.subject else ""
+
+
+def _is_change(request: Request) -> bool:
+    """Return whether a call changes something. Reads of an operation are not delayed."""
+    return request.rpc.path not in _OPERATION_READS
+
+
+_OPERATION_READS = frozenset(
+    f"{name}.OperationService/Get" for name in ("nebius.common.v1", "nebius.common.v1alpha1")
+)
+
+
+class EmulatorIncidents:
+    """Implements `services.emulator.Incidents`."""
+
+    def __init__(self, engine: FakeEngine, store: Store, clock: Clock) -> None:
+        self._engine = engine
+        self._store = store
+        self._clock = clock
+
+    async def crash(self, resource_id: str, pod: str) -> str:
+        """Crash pods of a resource, in the namespace that is named after it."""
+        observed = await self._engine.observe(resource_id)
+        names = [each.reference.name for each in observed.pods if pod in ("", each.reference.name)]
+        if not names:
+            what = f"pod {pod!r} of" if pod else "pod of"
+            raise contract.bad_state(resource_id, f"There is no {what} {resource_id} that could crash.")
+        for name in names:
+            self._engine.kill(Reference("Pod", resource_id, name))
+        return f"Crashed: {', '.join(names)}."
+
+    async def preempt(self, resource_id: str) -> str:
+        await preempt(self._store, resource_id, self._clock.now())
+        return f"Preempted: {resource_id} is being stopped."
+
+    async def plan_maintenance(self, resource_id: str, delay_seconds: float) -> str:
+        now = self._clock.now()
+        deadline = now + timedelta(seconds=delay_seconds)
+        event_id = await plan_maintenance(
+            self._store, resource_id, now=now, deadline=deadline, reason="Planned by an injected fault."
+        )
+        return f"Planned: maintenance event {event_id}, due by {deadline.isoformat()}."
