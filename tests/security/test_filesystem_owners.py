@@ -16,8 +16,8 @@ from neocloud.core import contract
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
-from neocloud.services.ai.reconcile import place as ai_place
-from neocloud.services.ai.rules.place import place_violations
+from neocloud.services.ai.reconcile import attachments as ai_attachments
+from neocloud.services.ai.rules import attachment_violations
 from neocloud.services.compute.public import find_filesystem
 from neocloud.services.compute.rules.instance_attachments import storage_violations
 from neocloud.services.compute.types import FILESYSTEM
@@ -47,14 +47,14 @@ def endpoint(filesystem_id: str) -> Any:
     message = contract.message("nebius.ai.v1.Endpoint")()
     message.metadata.parent_id = PROJECT
     message.spec.volumes.add(source=filesystem_id, container_path="/data")
-    return place_violations(message, WORLD)
+    return attachment_violations(message, WORLD)
 
 
 def job(filesystem_id: str) -> Any:
     message = contract.message("nebius.ai.v1.Job")()
     message.metadata.parent_id = PROJECT
     message.spec.volumes.add(source=filesystem_id, container_path="/data")
-    return place_violations(message, WORLD)
+    return attachment_violations(message, WORLD)
 
 
 def instance(filesystem_id: str) -> Any:
@@ -101,9 +101,9 @@ async def test_a_workload_of_an_older_release_does_not_get_it_either() -> None:
             context=SimpleNamespace(get=get), message=message, spec=message.spec, mounts=()
         )
 
-    await ai_place.find_filesystems(scope(OWN.id))
+    await ai_attachments.find_filesystems(scope(OWN.id))
     with pytest.raises(Failed, match="belongs to another"):
-        await ai_place.find_filesystems(scope(REFUSED["owned"].id))
+        await ai_attachments.find_filesystems(scope(REFUSED["owned"].id))
 
 
 MAY_NAME_THE_KIND = {

@@ -34,7 +34,7 @@ PARSERS = {
 }
 GUARDED = {
     "core/yaml_outline.py": {"yaml.parse"},
-    "services/ai/rules/container.py": {"shlex.split"},
+    "services/ai/rules.py": {"shlex.split"},
     "services/iam/rules/federations.py": {"json.loads"},
     "services/iam/rules/keys.py": {"load_pem_public_key"},
     "services/slurm/rules.py": {"load_ssh_public_key"},
@@ -64,7 +64,7 @@ OWN = {
     "services/ai/images.py": {"json.loads"},
     "services/iam/access/authentication.py": {"json.loads"},
     "services/iam/access/sealed_tokens.py": {"json.loads"},
-    "services/ai/record.py": {"json.loads"},
+    "services/ai/runtime_state.py": {"json.loads"},
     "services/audit/events.py": {"json.loads"},
     "services/audit/rules.py": {"json.loads"},
     "services/billing/rules/price_list.py": {"yaml.load"},

@@ -125,7 +125,7 @@ async def test_a_program_that_ends_is_started_anew_and_said_so(cloud: AiCloud) -
 
     shown = await cloud.when(endpoint_id, lambda found: found.status.state_details.code)
     assert shown.status.state_details.code == "StartedAnew"
-    assert "ended once and was started anew" in shown.status.state_details.message
+    assert "ended once and was restarted" in shown.status.state_details.message
 
 
 async def test_deletion_leaves_nothing(cloud: AiCloud) -> None:
@@ -144,19 +144,19 @@ async def test_deletion_leaves_nothing(cloud: AiCloud) -> None:
     [
         (
             {"image": "docker.io/library/nginx"},
-            f"is not on this machine, and nothing is pulled; there are: {IMAGE}",
+            f"is not on this machine, and images are not pulled; there are: {IMAGE}",
         ),
         ({"preset": "900vcpu"}, "is not a preset of cpu-local"),
-        ({"auth_token": "abc"}, "nothing stands before the port to check a token"),
+        ({"auth_token": "abc"}, "nothing in front of the port checks a token"),
         ({"ssh_authorized_keys": ["ssh-ed25519 A"]}, "there is no machine around the container"),
         ({"container_command": "echo 'open"}, "close every quote"),
         ({"subnet_id": "vpcsubnet-e00nothing"}, "There is no resource 'vpcsubnet-e00nothing' here"),
-        ({"ports": [port(80, host_port=81)]}, "it has an address of its own"),
+        ({"ports": [port(80, host_port=81)]}, "the container has an address of its own"),
         ({"ports": [port(80), port(80)]}, "is given twice"),
         ({"volumes": [volume("x")]}, 'no filesystem "x"'),
         (
             {"injected_files": [EndpointSpec.FileInjection(container_path="/proc/x", content=b"")]},
-            "lies where the system keeps its own",
+            "is a folder of the system",
         ),
         (
             {"injected_files": [EndpointSpec.FileInjection(container_path="/a/../etc", content=b"")]},

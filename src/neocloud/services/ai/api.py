@@ -1,99 +1,121 @@
-"""What a caller may do beyond the standard verbs: start, stop, restart, cancel.
+"""Custom verbs of endpoints and jobs (start, stop, restart, cancel), and the view that hides secrets.
 
-The wish is in the record; the state changes at once, so that none reads the old one.
+A verb stores its request in the runtime state and changes the state in the same transaction, so that the next
+read does not return the old one.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
 
 from neocloud.core import contract, custom_verbs, wire
 from neocloud.core.readers import TransactionReader
 from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.services.ai.record import Record, read_record, write_record
-from neocloud.services.ai.resources import ENDED, ENDPOINT, JOB, EndpointState, JobState
-from neocloud.services.ai.rules.workload import demands
+from neocloud.messages.nebius.ai.v1 import (
+    CancelJobRequest,
+    Endpoint,
+    Job,
+    JobSpec,
+    RestartEndpointRequest,
+    RestartJobRequest,
+    StartEndpointRequest,
+    StopEndpointRequest,
+)
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.services.ai.rules import demands
+from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
+from neocloud.services.ai.types import ENDED, ENDPOINT, JOB, EndpointState, JobState, Workload
 from neocloud.services.compute.public import check_capacity
 
 _ENDPOINTS, _JOBS = "nebius.ai.v1.EndpointService", "nebius.ai.v1.JobService"
 
-Change = Callable[[Resource, Record], tuple[Record, str] | None]
-"""The record and the state to come; None where it is so already."""
+WorkloadRequest = (
+    StartEndpointRequest | StopEndpointRequest | RestartEndpointRequest | CancelJobRequest | RestartJobRequest
+)
+Change = Callable[[Resource, RuntimeState], tuple[RuntimeState, str] | None]
+"""Returns the new runtime state and the next state; None when no change is needed."""
 
 
-def _start(row: Resource, record: Record) -> tuple[Record, str] | None:
-    if not record.is_stopped and row.state not in (EndpointState.ERROR, EndpointState.STOPPED):
+def _start(row: Resource, runtime: RuntimeState) -> tuple[RuntimeState, str] | None:
+    if not runtime.is_stopped and row.state not in (EndpointState.ERROR, EndpointState.STOPPED):
         return None
-    return Record(round=record.round + 1), EndpointState.STARTING
+    return RuntimeState(round=runtime.round + 1), EndpointState.STARTING
 
 
-def _stop(row: Resource, record: Record) -> tuple[Record, str] | None:
-    if record.is_stopped and row.state == EndpointState.STOPPED:
+def _stop(row: Resource, runtime: RuntimeState) -> tuple[RuntimeState, str] | None:
+    if runtime.is_stopped and row.state == EndpointState.STOPPED:
         return None
-    return replace(record, is_stopped=True), EndpointState.STOPPING
+    return replace(runtime, is_stopped=True), EndpointState.STOPPING
 
 
-def _restart_endpoint(row: Resource, record: Record) -> tuple[Record, str] | None:
-    return Record(round=record.round + 1), EndpointState.STARTING
+def _restart_endpoint(row: Resource, runtime: RuntimeState) -> tuple[RuntimeState, str] | None:
+    return RuntimeState(round=runtime.round + 1), EndpointState.STARTING
 
 
-def _cancel(row: Resource, record: Record) -> tuple[Record, str] | None:
-    if record.outcome or row.state in ENDED:
+def _cancel(row: Resource, runtime: RuntimeState) -> tuple[RuntimeState, str] | None:
+    if runtime.outcome or row.state in ENDED:
         raise contract.bad_state(row.id, f"{row.name or row.id} has ended already ({row.state}).")
-    return replace(record, is_stopped=True), JobState.CANCELLING
+    return replace(runtime, is_stopped=True), JobState.CANCELLING
 
 
-def _restart_job(row: Resource, record: Record) -> tuple[Record, str] | None:
-    if not record.outcome and row.state not in ENDED:
+def _restart_job(row: Resource, runtime: RuntimeState) -> tuple[RuntimeState, str] | None:
+    if not runtime.outcome and row.state not in ENDED:
         raise contract.bad_state(row.id, f"{row.name or row.id} is {row.state}; cancel it first.")
-    attempts = wire.resource_message(row).spec.restart_attempts
-    return Record(round=record.round + 1, attempts_left=attempts), JobState.STARTING
+    attempts = JobSpec.FromString(row.spec).restart_attempts
+    return RuntimeState(round=runtime.round + 1, attempts_left=attempts), JobState.STARTING
 
 
-def _method(service: str, kind: str, verb: str, permission: str, change: Change) -> Method:
-    async def handler(call: Call, request: Any) -> Write[Any]:
+def _method(service: str, kind: str, verb: str, permission: str, change: Change) -> Method[WorkloadRequest]:
+    path = f"{service}/{verb}"
+
+    async def handler(call: Call, request: WorkloadRequest) -> Write[Operation]:
         inventory = await call.dependencies.engine.capabilities()
 
-        def work(tx: Transaction) -> Any:
-            row = custom_verbs.row_to_change(tx, kind, request.id, _word(kind))
-            record = read_record(tx, row.id) or _first(row)
-            changed = change(row, record)
+        def work(tx: Transaction) -> Operation:
+            row = custom_verbs.row_to_change(tx, kind, request.id, _noun(kind))
+            changed = change(row, read_runtime_state(tx, row.id) or _first(row))
             if changed is None:
-                title = f"{_word(kind)} {row.name}"
-                return custom_verbs.done(tx, call, request, row, path=f"{service}/{verb}", title=title)
-            if not changed[0].is_stopped:
+                return custom_verbs.done(tx, call, request, row, path=path, title=_title(row))
+            runtime, state = changed
+            if not runtime.is_stopped:
                 now, provided = call.dependencies.clock.now(), call.dependencies.provided
                 reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
-                check_capacity(reader, row.id, demands(wire.resource_message(row).spec), [])
-            write_record(tx, row.id, changed[0])
-            return _changed(tx, call, row, changed[1], f"{service}/{verb}", request)
+                workload: Workload = wire.resource_message(row)
+                check_capacity(reader, row.id, demands(workload.spec), [])
+            write_runtime_state(tx, row.id, runtime)
+            return _changed(tx, call, row, state, path, request)
 
         return Write(work)
 
-    typed: Callable[[Call, Any], Awaitable[Any]] = handler
-    return Method(f"{service}/{verb}", typed, permission, target=lambda request: request.id, is_change=True)
+    return Method(path, handler, permission, target=lambda request: request.id, is_change=True)
 
 
-def _first(row: Resource) -> Record:
-    spec = wire.resource_message(row).spec
-    return Record(attempts_left=spec.restart_attempts if row.kind == JOB else 0)
+def _first(row: Resource) -> RuntimeState:
+    attempts = JobSpec.FromString(row.spec).restart_attempts if row.kind == JOB else 0
+    return RuntimeState(attempts_left=attempts)
 
 
-def _changed(tx: Transaction, call: Call, row: Resource, state: str, path: str, request: Any) -> Any:
+def _changed(
+    tx: Transaction, call: Call, row: Resource, state: str, path: str, request: WorkloadRequest
+) -> Operation:
     changed = replace(
         row,
         status=wire.with_state(row.kind, row.status, state),
         state=state,
         updated_at=call.dependencies.clock.now(),
-        # Another version, so that the operation waits for a pass that has seen the new wish.
+        # A new version, so that the operation waits for a run that has read the new runtime state.
         resource_version=row.resource_version + 1,
     )
-    return custom_verbs.changed(tx, call, request, changed, path=path, title=f"{_word(row.kind)} {row.name}")
+    return custom_verbs.changed(tx, call, request, changed, path=path, title=_title(row))
 
 
-def _word(kind: str) -> str:
+def _noun(kind: str) -> str:
     return kind.rpartition(".")[2].lower()
+
+
+def _title(row: Resource) -> str:
+    return f"{_noun(row.kind)} {row.name}"
 
 
 METHODS = (
@@ -103,3 +125,11 @@ METHODS = (
     _method(_JOBS, JOB, "Cancel", "ai.jobs.cancel", _cancel),
     _method(_JOBS, JOB, "Restart", "ai.jobs.restart", _restart_job),
 )
+
+
+def without_secrets(workload: Endpoint | Job, tx: Transaction, now: datetime) -> None:
+    """Remove the values of variables and the contents of files from the message that readers get."""
+    for variable in workload.spec.environment_variables:
+        variable.ClearField("value")
+    for file in workload.spec.injected_files:
+        file.ClearField("content")

@@ -1,22 +1,22 @@
-"""Which container images this machine has: those that were built or imported into its state folder."""
+"""The container images of this machine: those built or imported into its state folder."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from neocloud.services.ai.resources import KnownImages
+from neocloud.control_plane.settings import Settings
+from neocloud.services.ai.types import KnownImages
 
 
-def known_images(settings: Any) -> KnownImages:
-    """Looked up on each call: images may be built while the server runs."""
+def known_images(settings: Settings) -> KnownImages:
+    """Return a lookup that reads the folder on each call: images may be built while the server runs."""
     if settings.emulator:
         return lambda: None
     return lambda: _names(settings.home / "images")
 
 
 def _names(folder: Path) -> Sequence[str]:
-    found = []
+    found: list[str] = []
     for record in sorted(folder.glob("*/image.json")):
         try:
             name = json.loads(record.read_text()).get("name", "")

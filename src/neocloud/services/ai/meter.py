@@ -1,25 +1,25 @@
-"""What is charged, from history in whole seconds: the parts of the shape, and the disk, while it runs."""
+"""The meter of endpoints and jobs: the parts of the shape, and the disk, for whole seconds of RUNNING."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from neocloud.core import contract
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
+from neocloud.messages.nebius.ai.v1 import EndpointSpec, JobSpec
 from neocloud.messages.nebius.compute.v1 import DiskSpec
-from neocloud.services.ai.resources import ENDPOINT, JOB, EndpointState
+from neocloud.services.ai.types import ENDPOINT, JOB, EndpointState, WorkloadSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.compute.types import GIB
 
 DiskType = DiskSpec.DiskType
 RUNNING = EndpointState.RUNNING
-"""Jobs call it the same."""
+"""The state has the same name in jobs."""
 
 
 class WorkloadMeter:
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, spec: type[WorkloadSpec]) -> None:
         self.kinds: tuple[str, ...] = (kind,)
-        self._spec = contract.message(f"{kind}Spec")
+        self._spec = spec
 
     def __call__(
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime
@@ -32,8 +32,8 @@ class WorkloadMeter:
             yield from (stretch.record(sku=sku, units=units) for sku, units in skus.items())
             gibibytes = -(-spec.disk.size_bytes // GIB)
             if gibibytes and spec.disk.type:
-                word = DiskType.Name(spec.disk.type).lower().replace("_", "-")
-                yield stretch.record(sku=f"disk.{word}", units=gibibytes)
+                disk_type = DiskType.Name(spec.disk.type).lower().replace("_", "-")
+                yield stretch.record(sku=f"disk.{disk_type}", units=gibibytes)
 
 
-METERS = (WorkloadMeter(ENDPOINT), WorkloadMeter(JOB))
+METERS = (WorkloadMeter(ENDPOINT, EndpointSpec), WorkloadMeter(JOB, JobSpec))

@@ -1,6 +1,6 @@
-"""A workload as Kubernetes objects: its namespace, its files as a Secret, one pod on its subnet. Pure.
+"""Render a workload: its namespace, its files as a Secret, one pod on its subnet. Pure.
 
-What tenants wrote is only ever a word in a list: no shell sees it.
+A tenant's texts become list items; no shell interprets them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from neocloud.engines.manifest import (
     limits,
     variables,
 )
-from neocloud.services.ai.resources import CONTAINER, POD
+from neocloud.services.ai.types import CONTAINER, POD
 
 WORKLOAD_LABEL = "neocloud.dev/ai-workload"
 RUN_LABEL = "neocloud.dev/ai-run"
@@ -53,7 +53,7 @@ class MountView:
 class WorkloadView:
     id: str
     run: str
-    """Names the attempt; another one means another pod."""
+    """The name of the attempt; another attempt has another pod."""
     image: str
     command: Sequence[str]
     args: Sequence[str]
@@ -69,7 +69,7 @@ class WorkloadView:
     gpus: int
     shm_bytes: int
     is_restarted: bool
-    """Whether the engine starts it anew when it ends."""
+    """Whether the engine restarts the program when it ends."""
 
 
 def workload_objects(view: WorkloadView) -> list[Manifest]:
@@ -98,14 +98,14 @@ def _pod(view: WorkloadView) -> Pod:
     )
 
 
-def _interface(mine: InterfaceView) -> Interface:
+def _interface(view: InterfaceView) -> Interface:
     return Interface(
-        network=mine.network,
-        subnet=mine.subnet,
-        address=IPv4Address(mine.address),
-        mac=mine.mac,
-        security_groups=mine.security_groups,
-        public_address=IPv4Address(mine.public_address) if mine.public_address else None,
+        network=view.network,
+        subnet=view.subnet,
+        address=IPv4Address(view.address),
+        mac=view.mac,
+        security_groups=view.security_groups,
+        public_address=IPv4Address(view.public_address) if view.public_address else None,
     )
 
 

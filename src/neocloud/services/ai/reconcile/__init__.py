@@ -1,4 +1,4 @@
-"""How endpoints and jobs become true: addresses, filesystems, one pod each."""
+"""Reconcile endpoints and jobs: addresses, filesystems, one pod each."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.ai.reconcile.endpoint import EndpointReconciler
 from neocloud.services.ai.reconcile.job import JobReconciler
+from neocloud.services.ai.reconcile.scope import WorkloadScope
 
 
-def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler]:
-    engine, store = dependencies.engine, dependencies.store
-    return (EndpointReconciler(engine, store), JobReconciler(engine, store))
+def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[WorkloadScope]]:
+    return (EndpointReconciler(dependencies), JobReconciler(dependencies))
 
 
 __all__ = ["EndpointReconciler", "JobReconciler", "reconcilers"]

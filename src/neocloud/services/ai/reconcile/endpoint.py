@@ -1,13 +1,10 @@
-"""An endpoint: its program runs until it is stopped, and is restarted when it ends."""
-
-from typing import Any
+"""The reconciler of endpoints: a program runs until it is stopped, and is restarted when it ends."""
 
 from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
 from neocloud.messages.nebius.ai.v1 import EndpointStatus
-from neocloud.services.ai.reconcile.scope import WorkloadScope
-from neocloud.services.ai.reconcile.shown import show_addresses, show_details
+from neocloud.services.ai.reconcile.scope import WorkloadScope, set_addresses, set_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler
-from neocloud.services.ai.resources import ENDPOINT, EndpointState, EndpointStateEnum, Reason
+from neocloud.services.ai.types import ENDPOINT, EndpointState, EndpointStateEnum, Reason
 
 
 class EndpointReconciler(WorkloadReconciler):
@@ -16,11 +13,10 @@ class EndpointReconciler(WorkloadReconciler):
 
     def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
-        status: Any = EndpointStatus()
-        status.CopyFrom(scope.message.status)
+        status = EndpointStatus.FromString(scope.context.resource.status)
         status.state = EndpointStateEnum.Value(state)
-        show_addresses(status, scope, state)
-        show_details(status, *_details(scope, result))
+        set_addresses(status, scope, state)
+        set_details(status, *_details(scope, result))
         resync = IDLE_RESYNC_SECONDS if state == EndpointState.STOPPED else RESYNC_SECONDS
         return result.with_status(status, state, resync)
 
@@ -43,5 +39,5 @@ def _details(scope: WorkloadScope, result: ReconcileResult) -> tuple[str, str]:
     pod = scope.current_pod
     if scope.should_run and pod is not None and pod.restart_count:
         times = "once" if pod.restart_count == 1 else f"{pod.restart_count} times"
-        return Reason.STARTED_ANEW, f"Its program ended {times} and was started anew. {pod.message}".strip()
+        return Reason.RESTARTED, f"Its program ended {times} and was restarted. {pod.message}".strip()
     return "", result.waiting if scope.should_run else ""

@@ -1,21 +1,18 @@
-"""A job: its program runs to its end, and again when it failed and attempts are left.
+"""The reconciler of jobs: a program runs to its end, and again when it fails and attempts are left.
 
-How it ended is written into the record before the pod goes, so that no kill of the server loses it.
+The outcome is stored before the pod is removed, so that it survives a kill of the server.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, Context, ReconcileResult, Step
 from neocloud.engines.base import ObservedPod, PodPhase
 from neocloud.messages.nebius.ai.v1 import JobSpec, JobStatus
-from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
-from neocloud.services.ai.reconcile.shown import show_addresses, show_details
+from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope, set_addresses, set_details
 from neocloud.services.ai.reconcile.workload import WorkloadReconciler
-from neocloud.services.ai.record import Record
-from neocloud.services.ai.resources import ENDED, JOB, JobState, JobStateEnum, Reason
+from neocloud.services.ai.types import ENDED, JOB, JobState, JobStateEnum, Reason
 
 _OVER = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
@@ -30,70 +27,72 @@ class JobReconciler(WorkloadReconciler):
             return scope
         pod = scope.current_pod
         if pod is not None and pod.phase in _OVER and _was_stopped(scope):
-            await self._stop(scope)  # it ended with the cloud: this attempt is restarted
+            await self._stop(scope)  # it ended with the cloud: this attempt runs again
         elif pod is not None and pod.phase in _OVER:
-            await self._note_end(scope, pod)
+            await self._store_end(scope, pod)
         elif _is_late(scope):
-            await self.note(
-                scope, lambda record: _ended(record, scope, JobState.FAILED, Reason.TIMED_OUT, _LATE)
-            )
+            await self._store_outcome(scope, JobState.FAILED, Reason.TIMED_OUT, _LATE)
         return scope
 
-    def steps(self, scope: WorkloadScope) -> Sequence[Step]:
+    def steps(self, scope: WorkloadScope) -> Sequence[Step[WorkloadScope]]:
         steps = super().steps(scope)
-        return steps if scope.should_run else (*steps, Step("Write down its end", self._close))
+        return steps if scope.should_run else (*steps, Step("Store its outcome", self._close))
 
-    async def _note_end(self, scope: WorkloadScope, pod: ObservedPod) -> None:
+    async def _store_end(self, scope: WorkloadScope, pod: ObservedPod) -> None:
         if pod.phase is PodPhase.SUCCEEDED:
-            await self.note(scope, lambda record: _ended(record, scope, JobState.COMPLETED, "", ""))
-        elif scope.record.attempts_left:
-            why = f"Attempt {scope.record.attempt} failed: {pod.message}."
-            await self.note(
+            await self._store_outcome(scope, JobState.COMPLETED)
+        elif scope.runtime.attempts_left:
+            why = f"Attempt {scope.runtime.attempt} failed: {pod.message}."
+            await self.store_runtime(
                 scope,
-                lambda record: replace(
-                    record,
-                    attempt=record.attempt + 1,
-                    attempts_left=record.attempts_left - 1,
-                    code=Reason.STARTED_ANEW,
+                lambda runtime: replace(
+                    runtime,
+                    attempt=runtime.attempt + 1,
+                    attempts_left=runtime.attempts_left - 1,
+                    code=Reason.RESTARTED,
                     message=why,
                 ),
             )
         else:
-            await self.note(
-                scope, lambda record: _ended(record, scope, JobState.FAILED, Reason.EXITED, f"{pod.message}.")
-            )
+            await self._store_outcome(scope, JobState.FAILED, Reason.EXITED, f"{pod.message}.")
+
+    async def _store_outcome(
+        self, scope: WorkloadScope, state: JobState, code: str = "", message: str = ""
+    ) -> None:
+        now = scope.context.now.timestamp()
+        await self.store_runtime(
+            scope,
+            lambda runtime: replace(runtime, outcome=state, finished_at=now, code=code, message=message),
+        )
 
     async def _wait(self, scope: WorkloadScope) -> None:
-        """A short one may be over before anybody sees it run."""
+        """Wait until the program runs. A short one may have ended before it was observed."""
         pod = scope.current_pod
         if pod is not None and pod.phase in _OVER:
-            if not scope.record.started_at:
+            if not scope.runtime.started_at:
                 now = scope.context.now.timestamp()
-                await self.note(scope, lambda record: replace(record, started_at=now))
+                await self.store_runtime(scope, lambda runtime: replace(runtime, started_at=now))
             return
         await super()._wait(scope)
 
     async def _close(self, scope: WorkloadScope) -> None:
-        """Who does not run needs no addresses; one that is restarted gets others."""
+        """Release the addresses of a job that does not run; a restart gets others."""
         await scope.context.delete_owned()
-        if not scope.record.outcome:
-            await self.note(
-                scope, lambda record: _ended(record, scope, JobState.CANCELLED, Reason.CANCELLED, "")
-            )
+        if not scope.runtime.outcome:
+            await self._store_outcome(scope, JobState.CANCELLED, Reason.CANCELLED)
 
     def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
-        state, record = _state(scope, result), scope.record
-        status: Any = JobStatus()
-        status.CopyFrom(scope.message.status)
+        state, runtime = _state(scope, result), scope.runtime
+        status = JobStatus.FromString(scope.context.resource.status)
         status.state = JobStateEnum.Value(state)
-        show_addresses(status, scope, state)
+        set_addresses(status, scope, state)
         if state in ENDED:
             del status.private_endpoints[:], status.public_endpoints[:]
         if result.error is not None:
-            show_details(status, result.error.reason, str(result.error))
+            set_details(status, result.error.reason, str(result.error))
         else:
-            show_details(status, record.code, record.message or (result.waiting if scope.should_run else ""))
-        for field, seconds in (("started_at", record.started_at), ("finished_at", record.finished_at)):
+            set_details(status, runtime.code, runtime.message or (result.waiting if scope.should_run else ""))
+        for field, seconds in (("started_at", runtime.started_at), ("finished_at", runtime.finished_at)):
             status.ClearField(field)
             if seconds:
                 getattr(status, field).FromDatetime(datetime.fromtimestamp(seconds, UTC))
@@ -104,8 +103,8 @@ _LATE = "It ran for longer than spec.timeout allows, and was ended."
 
 
 def _was_stopped(scope: WorkloadScope) -> bool:
-    """With the whole cloud: that gives a job that ran its first state again."""
-    return scope.state == JobState.PROVISIONING and bool(scope.record.started_at)
+    """Whether the job stopped with the whole cloud, which puts jobs that ran into their first state."""
+    return scope.state == JobState.PROVISIONING and bool(scope.runtime.started_at)
 
 
 def _is_late(scope: WorkloadScope) -> bool:
@@ -114,16 +113,12 @@ def _is_late(scope: WorkloadScope) -> bool:
 
 
 def _rest_seconds(scope: WorkloadScope) -> float | None:
-    """Until its time is up; None while nothing counts it."""
-    if not scope.spec.HasField("timeout") or not scope.record.started_at:
+    """Return the seconds until its timeout; None while there is none."""
+    spec = scope.spec
+    if not isinstance(spec, JobSpec) or not spec.HasField("timeout") or not scope.runtime.started_at:
         return None
-    limit = scope.spec.timeout.seconds + scope.spec.timeout.nanos / 1e9
-    return scope.record.started_at + limit - scope.context.now.timestamp()
-
-
-def _ended(record: Record, scope: WorkloadScope, state: JobState, code: str, message: str) -> Record:
-    now = scope.context.now.timestamp()
-    return replace(record, outcome=state, finished_at=now, code=code, message=message)
+    limit = spec.timeout.seconds + spec.timeout.nanos / 1e9
+    return scope.runtime.started_at + limit - scope.context.now.timestamp()
 
 
 def _state(scope: WorkloadScope, result: ReconcileResult) -> JobState:
@@ -131,19 +126,19 @@ def _state(scope: WorkloadScope, result: ReconcileResult) -> JobState:
         return JobState.DELETING
     if result.error is not None:
         return JobState.ERROR
-    if scope.record.outcome and scope.pod is None:
-        return JobState(scope.record.outcome)
+    if scope.runtime.outcome and scope.pod is None:
+        return JobState(scope.runtime.outcome)
     if not scope.should_run:
-        return JobState.CANCELLING if scope.record.is_stopped else JobState.RUNNING
-    if scope.is_up or scope.current_pod is not None and scope.record.started_at:
+        return JobState.CANCELLING if scope.runtime.is_stopped else JobState.RUNNING
+    if scope.is_up or scope.current_pod is not None and scope.runtime.started_at:
         return JobState.RUNNING
     return JobState.STARTING if scope.interface is not None else JobState.PROVISIONING
 
 
 def _resync(scope: WorkloadScope, state: JobState) -> float | None:
-    if not scope.should_run and scope.record.outcome and scope.pod is None:
+    if not scope.should_run and scope.runtime.outcome and scope.pod is None:
         return None
     if scope.current_pod is not None and scope.current_pod.phase in _OVER:
-        return 0.0  # the next run begins with its end
+        return 0.0  # the next run stores the outcome
     rest = _rest_seconds(scope)
     return RESYNC_SECONDS if rest is None else max(0.0, min(rest, RESYNC_SECONDS))

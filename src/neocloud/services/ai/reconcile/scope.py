@@ -1,26 +1,30 @@
-"""What one run over an endpoint or a job knows."""
+"""The scope of one run over an endpoint or a job, and the status fields that both have."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
-from neocloud.services.ai.record import Record, read_record
+from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobStatus
 from neocloud.services.ai.render import RUN_LABEL, InterfaceView, MountView
-from neocloud.services.ai.resources import POD, namespace
+from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state
+from neocloud.services.ai.types import POD, Workload, WorkloadSpec, namespace
+
+WorkloadStatus = EndpointStatus | JobStatus
 
 
 @dataclass
 class WorkloadScope:
     context: Context
-    message: Any
+    message: Workload
     """The Endpoint or Job as stored."""
-    record: Record
+    runtime: RuntimeState
     observation: Observation
     interface: InterfaceView | None = None
-    """Found by a step, like the mounts."""
+    """Set by a step, like the mounts."""
     mounts: tuple[MountView, ...] = ()
 
     @property
@@ -28,7 +32,7 @@ class WorkloadScope:
         return self.message.metadata.id
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> WorkloadSpec:
         return self.message.spec
 
     @property
@@ -41,11 +45,12 @@ class WorkloadScope:
 
     @property
     def should_run(self) -> bool:
-        return not (self.record.is_stopped or self.record.outcome or self.is_deleting)
+        return not (self.runtime.is_stopped or self.runtime.outcome or self.is_deleting)
 
     @property
     def run(self) -> str:
-        return f"{self.record.round}-{self.record.attempt}"
+        """The name of the attempt, which its pod has as a label."""
+        return f"{self.runtime.round}-{self.runtime.attempt}"
 
     @property
     def pod(self) -> ObservedPod | None:
@@ -53,7 +58,7 @@ class WorkloadScope:
 
     @property
     def current_pod(self) -> ObservedPod | None:
-        """The one of this attempt."""
+        """The pod of this attempt."""
         pod = self.pod
         return pod if pod is not None and pod.labels.get(RUN_LABEL) == self.run else None
 
@@ -64,12 +69,37 @@ class WorkloadScope:
 
 
 async def read_scope(context: Context, engine: Engine, store: Store, attempts: int) -> WorkloadScope:
-    """`attempts` is how many there are after the first."""
+    """Read the state of a workload, which has this many attempts after the first."""
     resource_id = context.resource.id
-    record = await store.read(lambda tx: read_record(tx, resource_id))
+    runtime = await store.read(lambda tx: read_runtime_state(tx, resource_id))
     return WorkloadScope(
         context=context,
         message=wire.resource_message(context.resource),
-        record=record or Record(attempts_left=attempts),
+        runtime=runtime or RuntimeState(attempts_left=attempts),
         observation=await engine.observe(namespace(resource_id)),
     )
+
+
+def set_addresses(status: WorkloadStatus, scope: WorkloadScope, state: str) -> None:
+    """Set the one instance and the endpoints of its ports. They stay until the new ones are known."""
+    view = scope.interface
+    if view is not None:
+        for field, address in (
+            ("private_endpoints", view.address),
+            ("public_endpoints", view.public_address),
+        ):
+            endpoints = getattr(status, field)
+            del endpoints[:]
+            if address:
+                endpoints.extend(f"{address}:{port.container_port}" for port in scope.spec.ports)
+        del status.instances[:]
+        status.instances.add(private_ip=view.address, public_ip=view.public_address)
+    instance: Any  # of two classes, with states of the same names
+    for instance in cast(Iterable[Any], status.instances):
+        instance.state = instance.State.Value(state)
+
+
+def set_details(status: WorkloadStatus, code: str, message: str) -> None:
+    status.ClearField("state_details")
+    if code or message:
+        status.state_details.code, status.state_details.message = code, message

@@ -1,4 +1,4 @@
-"""What endpoints and jobs share: create the pod, wait for it, remove it, write the record."""
+"""The steps that endpoints and jobs share: start the pod, wait for it, remove it, store the runtime state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,31 +10,32 @@ from neocloud.core.reconcile.reconciler import (
     RetryLater,
     Step,
 )
-from neocloud.core.store.protocol import Store, Transaction
-from neocloud.engines.base import Engine, PathRefused, Reference
+from neocloud.core.service import Dependencies
+from neocloud.core.store.protocol import Transaction
+from neocloud.engines.base import PathRefused, Reference
 from neocloud.engines.calls import engine_call
-from neocloud.services.ai.reconcile.place import find_filesystems, find_interface
+from neocloud.services.ai.reconcile.attachments import find_filesystems, find_interface
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
-from neocloud.services.ai.record import Record, read_record, write_record
 from neocloud.services.ai.render import InterfaceView, WorkloadView, workload_objects
-from neocloud.services.ai.resources import POD, Reason, namespace
-from neocloud.services.ai.rules.container import is_udp, words
+from neocloud.services.ai.rules import command_words, is_udp
+from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
+from neocloud.services.ai.types import POD, Reason, namespace
 from neocloud.services.compute.public import preset
 
 
 class WorkloadReconciler:
     kind = ""
     is_restarted = False
-    """Whether its program is to run for ever."""
+    """Whether the program runs again whenever it ends."""
 
-    def __init__(self, engine: Engine, store: Store) -> None:
-        self._engine = engine
-        self._store = store
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._engine = dependencies.engine
+        self._store = dependencies.store
 
     async def scope(self, context: Context) -> WorkloadScope:
         return await read_scope(context, self._engine, self._store, 0)
 
-    def steps(self, scope: WorkloadScope) -> Sequence[Step]:
+    def steps(self, scope: WorkloadScope) -> Sequence[Step[WorkloadScope]]:
         if not scope.should_run:
             return (Step("Stop it", self._stop),)
         return (
@@ -44,7 +45,7 @@ class WorkloadReconciler:
             Step("Wait until it runs", self._wait),
         )
 
-    def delete_steps(self, scope: WorkloadScope) -> Sequence[Step]:
+    def delete_steps(self, scope: WorkloadScope) -> Sequence[Step[WorkloadScope]]:
         return (
             Step("Stop it", self._stop),
             Step("Remove its namespace", self._remove_namespace),
@@ -55,7 +56,7 @@ class WorkloadReconciler:
 
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:
-            await self._stop(scope)  # of an earlier attempt
+            await self._stop(scope)  # the pod of an earlier attempt
         objects = workload_objects(self._view(scope, scope.interface or await find_interface(scope)))
         await engine_call(self._engine.apply(objects), failures={PathRefused: Reason.PATH_REFUSED})
         scope.observation = await self._engine.observe(namespace(scope.id))
@@ -64,9 +65,9 @@ class WorkloadReconciler:
         if not scope.is_up:
             why = scope.pod.message if scope.pod else ""
             raise RetryLater(f"it is starting{f': {why}' if why else ''}", delay_seconds=CHILD_POLL_SECONDS)
-        if not scope.record.started_at:
+        if not scope.runtime.started_at:
             now = scope.context.now.timestamp()
-            await self.note(scope, lambda record: replace(record, started_at=now))
+            await self.store_runtime(scope, lambda runtime: replace(runtime, started_at=now))
 
     async def _stop(self, scope: WorkloadScope) -> None:
         if scope.pod is not None:
@@ -78,19 +79,21 @@ class WorkloadReconciler:
             self._engine.remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
         )
 
-    async def note(self, scope: WorkloadScope, change: Callable[[Record], Record]) -> None:
-        """Change the record, unless it was changed since this run began; then the next run decides."""
-        before = scope.record
+    async def store_runtime(
+        self, scope: WorkloadScope, change: Callable[[RuntimeState], RuntimeState]
+    ) -> None:
+        """Change the stored state, unless a request has changed it since this run began: then run again."""
+        before = scope.runtime
 
-        def work(tx: Transaction) -> Record:
-            stored = read_record(tx, scope.id)
+        def work(tx: Transaction) -> RuntimeState:
+            stored = read_runtime_state(tx, scope.id)
             if tx.get(scope.id) is None or (stored is not None and stored != before):
-                raise RetryLater("it was changed meanwhile", delay_seconds=0)
+                raise RetryLater("a request has changed it in the meantime", delay_seconds=0)
             changed = change(before)
-            write_record(tx, scope.id, changed)
+            write_runtime_state(tx, scope.id, changed)
             return changed
 
-        scope.record = await self._store.write(work)
+        scope.runtime = await self._store.write(work)
 
     def _view(self, scope: WorkloadScope, interface: InterfaceView) -> WorkloadView:
         spec = scope.spec
@@ -99,8 +102,8 @@ class WorkloadReconciler:
             id=scope.id,
             run=scope.run,
             image=spec.image,
-            command=words(spec.container_command),
-            args=words(spec.args),
+            command=command_words(spec.container_command),
+            args=command_words(spec.args),
             working_dir=spec.working_dir,
             variables={variable.name: variable.value for variable in spec.environment_variables},
             ports=[(port.container_port, "UDP" if is_udp(port) else "TCP") for port in spec.ports],

@@ -1,27 +1,26 @@
-"""Where a workload is put: its addresses on the subnet, who may reach its ports, the filesystems it sees.
+"""The attachments of a workload: addresses on its subnet, a security group for its ports, filesystems.
 
-A security group of its own lets anybody who reaches the subnet talk to its ports, and to nothing else of it.
+The group opens the declared ports to everything that reaches the subnet, and nothing else.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
 from neocloud.messages.nebius.vpc.v1 import (
+    AllocationSpec,
     RuleProtocol,
     RuleType,
     SecurityGroupSpec,
     SecurityRuleSpec,
     SubnetSpec,
 )
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
 from neocloud.services.ai.reconcile.scope import WorkloadScope
 from neocloud.services.ai.render import InterfaceView, MountView
-from neocloud.services.ai.resources import Reason, subnet_group_name
-from neocloud.services.ai.rules.container import is_udp
-from neocloud.services.ai.rules.place import is_read_only
+from neocloud.services.ai.rules import is_read_only, is_udp
+from neocloud.services.ai.types import Reason, WorkloadSpec, subnet_group_name
 from neocloud.services.compute.public import claim_reference, may_attach
 from neocloud.services.compute.types import FilesystemState
 from neocloud.services.vpc.public import assign, private_address, public_address
@@ -39,7 +38,7 @@ _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
 
 
 async def find_interface(scope: WorkloadScope) -> InterfaceView:
-    """Find the interface and set it in the scope. Raises RetryLater until all addresses are there."""
+    """Set the scope's interface and return it. Raises RetryLater until all addresses are assigned."""
     subnet_id = scope.spec.subnet_id
     subnet = await scope.context.get(subnet_id)
     if subnet is None:
@@ -68,7 +67,7 @@ async def find_interface(scope: WorkloadScope) -> InterfaceView:
 
 async def find_filesystems(scope: WorkloadScope) -> None:
     """Set the scope's mounts. Raises RetryLater until all are ready."""
-    found = []
+    found: list[MountView] = []
     for volume in scope.spec.volumes:
         row = await scope.context.get(volume.source)
         if row is None or row.state == FilesystemState.ERROR:
@@ -87,7 +86,7 @@ async def find_filesystems(scope: WorkloadScope) -> None:
     scope.mounts = tuple(found)
 
 
-async def _allocation(scope: WorkloadScope, name: str, spec: Any) -> Resource:
+async def _allocation(scope: WorkloadScope, name: str, spec: AllocationSpec) -> Resource:
     parent_id = scope.message.metadata.parent_id
     row = await scope.context.ensure_child(ALLOCATION, name=name, parent_id=parent_id, spec=spec, labels={})
     if not address_of(row) or not await assign(scope.context, row.id):
@@ -108,8 +107,8 @@ async def _ensure_group(scope: WorkloadScope, network_id: str) -> Resource:
     return group
 
 
-def _rules(spec: Any) -> Mapping[str, Any]:
-    """By name: everything out, and each declared port in."""
+def _rules(spec: WorkloadSpec) -> Mapping[str, SecurityRuleSpec]:
+    """Return the rules by name: all traffic out, and in to each declared port."""
     out = _allow("ANY")
     out.egress.destination_cidrs.append(ANYWHERE)
     rules = {"out": out}
@@ -124,7 +123,7 @@ def _rules(spec: Any) -> Mapping[str, Any]:
     return rules
 
 
-def _allow(protocol: str) -> Any:
+def _allow(protocol: str) -> SecurityRuleSpec:
     return SecurityRuleSpec(
         access=RuleAccess.Value("ALLOW"),
         protocol=RuleProtocol.Value(protocol),

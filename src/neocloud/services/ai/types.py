@@ -1,10 +1,13 @@
-"""Endpoint and Job: container images that are run for somebody. Names, states and reasons. Pure."""
+"""The resources of ai, endpoints and jobs: kind names, id prefixes, states, error reasons. Pure."""
 
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobSpec, JobStatus
+from neocloud.messages.nebius.ai.v1 import Endpoint, EndpointSpec, EndpointStatus, Job, JobSpec, JobStatus
+
+Workload = Endpoint | Job
+WorkloadSpec = EndpointSpec | JobSpec
 
 ENDPOINT = "nebius.ai.v1.Endpoint"
 ENDPOINT_ID_PREFIX = "aiendpoint"
@@ -24,7 +27,7 @@ class KnownImages(Protocol):
     """The container images that this machine has."""
 
     def __call__(self) -> Sequence[str] | None:
-        """Return their names; None where any will do, since nothing really runs."""
+        """Return their names; None in the emulator, which accepts any name."""
         ...
 
 
@@ -51,20 +54,20 @@ class JobState(StrEnum):
 
 
 ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.ERROR})
-"""A job in one of these runs again only when somebody restarts it."""
+"""A job in one of these states runs again only after a restart."""
 
 
 class Reason(StrEnum):
-    """Why it does not run; stable, for programs. Also the codes of `state_details`."""
+    """Why a workload does not run; stable, for programs. Also the codes of `state_details`."""
 
     SUBNET_GONE = "SubnetGone"
     FILESYSTEM_FAILED = "FilesystemFailed"
     PATH_REFUSED = "PathRefused"
-    """The source_path of a volume leads over a link, or to something that is no folder or file."""
+    """The source_path of a volume leads over a link, or to something other than a folder or file."""
     EXITED = "Exited"
     TIMED_OUT = "TimedOut"
     CANCELLED = "Cancelled"
-    STARTED_ANEW = "StartedAnew"
+    RESTARTED = "StartedAnew"
 
 
 def namespace(resource_id: str) -> str:
@@ -72,5 +75,5 @@ def namespace(resource_id: str) -> str:
 
 
 def subnet_group_name(resource_id: str) -> str:
-    """Of the security group that lets callers reach its ports."""
+    """Return the name of the security group that opens the workload's ports."""
     return f"{resource_id}-ports"
