@@ -1,4 +1,4 @@
-"""How long another tenant waits while one tenant sends what once stopped the cloud.
+"""Measure how long another tenant waits while one tenant sends requests that once stopped the cloud.
 
 Each abuse gets an emulator of its own, with two tenants in its store. The victim gets, lists and creates
 service accounts one after another, all the time; the table shows the slowest answer of each, how the abuse
@@ -43,10 +43,10 @@ EXCHANGE = "nebius.iam.v1.TokenExchangeService/Exchange"
 HERE = Path(__file__).resolve().parents[1]
 START_SECONDS = 60.0
 PAUSE_SECONDS = 0.01
-"""Of the victim between two calls."""
+"""Pause of the victim between two calls."""
 BEFOREHAND_SECONDS = 0.5
 AFTERWARDS = 3
-"""So often the victim calls again once the abuse is over."""
+"""Number of the victim's calls after the end of the abuse."""
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 SEED = """
@@ -72,7 +72,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 @dataclass
 class Caller:
-    """An account that has signed in."""
+    """A signed-in account."""
 
     channel: grpc.aio.Channel
     project: str
@@ -89,7 +89,7 @@ class Caller:
 
 @dataclass
 class Figures:
-    """Of one abuse on one server."""
+    """The result of one abuse on one server."""
 
     slowest: dict[str, float] = field(default_factory=lambda: {"get": 0.0, "list": 0.0, "create": 0.0})
     answers: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Figures:
 
 
 Abuse = Callable[[Caller, Callable[[str], None], float], Awaitable[None]]
-"""Sends it as this caller, tells each answer's code, and gives each call so many seconds."""
+"""Sends the abuse as this caller, reports the code of each answer, and limits the seconds of each call."""
 
 
 async def answered(call: Awaitable[Any], tell: Callable[[str], None]) -> Any:
@@ -119,7 +119,7 @@ def account(caller: Caller, name: str) -> Any:
 
 
 async def instance(caller: Caller, seconds: float, user_data: str = "") -> Any:
-    """A machine on the project's own subnet, as far as the contract's annotations look."""
+    """Return a machine on the project's own subnet that the contract's annotations accept."""
     subnets = contract.method(SUBNETS).input(parent_id=caller.project)
     subnet = (await caller.call(SUBNETS, subnets, seconds)).items[0]
     request = contract.method(CREATE_MACHINE).input()
@@ -177,7 +177,7 @@ async def history(caller: Caller, tell: Callable[[str], None], seconds: float) -
 
 
 async def texts(caller: Caller, tell: Callable[[str], None], seconds: float) -> None:
-    """Twenty descriptions of 4 MB at once."""
+    """Twenty simultaneous descriptions of 4 MB."""
     requests = [account(caller, f"text-{number}") for number in range(20)]
     for request in requests:
         request.spec.description = "d" * 4_000_000
@@ -186,7 +186,7 @@ async def texts(caller: Caller, tell: Callable[[str], None], seconds: float) -> 
 
 
 async def passwords(caller: Caller, tell: Callable[[str], None], seconds: float) -> None:
-    """64 guesses at once, by nobody."""
+    """64 simultaneous guesses, not signed in."""
     path = "neocloud.iam.v1.SignInService/WithPassword"
     stranger = Caller(caller.channel, "")
     requests = [
@@ -197,7 +197,7 @@ async def passwords(caller: Caller, tell: Callable[[str], None], seconds: float)
 
 
 async def flood(caller: Caller, tell: Callable[[str], None], seconds: float) -> None:
-    """As many calls as fifty at once can make."""
+    """As many calls as fifty callers can make."""
     request = contract.method(f"{ACCOUNTS}/List").input(parent_id=caller.project)
     body, end = request.SerializeToString(), time.perf_counter() + seconds * 0.7
 
@@ -271,7 +271,7 @@ async def sign_in(channel: grpc.aio.Channel, known: dict[str, Any]) -> Caller:
 
 
 async def suffer(victim: Caller, figures: Figures, is_over: asyncio.Event, seconds: float) -> None:
-    """Call until the abuse is over and a few times more; a call that is given up counts as that long."""
+    """Call until the abuse is over and a few times more; a call that times out counts with its limit."""
     get = contract.method(f"{ACCOUNTS}/Get").input()
     names, left = (f"victim-{number}" for number in itertools.count()), AFTERWARDS
     while left:
@@ -286,7 +286,7 @@ async def suffer(victim: Caller, figures: Figures, is_over: asyncio.Event, secon
                     else contract.method(f"{ACCOUNTS}/List").input(parent_id=victim.project, page_size=10)
                 )
             began = time.perf_counter()
-            with suppress(grpc.aio.AioRpcError):  # not there, or not in time: the time is what counts
+            with suppress(grpc.aio.AioRpcError):  # missing or late: only the time counts
                 await victim.call(f"{ACCOUNTS}/{verb.title()}", request, seconds)
             figures.slowest[verb] = max(figures.slowest[verb], time.perf_counter() - began)
             await asyncio.sleep(PAUSE_SECONDS)

@@ -1,7 +1,7 @@
-"""What keeping account of a request costs the gateway: limits, reservation and ledger, on a real disk.
+"""Measure the gateway's cost of accounting for a request: limits, reservation and ledger, on a real disk.
 
-Beside it what it would cost if each request waited for the disk, as those under a budget do, one at a time
-and 64 at once. Time of the event loop's thread is counted apart from waiting, since it is what other requests
+Also the cost if each request waited for the disk, as those under a budget do, one at a time and 64
+simultaneously. Time of the event loop's thread is counted apart from waiting, since it is what other requests
 wait for.
 
     python bench/accounts.py [--requests 20000]
@@ -46,7 +46,7 @@ async def chat(recorder: UsageRecorder, request_id: str) -> None:
 
 
 async def measured(recorder: UsageRecorder, name: str, count: int, at_once: int = 1) -> tuple[float, float]:
-    """Best microseconds a request of the loop's own time, and of all time."""
+    """Return the least microseconds per request, of the loop's own time and in all."""
     own, whole = [], []
     size = min(count, ROUND)
     for number in range(max(1, count // size)):

@@ -1,8 +1,8 @@
-"""How long a cluster takes to be there, and how long a job stands still when its node is lost.
+"""Measure how long a cluster takes to be READY, and how long a job stops when its node is lost.
 
-Everything is real and seen from the user's chair: `neo` as a command, jobs in a cluster of two workers. A
-lost worker is one whose pod is removed behind the control plane's back; once with the control plane at work,
-which tells Slurm, and once with it stopped, so that Slurm finds out by its own timeouts. What counts are the
+Everything is real and measured as a user sees it: `neo` as a command, jobs in a cluster of two workers. A
+worker is lost when its pod is removed without the control plane; once while the control plane runs, which
+reports it to Slurm, and once while it is stopped, so that Slurm notices by its own timeouts. Compare the
 ratios.
 
     python bench/bench_slurm.py [--rounds 3]
@@ -30,12 +30,12 @@ from tests.e2e.cluster import SHARED, Cluster  # noqa: E402
 
 IMAGES = ROOT / ".cache" / "images"
 PUBLISHED_SECONDS = (20 * 60, 30 * 60)
-"""What the published guide names for a managed Slurm cluster (SLURM-12)."""
+"""The published guide's figure for a managed Slurm cluster (SLURM-12)."""
 CONTAINERS = 7
-"""As many as a cluster with two workers has."""
+"""The number of pods of a cluster with two workers."""
 AIM_SECONDS = 5.0
 RUNS = f"{SHARED}/runs"
-"""The job notes here when it begins."""
+"""The file in which the job writes when it begins."""
 
 WATCH = """
 while true; do
@@ -54,7 +54,7 @@ class Creation:
 
 @dataclass(frozen=True)
 class Loss:
-    """Seconds from the moment the removal was asked for."""
+    """Seconds since the removal was requested."""
 
     removed: float
     down: float
@@ -72,9 +72,9 @@ def main() -> None:
         creations = [time_creation(cloud, number) for number in range(rounds)]
         cluster = Cluster.create(cloud, "bench", "--workers", "2", "--preset", "1vcpu-2gb")
         cluster.write_ssh_config()
-        told = [time_loss_told(cluster) for _ in range(rounds)]
+        reported = [time_loss_reported(cluster) for _ in range(rounds)]
         alone = time_loss_alone(cluster)
-    report(by_hand, creations, told, alone)
+    report(by_hand, creations, reported, alone)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def running_cloud() -> Iterator[Cloud]:
 
 
 def time_empty_containers(cloud: Cloud) -> float:
-    """Seconds for as many containers of the same image, by hand, one after another, that do nothing."""
+    """Return the seconds for the same number of idle containers of the same image, one after another."""
     image = cloud.podman("images", "--format={{.Repository}}:{{.Tag}}").split()[0]
     names = [f"bench-{number}" for number in range(CONTAINERS)]
     begin = time.monotonic()
@@ -119,7 +119,7 @@ def start_job_on_worker_1(cluster: Cluster) -> None:
     """A job that ends when it has run twice, on the worker that is about to be lost."""
     cluster.wait_until_idle()
     cluster.ssh(f"rm -f {RUNS}")
-    # The other worker is kept from it at first; later it may take the job over.
+    # The other worker is drained at first; later it may take the job over.
     cluster.ssh("scontrol update nodename=worker-0 state=drain reason=bench")
     body = f"date +%s.%N >> {RUNS}; until [ $(wc -l < {RUNS}) -ge 2 ]; do sleep 0.1; done"
     cluster.sbatch(body, "--requeue")
@@ -129,7 +129,7 @@ def start_job_on_worker_1(cluster: Cluster) -> None:
 
 
 def time_loss(cluster: Cluster, container: str) -> Loss:
-    """The worker's only container is removed behind everybody's back."""
+    """Remove the worker's only container without the control plane."""
     with watched(cluster) as states:
         begin = time.time()
         cluster.cloud.podman("rm", "--force", "--time=0", container)
@@ -140,14 +140,14 @@ def time_loss(cluster: Cluster, container: str) -> Loss:
     return Loss(removed - begin, down - begin, again - begin)
 
 
-def time_loss_told(cluster: Cluster) -> Loss:
+def time_loss_reported(cluster: Cluster) -> Loss:
     start_job_on_worker_1(cluster)
     container = cluster.container("worker-1")
     return time_loss(cluster, container)
 
 
 def time_loss_alone(cluster: Cluster) -> Loss:
-    """Slurm on its own: SlurmdTimeout, then cred_expire. The server is stopped; workloads go on."""
+    """Measure Slurm alone: SlurmdTimeout, then cred_expire. The server is stopped; workloads continue."""
     start_job_on_worker_1(cluster)
     container = cluster.container("worker-1")
     os.kill(cluster.cloud.server["pid"], signal.SIGTERM)
@@ -159,7 +159,7 @@ def time_loss_alone(cluster: Cluster) -> Loss:
 
 @contextmanager
 def watched(cluster: Cluster) -> Iterator[list[tuple[str, str]]]:
-    """What Slurm says of worker-1, twenty times a second, with the moment; filled when the block ends."""
+    """Record the state of worker-1 in Slurm twenty times a second; the list is filled when the block ends."""
     with tempfile.TemporaryFile("w+") as lines:
         watcher = subprocess.Popen(
             ["ssh", "-F", str(cluster.ssh_config), cluster.name, "bash -s"],
@@ -182,11 +182,12 @@ def watched(cluster: Cluster) -> Iterator[list[tuple[str, str]]]:
             seen.extend((row[0], row[1]) for row in rows if len(row) == 2)
 
 
-def report(by_hand: list[float], creations: list[Creation], told: list[Loss], alone: Loss) -> None:
+def report(by_hand: list[float], creations: list[Creation], reported: list[Loss], alone: Loss) -> None:
     ready = statistics.median(each.ready for each in creations)
     first = statistics.median(each.first_output for each in creations)
     hand = statistics.median(by_hand)
-    down, again = (statistics.median(getattr(each, name) for each in told) for name in ("down", "runs_again"))
+    down = statistics.median(each.down for each in reported)
+    again = statistics.median(each.runs_again for each in reported)
     low, high = (seconds / ready for seconds in PUBLISHED_SECONDS)
     print(f"create -> READY                     {ready:6.1f} s  ({[round(c.ready, 1) for c in creations]})")
     print(f"create -> first job's output        {first:6.1f} s")
@@ -194,12 +195,12 @@ def report(by_hand: list[float], creations: list[Creation], told: list[Loss], al
     print(f"  READY / by hand                   {ready / hand:6.2f}")
     print(f"  published 20-30 minutes / READY   {low:4.0f} to {high:.0f}")
     print("  (Seconds are possible because the machine, its drivers and the images exist already.)")
-    gone = statistics.median(each.removed for each in told)
+    gone = statistics.median(each.removed for each in reported)
     print(f"worker removed (podman rm)          {gone:6.1f} s")
     print(f"lost worker -> DOWN in Slurm        {down:6.1f} s")
     print(f"lost worker -> job runs again       {again:6.1f} s  (aim {AIM_SECONDS:g} s)")
     print(f"the same by Slurm's own timeouts    {alone.down:6.1f} s and {alone.runs_again:.1f} s")
-    print(f"  Slurm alone / told                {alone.runs_again / again:6.1f}")
+    print(f"  Slurm alone / reported            {alone.runs_again / again:6.1f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How the control plane behaves as it fills: creating, reading and reconciling thousands of resources.
+"""Measure the control plane with thousands of resources: creating, reading and reconciling them.
 
-In an emulated cloud, so that nothing but the control plane is measured; by the official SDK, as clients do.
-Prints how long 1,000 creates take, List of a page and Get with 100, 1,000 and 10,000 resources there, each
-against the first, and after a restart the time until every resource has been looked at again.
+It uses an emulated cloud, so that only the control plane is measured, and the official SDK, as clients do.
+Prints how long 1,000 creates take, List of a page and Get with 100, 1,000 and 10,000 resources, each
+relative to the first, and after a restart the time until every resource has been reconciled.
 
     python bench/emulator.py [--kind instance|disk|filesystem] [--counts 100 1000 10000] [--callers 20]
 """
@@ -55,7 +55,7 @@ from nebius.sdk import SDK
 from neocloud.testing.emulator import Emulator, connected, emulator_process
 
 WORK = Path(__file__).resolve().parent / ".work"
-"""On this disk, so that what is durable is paid for."""
+"""A folder on this disk, so that the cost of durable writes is included."""
 PAGE = 100
 CREATED = 1000
 ROUNDS = 100
@@ -66,7 +66,7 @@ STARTS = 3
 
 @dataclass(frozen=True)
 class Nouns:
-    """One kind of resource, as the SDK makes, gets and lists it."""
+    """One kind of resource, with its calls of the SDK."""
 
     create: Callable[[str], Awaitable[Any]]
     get: Callable[[str], Awaitable[Any]]
@@ -104,7 +104,7 @@ async def disks(sdk: SDK, project_id: str) -> Nouns:
 
 
 async def instances(sdk: SDK, project_id: str) -> Nouns:
-    """Each with a boot disk of its own, on the subnet that the project was born with."""
+    """Instances, each with a boot disk of its own, on the default subnet of the project."""
     client = InstanceServiceClient(sdk)
     subnets = await SubnetServiceClient(sdk).list(ListSubnetsRequest(parent_id=project_id))
     address = NetworkInterfaceSpec(
@@ -144,7 +144,7 @@ KINDS: dict[str, tuple[str, Callable[[SDK, str], Awaitable[Nouns]]]] = {
 
 
 class Fill:
-    """Creates resources by several callers at once and remembers them."""
+    """Creates resources by several callers simultaneously and remembers them."""
 
     def __init__(self, nouns: Nouns, callers: int) -> None:
         self._nouns = nouns
@@ -152,7 +152,7 @@ class Fill:
         self.made: list[str] = []
 
     async def up_to(self, count: int) -> float:
-        """Create until there are so many, each with its operation finished; says how long it took."""
+        """Create until there are this many, each with its operation finished; return the seconds."""
         numbers = iter(range(len(self.made), count))
         begin = time.perf_counter()
 
@@ -169,7 +169,7 @@ class Fill:
 @dataclass(frozen=True)
 class Cost:
     milliseconds: float
-    """The median of one caller's calls, the SDK's own work included."""
+    """Return the median of one caller's calls, including the SDK's own work."""
     server_milliseconds: float
     """Processor time of the server for each call, which a busy machine disturbs least."""
 
@@ -224,14 +224,14 @@ async def fill_and_read(cloud: Emulator, kind: str, counts: list[int], callers: 
 
 
 def due(home: Path, kind: str, at: float) -> int:
-    """How many resources of the kind are to be looked at before that time."""
+    """Return how many resources of the kind are due before that time."""
     with sqlite3.connect(f"file:{home / 'state.db'}?mode=ro", uri=True) as database:
         query = "SELECT count(*) FROM queue WHERE kind = ? AND due_at <= ?"
         return database.execute(query, (KINDS[kind][0], int(at * 1e6))).fetchone()[0]
 
 
 def restart(home: Path, kind: str) -> None:
-    """As after a stop of some minutes: every resource is due when the server comes back."""
+    """Make every resource due, as after a stop of some minutes."""
     with sqlite3.connect(home / "state.db") as database:
         database.execute("UPDATE queue SET due_at = 0 WHERE kind = ?", (KINDS[kind][0],))
     with emulator_process(home):
@@ -244,7 +244,7 @@ def restart(home: Path, kind: str) -> None:
 
 
 def start_times() -> list[float]:
-    """From the command `neo up --emulator` to the end of it, in folders of its own."""
+    """Return the seconds that the command `neo up --emulator` takes, in folders of its own."""
     found = []
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as folder:

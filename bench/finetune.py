@@ -40,7 +40,7 @@ def python(script: str, *arguments: str | Path) -> None:
 
 
 def call(command: list[str]) -> None:
-    """Run quietly on one thread per process; on failure show what was said."""
+    """Run quietly on one thread per process; on failure show the output."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -48,7 +48,7 @@ def call(command: list[str]) -> None:
 
 
 def prepare(folder: Path, data: Path | None) -> tuple[Path, Path, Path]:
-    """Base model, packed rows and one row per conversation, from one data file."""
+    """Make base model, packed rows and one row per conversation from one data file."""
     if data is None:
         data = folder / "bank.csv"
         python("make_dataset.py", "--output", data)
@@ -63,7 +63,7 @@ def prepare(folder: Path, data: Path | None) -> tuple[Path, Path, Path]:
 
 
 def measure(case: Case, model: Path, folder: Path, steps: int, number: int) -> dict[str, float]:
-    """Fine-tune for some steps; what the run wrote about itself."""
+    """Fine-tune for some steps; return the summary that the run wrote."""
     output = folder / f"{case.name}-{number}".replace(" ", "_")
     launcher = [sys.executable]
     if case.processes > 1:
@@ -82,7 +82,7 @@ def measure(case: Case, model: Path, folder: Path, steps: int, number: int) -> d
 
 
 def mean_length(plain: Path) -> float:
-    """Mean tokens of a conversation, as the tokenised file says."""
+    """Return the mean tokens of a conversation in the tokenised file."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "from pathlib import Path; from tokenized_data import TokenizedData;"

@@ -1,15 +1,15 @@
-"""What the gateway adds to an engine, and what one core carries; beside it LiteLLM and sglang-router.
+"""Measure the gateway's latency and its requests per core, compared with LiteLLM and sglang-router.
 
-Two mock engines, in one run on one machine. Paced: streams of 64 tokens, 20 ms apart, as a real engine's;
-direct and through each proxy with 1, 32 and 256 streams at a time: what is added to the first token and
-to the whole. Instant: requests as fast as they are answered, one token each and 64 at once, by `wrk`;
+Two mock engines, in one run on one machine. Paced: streams of 64 tokens, 20 ms apart, as from a real engine;
+direct and through each proxy with 1, 32 and 256 streams at a time: the time added to the first token and
+to the whole. Instant: requests as fast as they are answered, one token each and 64 at a time, by `wrk`;
 requests/s and the proxy's processor time for one of them. Each proxy has one core, engine and load the
 other. Rounds alternate; three of them take ten minutes.
 
     python bench/gateway.py [--seconds 4] [--rounds 3] [--streams 1,32,256] [--only gateway,sglang]
 
 LiteLLM and sglang-router are installed apart: scripts/install-client litellm-proxy, scripts/install-
-client sglang-router. What is not there is not_run.
+client sglang-router. A proxy that is not installed is not_run.
 """
 
 import argparse
@@ -33,9 +33,10 @@ import httpx
 import psutil
 import uvloop
 
-from neocloud.testing.gateway import engine_process, free_port, gateway_process, route, wait_for
+from neocloud.testing.gateway import engine_process, free_port, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.stream_load import Outcome, keep_asking, request_bytes
+from neocloud.testing.waiting import wait_until
 
 CLIENTS = Path(__file__).parents[1] / ".cache" / "clients"
 TOKENS = 64
@@ -51,7 +52,7 @@ START_SECONDS = 180
 
 @dataclass
 class Place:
-    """Somewhere to send requests."""
+    """A target of requests."""
 
     name: str
     address: str
@@ -122,7 +123,7 @@ def sglang_router(engine: str) -> Iterator[Place]:
 
 
 def other(name: str, command: list[Any], port: int, health: str) -> Iterator[Place]:
-    """Another project's proxy, started as its manual says."""
+    """Start another project's proxy as its manual says."""
     if not command[0].exists():
         return
     environment = {**os.environ, "NO_PROXY": "*", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -130,7 +131,7 @@ def other(name: str, command: list[Any], port: int, health: str) -> Iterator[Pla
         words = [str(word) for word in ["taskset", "-c", PROXY_CORE, *command]]
         process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
         try:
-            wait_for(lambda: answers(f"http://127.0.0.1:{port}{health}"), START_SECONDS)
+            wait_until(lambda: answers(f"http://127.0.0.1:{port}{health}"), seconds=START_SECONDS)
             yield Place(name, f"127.0.0.1:{port}", psutil.Process(process.pid))
         except AssertionError:
             print(f"{name} does not start: {Path(log.name).read_text()[-1000:]}")
@@ -167,9 +168,9 @@ wrk.body = [[{body}]]
 
 
 def hammer(place: Place, kind: str, at_once: int, seconds: float) -> None:
-    asked = body(max_tokens=1) if kind == "one token" else body(max_tokens=TOKENS, stream=True)
+    request = body(max_tokens=1) if kind == "one token" else body(max_tokens=TOKENS, stream=True)
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(SCRIPT.format(token=TOKEN, body=json.dumps(asked)))
+        script.write(SCRIPT.format(token=TOKEN, body=json.dumps(request)))
         script.flush()
         before = place.processor_seconds()
         command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{at_once}", f"-d{seconds:g}s"]

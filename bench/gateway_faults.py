@@ -1,9 +1,9 @@
-"""Load while replicas are killed and clients leave: is all answered, and the ledger right to the token?
+"""Check answers and ledger under load while replicas are killed and clients leave.
 
 Mock engines as processes: every second or so one of them (sometimes all) is killed with -9, and started
 again on its port. Clients ask for whole answers and for streams, one in ten leaves in the middle. In the
-end each request that was answered must be in the ledger once with the very tokens that its client was
-told; each that ended with an error must be there as one that was estimated, or not charged.
+end each request that was answered must be in the ledger once with the same tokens that its client got; each
+that ended with an error must be there as estimated, or not charged.
 
     python bench/gateway_faults.py [--minutes 1] [--streams 24] [--engines 3]
 """
@@ -42,7 +42,7 @@ TOKEN_SECONDS = 0.01
 
 @dataclass
 class Seen:
-    """What clients saw."""
+    """The outcomes that clients saw."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     left: int = 0
@@ -51,11 +51,11 @@ class Seen:
 
 def make_request(address: str, token: str, chance: random.Random) -> bytes:
     words = " ".join(["word"] * chance.randint(1, 200))
-    asked: dict[str, Any] = {"model": "bank", "messages": [{"role": "user", "content": words}]}
-    asked["max_tokens"] = chance.randint(1, TOKENS)
+    fields: dict[str, Any] = {"model": "bank", "messages": [{"role": "user", "content": words}]}
+    fields["max_tokens"] = chance.randint(1, TOKENS)
     if chance.random() < 0.7:
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
-    return request_bytes(address, token, asked)
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    return request_bytes(address, token, fields)
 
 
 async def client(gateway: GatewayProcess, seen: Seen, until: float, chance: random.Random) -> None:
@@ -80,7 +80,7 @@ async def client(gateway: GatewayProcess, seen: Seen, until: float, chance: rand
 async def kill_some(
     ports: list[int], living: dict[int, Any], seen: Seen, until: float, chance: random.Random
 ) -> None:
-    """Mostly one at a time, so that another replica is there; sometimes all, so that none is."""
+    """Kill mostly one at a time, so that another replica remains; sometimes all."""
     while time.monotonic() < until - 2:
         await asyncio.sleep(0.4 + chance.random())
         chosen = ports if chance.random() < 0.1 else [chance.choice(ports)]
@@ -126,9 +126,9 @@ def ledger_rows(home: Path) -> dict[str, sqlite3.Row]:
 
 
 def compare(seen: Seen, rows: dict[str, sqlite3.Row]) -> list[str]:
-    """What is wrong."""
+    """Return the differences between ledger and clients."""
     wrong = []
-    told, written = Counter[str](), Counter[str]()
+    sent, written = Counter[str](), Counter[str]()
     for outcome in seen.outcomes:
         row = rows.get(outcome.request_id)
         if outcome.status == 0 or not (outcome.is_whole or outcome.has_error):
@@ -142,11 +142,11 @@ def compare(seen: Seen, rows: dict[str, sqlite3.Row]) -> list[str]:
             usage = outcome.usage() or {}
             pair = (usage["prompt_tokens"], usage["completion_tokens"])
             if (row["input"], row["output"]) != pair or row["is_estimated"]:
-                wrong.append(f"{outcome.request_id}: the client was told {pair}, the ledger says {dict(row)}")
-            told.update(input=pair[0], output=pair[1])
+                wrong.append(f"{outcome.request_id}: the client got {pair}, the ledger says {dict(row)}")
+            sent.update(input=pair[0], output=pair[1])
             written.update(input=row["input"], output=row["output"])
-    if told != written:
-        wrong.append(f"sums differ: {told} and {written}")
+    if sent != written:
+        wrong.append(f"sums differ: {sent} and {written}")
     wrong += [f"{row['request_id']}: never closed" for row in rows.values() if row["ended_at"] is None]
     return wrong
 
@@ -177,13 +177,13 @@ def main() -> None:
     print(
         f"{len(seen.outcomes)} requests, {seen.kills} engines killed, {seen.left} clients left in the middle"
     )
-    print(f"answered {whole}; told an error {sum(errors.values())}: {dict(errors)}")
+    print(f"answered {whole}; got an error {sum(errors.values())}: {dict(errors)}")
     print(f"ledger: {len(rows)} rows, by outcome {dict(Counter(row['outcome'] for row in rows.values()))}")
     sums = [
         sum(row[name] or 0 for row in rows.values() if not row["is_estimated"])
         for name in ("input", "output")
     ]
-    print(f"tokens counted by the engines and told to clients: {sums[0]} in, {sums[1]} out")
+    print(f"tokens counted by the engines and sent to clients: {sums[0]} in, {sums[1]} out")
     print("wrong: nothing" if not wrong else "wrong:\n  " + "\n  ".join(wrong[:20]))
     sys.exit(bool(wrong))
 

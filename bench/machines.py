@@ -1,11 +1,11 @@
-"""Boot to ssh: the same disk in our launcher's pod, and under qemu-system started by hand, side by side.
+"""Measure boot to ssh of the same disk in our launcher's pod and under qemu-system started by hand.
 
     python bench/machines.py [--image tiny|debian13] [--rounds 3]
 
 Both run the QEMU of the launcher's image with the same accelerator, processor, memory, disk and firmware, in
 turns. By hand means: in a chroot of that image, user-mode network with a forwarded port, a seed made
-beforehand, nothing of ours. The clock runs from the start of the pod, or of QEMU, to the first command that
-ssh answers. Aim: 1.15.
+beforehand, no code of ours. The time is measured from the start of the pod, or of QEMU, to the first
+command that ssh answers. Aim: 1.15.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tests.images.machines.bench import MachineBench  # noqa: E402
 
 AIM = 1.15
 SHAPES = {"tiny": (2**30, 256, 1), "debian13": (6 * 2**30, 1024, 2)}
-"""Bytes of the disk, MiB of memory, processors."""
+"""The shape: bytes of the disk, MiB of memory, processors."""
 CACHE_MIB = {"tiny": 64, "debian13": 128}
 DEADLINE_SECONDS = 300.0
 NETWORK = {

@@ -1,9 +1,9 @@
-"""How much of a bare veth pair's speed is left between two pods on a subnet.
+"""Measure speed and latency between two pods on a subnet, compared with a bare veth pair.
 
 In one run on one machine: two network namespaces joined by nothing but a veth pair; two pods on one subnet,
 with security groups on both and every card checked; two pods on two subnets of a network, which is routed.
-Rounds alternate, so that whatever else the machine does hits all alike; what counts are the ratios.
-Throughput is one TCP stream of iperf3; latency one byte to and fro over TCP, between the same namespaces.
+Rounds alternate, so that other load on the machine affects all alike; compare the ratios.
+Throughput is one TCP stream of iperf3; latency one byte back and forth over TCP, between the same namespaces.
 
     python bench/network.py [--seconds 3] [--rounds 5]
 """
@@ -46,7 +46,7 @@ CLONE_NEWNET = 0x40000000
 
 @dataclass
 class Way:
-    """From one network namespace to an address in another."""
+    """A way from one network namespace to an address in another."""
 
     name: str
     client: str
@@ -144,7 +144,7 @@ def bare_pair() -> Iterator[tuple[str, str]]:
 
 
 def throughput(way: Way, seconds: float) -> float:
-    """Gigabits a second, as the receiver counts them."""
+    """Return gigabits per second, as the receiver counts them."""
     server = subprocess.Popen(
         ["nsenter", f"--net={way.server}", "iperf3", "--server", "--one-off", "--port", str(PORT), "--json"],
         stdout=subprocess.DEVNULL,
@@ -160,7 +160,7 @@ def throughput(way: Way, seconds: float) -> float:
 
 
 def wait_for(way: Way) -> None:
-    """Until the server listens; asking it would be its one client."""
+    """Wait until the server listens, without a connection: it accepts only one client."""
     deadline = time.monotonic() + 5
     while not listens(way.server):
         if time.monotonic() > deadline:
@@ -173,7 +173,7 @@ def listens(network_path: str) -> bool:
 
 
 def latency(way: Way, seconds: float) -> float:
-    """Microseconds to and fro, the median."""
+    """Return the median round trip in microseconds."""
     server = inside(way.server, lambda: socket.create_server(("0.0.0.0", PORT + 1)))
     client = inside(way.client, lambda: socket.create_connection((way.address, PORT + 1), timeout=5))
     peer, _ = server.accept()
@@ -200,7 +200,7 @@ def latency(way: Way, seconds: float) -> float:
 
 
 def inside(network_path: str, make: Callable[[], socket.socket]) -> socket.socket:
-    """A socket made in another network namespace, by a thread that steps into it."""
+    """Return a socket made in another network namespace, by a thread that enters it."""
     made: list[socket.socket] = []
 
     def job() -> None:

@@ -1,8 +1,8 @@
-"""How much of a bare gRPC server's speed is left when calls are authenticated, authorised and durable.
+"""Measure the speed of authenticated, authorised and durable calls, compared with a bare gRPC server.
 
 Three kinds of call in one run on one machine, from the same client: a bare `grpc.aio` echo, Get of a service
 account, and Create of one (durable: the database has synced before the answer). Rounds alternate, so that
-whatever else the machine does hits all three alike; what counts are the ratios. The server's processor time
+other load on the machine affects all three alike; compare the ratios. The server's processor time
 per call is the figure that a busy machine disturbs least.
 
     python bench/server.py [--seconds 3] [--rounds 5] [--callers 50]
@@ -75,9 +75,9 @@ async def serve_cloud(home: Path) -> None:
     await store.close()
 
 
-async def announce_and_wait(facts: dict[str, str]) -> None:
-    """Say where this server listens, then serve until the parent closes our standard input."""
-    print(json.dumps(facts), flush=True)
+async def announce_and_wait(details: dict[str, str]) -> None:
+    """Print the addresses of this server, then serve until the parent closes our standard input."""
+    print(json.dumps(details), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
 
@@ -111,11 +111,11 @@ async def sign_in(channel: grpc.aio.Channel, account: dict[str, Any]) -> str:
 class Pace:
     calls_per_second: float
     server_microseconds: float
-    """Processor time of the server for each call."""
+    """Return the processor time of the server for each call."""
 
 
 async def pace(call: Call, pid: int, callers: int, seconds: float) -> Pace:
-    """How fast this many callers at once are answered."""
+    """Return how many calls per second this many callers get answered."""
     end = time.perf_counter() + seconds
     done = 0
 

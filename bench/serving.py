@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What vLLM gains over `generate` of transformers, and what a fine-tuned model costs against its base.
+"""Compare vLLM with `generate` of transformers, and a fine-tuned model with its base.
 
     python bench/serving.py [--model tiny|qwen3-0.6b-shaped] [--rounds 5] [--tokens 64] [--gpu]
 
 Four pods from the shared root, as a deployment's: the base; the base with an adapter loaded into it; the
-model with the adapter in its weights; and what the seed of this project did, `generate` on the model with
-the adapter put on by peft. Each is asked for answers of one length, one at a time and 16 at once; rounds
-alternate, so that other load on the machine hurts all alike, and medians are compared. On a GPU (--gpu) the
+model with the adapter in its weights; and, as in the first version of this project, `generate` on the model
+with the adapter applied by peft. Each gives answers of one length, one at a time and 16 at a time; rounds
+alternate, so that other load on the machine affects all alike, and medians are compared. On a GPU (--gpu) the
 pods take turns, since a GPU belongs to one of them, and fine-tuning is measured too: 40 GB in $TMPDIR.
 """
 
@@ -52,12 +52,12 @@ BASE, BESIDE, TUNED, MERGED, GENERATE = (
     "generate, peft",
 )
 Speed = Callable[[int], Awaitable[float]]
-"""Tokens/s with so many at once."""
+"""Tokens/s with this many requests at a time."""
 
 
 @dataclass
 class Found:
-    """Tokens/s by what was asked and how many at once."""
+    """Tokens/s by server and requests at a time."""
 
     speeds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     generate_type: str = ""
@@ -66,7 +66,7 @@ class Found:
         return statistics.median(self.speeds[name, at_once])
 
     def ratio(self, name: str, to: str, at_once: int) -> float:
-        """Median of the rounds' own ratios: both sides of one were measured within seconds."""
+        """Return the median of the rounds' own ratios: both sides of one were measured within seconds."""
         pairs = zip(self.speeds[name, at_once], self.speeds[to, at_once], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
@@ -81,7 +81,7 @@ class Bench:
         self.found = Found()
 
     async def together(self) -> None:
-        """All pods at the same time."""
+        """Run all pods at the same time."""
         async with AsyncExitStack() as stack:
             started = await asyncio.gather(*(self._start(stack, name) for name in self._pods()))
             speeds = {name: speed for one in started for name, speed in one.items()}
@@ -90,7 +90,7 @@ class Bench:
             await self._measure(speeds)
 
     async def in_turns(self) -> None:
-        """One pod after the other."""
+        """Run one pod after the other."""
         for name in self._pods():
             async with AsyncExitStack() as stack:
                 speeds = await self._start(stack, name)
@@ -108,7 +108,7 @@ class Bench:
         }
 
     async def _start(self, stack: AsyncExitStack, name: str) -> dict[str, Speed]:
-        """What the pod of this name can be asked."""
+        """Return the client of the pod of this name."""
         place: Place = await stack.enter_async_context(running(self._engine, self._pods()[name], self._place))
         if name == "generate":
             self.found.generate_type = (await place.client.get("/")).json()["dtype"]
@@ -123,14 +123,14 @@ class Bench:
         return speeds
 
     async def _warm(self, speed: Speed) -> None:
-        """The first of each kind compiles."""
+        """Send a first request of each kind, which compiles."""
         for at_once in (1, AT_ONCE):
             await speed(at_once)
 
     async def _measure(self, speeds: dict[str, Speed]) -> None:
         for number in range(self._rounds):
             for at_once in (1, AT_ONCE):
-                # Forwards, then backwards: who is always first would always meet the same neighbour.
+                # Forwards, then backwards, so that none always follows the same one.
                 for name in sorted(speeds, reverse=bool(number % 2)):
                     self.found.speeds[name, at_once].append(await speeds[name](at_once))
             print(f"  round {number + 1} of {self._rounds}", flush=True)
@@ -152,18 +152,18 @@ def report(found: Found) -> None:
         one, many = found.ratio(name, to, 1), found.ratio(name, to, AT_ONCE)
         print(f"{says:<40}{one:>12.2f}{many:>12.2f}  ({aim})")
     served = found.median(TUNED, AT_ONCE) / found.median(GENERATE, 1)
-    print(f"{'vLLM, 16 at once, against one by one':<40}{'':>12}{served:>12.1f}  (as the seed did)")
+    print(f"{'vLLM, 16 at once, against one by one':<40}{'':>12}{served:>12.1f}  (as the first version did)")
 
 
 def shared_root(images: Path) -> str:
-    """The image's name; built first where it is not."""
+    """Return the image's name; build it first if needed."""
     build = ROOT / "images" / "jail" / "build"
     subprocess.run([sys.executable, build, "--output", images], check=True, stdout=subprocess.DEVNULL)
     return json.loads((images / "jail" / "image.json").read_text())["name"]
 
 
 async def why_no_gpu(engine: Engine) -> str:
-    """Empty where there is one that a pod can get."""
+    """Return why no pod can get a GPU; "" when one can."""
     seen = await engine.capabilities()
     if not any(gpu.vendor == "nvidia" for gpu in seen.accelerators):
         return "no NVIDIA GPU was found"
@@ -211,7 +211,7 @@ async def measure(work: Path, options: Any) -> None:
         if missing:
             print(f"\n{', '.join(GPU_KINDS)} on a GPU, fine-tune tokens/s and MFU: not_run, {missing}")
         elif not options.gpu:
-            print("\non a GPU: not_run, ask for it with --gpu")
+            print("\non a GPU: not_run, request it with --gpu")
     finally:
         await engine.destroy()
         await engine.close()

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# InnovationBank adapts a language model to its customers' questions: cluster, checks, jobs, evaluation, bill.
-#   bash runs/bank.sh                   on a small data set made on the spot
-#   DATA=conversations.json bash runs/bank.sh     on your own (JSON, JSONL, CSV or Parquet)
-# Every line below is a command you can type yourself. Run it again and it uses what is there.
+# Adapt a language model to the questions of a bank's customers: cluster, checks, jobs, evaluation, bill.
+#   bash runs/bank.sh                   with a small generated data set
+#   DATA=conversations.json bash runs/bank.sh     with your own (JSON, JSONL, CSV or Parquet)
+# Every line below is a command you can type yourself. A second run uses the results of the first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 OUT=${OUT:-out/bank}
-KEY=out/bank-key # the cluster knows it; other results may go elsewhere
+KEY=out/bank-key # the cluster accepts it; other results may be elsewhere
 CODE=/home/shared/finetune_code
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 mkdir -p out "$OUT"
@@ -19,10 +19,10 @@ say "2. A Slurm cluster: controller, accounting, a login node and two workers"
 [ -f "$KEY" ] || ssh-keygen -q -t ed25519 -N '' -C innovation-bank -f "$KEY"
 neo slurm cluster create bank --workers 2 --preset 1vcpu-4gb --ssh-key "$KEY.pub" --reuse
 
-say "3. Is every node what it should be?"
+say "3. Check every node"
 neo slurm cluster check bank
 
-say "4. Files go in with scp"
+say "4. Copy files with scp"
 neo slurm cluster ssh-config bank --identity "$KEY" > "$OUT/ssh_config"
 on_login() { ssh -F "$OUT/ssh_config" bank "$@"; }
 on_login mkdir -p "$CODE/data"
@@ -43,8 +43,8 @@ neo slurm job logs bank "$train" --follow
 neo slurm job logs bank "$evaluate" --follow > "$OUT/report.json"
 on_login sacct --allocations --format=JobID,JobName,NNodes,Elapsed,State
 
-say "6. Serve base and fine-tuned model with one engine, and ask both"
-name=$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//') # of the data: other data make another model
+say "6. Serve base and fine-tuned model with one engine, and send both a question"
+name=$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//') # the name of the data, so that other data make another model
 RESULTS=$CODE/results/$name
 MODEL=$(printf %s "$name" | tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9' -)
 scp -q -F "$OUT/ssh_config" -r "bank:$RESULTS/base_model" "bank:$RESULTS/finetune/adapter" "$OUT/"
@@ -59,7 +59,7 @@ for model in "$MODEL-base" "$MODEL"; do
   neo chat "$model" --once "$QUESTION"
 done
 
-say "7. What it cost"
+say "7. Show the cost"
 neo billing usage
 neo billing report
 

@@ -1,10 +1,10 @@
-"""Print what requirements.lock holds for a group, as requirements that pip takes with --require-hashes.
+"""Print the packages of a group in requirements.lock, as requirements for pip --require-hashes.
 
     python3 scripts/locked.py server
 
 Groups: `server` and `test` are the two kinds of .venv, `build` builds packages that come as source (and this
-one), `jail` and `jail-gpu` are the shared root without and with a GPU, `cuda` is what torch asks for beyond
-that, `torch-cpu` a build of torch that asks for none of it. Standard library only: it runs before anything is
+one), `jail` and `jail-gpu` are the shared root without and with a GPU, `cuda` is what torch needs beyond
+that, `torch-cpu` a build of torch that needs none of it. Standard library only: it runs before anything is
 installed.
 """
 
@@ -19,12 +19,12 @@ GROUPS = ("build", "server", "test", "jail", "jail-gpu", "cuda", "torch-cpu")
 
 @dataclass(frozen=True)
 class Entry:
-    """One version of one package."""
+    """A package at one version."""
 
     name: str
     version: str
     marker: str
-    """Where it is installed; "" is everywhere."""
+    """The condition for its installation; "" always holds."""
     groups: frozenset[str]
     hashes: frozenset[str]
     """SHA-256 of its files for Linux."""
@@ -40,7 +40,7 @@ class Entry:
 
 
 def entries(text: str) -> Iterator[Entry]:
-    """All of a lock. Raises ValueError when it is not one."""
+    """Parse a lock. Raises ValueError when it is not one."""
     groups: frozenset[str] = frozenset()
     for line in text.replace("\\\n", " ").splitlines():
         if line.startswith("# "):
@@ -59,7 +59,7 @@ def of_groups(*groups: str) -> list[Entry]:
 
 
 def requirements(*groups: str, without: Collection[str] = ()) -> str:
-    """For `pip --require-hashes --no-deps --requirement`."""
+    """Return the text for `pip --require-hashes --no-deps --requirement`."""
     return "".join(f"{entry.requirement}\n" for entry in of_groups(*groups) if entry.name not in without)
 
 

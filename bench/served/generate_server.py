@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The other way to serve a fine-tuned model: `generate` of transformers, the adapter put on by peft.
+"""Serve a fine-tuned model without vLLM: `generate` of transformers, with the adapter applied by peft.
 
-POST /generate {"prompts": [[token, ...], ...], "tokens": 64} answers when all have so many new tokens: one
-batch. It runs in a pod, in the shared root, with the same libraries as the engine it is measured against; it
+POST /generate {"prompts": [[token, ...], ...], "tokens": 64} answers when all have that many new tokens, as
+one batch. It runs in a pod, in the shared root, with the same libraries as the engine that is compared; it
 knows nothing of Neocloud.
 """
 
@@ -28,7 +28,7 @@ class Generator:
 
     @torch.inference_mode()
     def generate(self, prompts: list[list[int]], tokens: int) -> int:
-        """How many new tokens there are; prompts are of one length."""
+        """Return the number of new tokens; prompts are of one length."""
         batch = torch.tensor(prompts, device=self._place)
         found = self._model.generate(
             input_ids=batch,
@@ -41,7 +41,7 @@ class Generator:
 
 
 def fastest(model: str, adapter: str) -> Generator:
-    """In 16 or in 32 bits, whichever is faster here: which one is depends on the processor."""
+    """Return the model in 16 or 32 bits, whichever is faster on this processor."""
     found: list[tuple[float, Generator]] = []
     types = (torch.bfloat16,) if torch.cuda.is_available() else (torch.bfloat16, torch.float32)
     for dtype in types:
@@ -63,8 +63,8 @@ class Handler(BaseHTTPRequestHandler):
         self._answer({"dtype": str(self.generator.dtype).removeprefix("torch.")})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self._answer({"tokens": self.generator.generate(asked["prompts"], asked["tokens"])})
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer({"tokens": self.generator.generate(request["prompts"], request["tokens"])})
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -1,6 +1,6 @@
-"""Models to measure with: the recipes' tiny one, and random weights in the shape of published ones.
+"""Make the measured models: the recipes' tiny one, and random weights in the shape of published ones.
 
-Speed depends on shapes, not on what a model learned. Each comes with a LoRA adapter on all its projections,
+Speed depends on shapes, not on the values of weights. Each comes with a LoRA adapter on all its projections,
 and as a third model that has the adapter in its weights. 16-bit weights, as models are published.
 """
 
@@ -21,7 +21,7 @@ LORA = {
     "lora_alpha": 32,
     "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }
-"""As recipes/config_tiny.json and the recipes' default for where it goes."""
+"""The adapter of recipes/config_tiny.json, on the recipes' default layers."""
 CONTEXT = 2048
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b-shaped": {
@@ -39,7 +39,7 @@ KINDS = ("tiny", *SHAPES)
 
 @dataclass(frozen=True)
 class Weights:
-    """Folders of one model in its three forms."""
+    """The folders of one model in its three forms."""
 
     base: Path
     adapter: Path
@@ -55,7 +55,7 @@ class Weights:
 def make(kind: str, tiny: Path, folder: Path) -> Weights:
     """Write the three forms below `folder`; `tiny` is the folder of the tiny model."""
     torch.manual_seed(0)
-    model: Any  # what libraries say of its type is in their way here
+    model: Any  # the libraries' types do not allow it
     if kind == "tiny":
         model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16)
     else:
@@ -64,7 +64,7 @@ def make(kind: str, tiny: Path, folder: Path) -> Weights:
     places = [folder / name for name in ("base", "adapters/tuned", "merged")]
     weights = Weights(*places, parameters=parameters, vocabulary=vocabulary)
     model.save_pretrained(weights.base)
-    # Matrices that change nothing would be as fast; these do, so that answers can be told apart.
+    # Zero matrices would be as fast; random ones make the answers of the adapter differ.
     lora = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **LORA)
     tuned: Any = peft.get_peft_model(model, lora)
     tuned.save_pretrained(str(weights.adapter))
@@ -94,7 +94,7 @@ def _random(kind: str, tokenizer: Any) -> Qwen3ForCausalLM:
 
 
 def _save_tokenizer(tiny: Path, place: Path, vocabulary: int) -> None:
-    """The tiny model's, with words that no text has up to the size of the vocabulary."""
+    """Return the tiny model's tokenizer, with unused words up to the size of the vocabulary."""
     AutoTokenizer.from_pretrained(tiny).save_pretrained(place)
     file = place / "tokenizer.json"
     content = json.loads(file.read_text())

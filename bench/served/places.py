@@ -1,4 +1,4 @@
-"""What is measured: pods as a deployment's, on an engine of their own, and how one of them is asked."""
+"""The measured servers: pods like a deployment's, on an engine of their own, and their clients."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ SPACE = "serving"
 KEY = "bench"
 AT_ONCE = 16
 ADAPTERS = 4
-"""As many as a deployment has place for in this bench; one is used."""
+"""The number of adapters that a deployment can hold in this bench; one is used."""
 START_SECONDS = 900.0
 SEED_PATH = "/seed"
 SEED_SERVER = Path(__file__).with_name("generate_server.py")
@@ -36,7 +36,7 @@ SEED_SERVER = Path(__file__).with_name("generate_server.py")
 
 @dataclass(frozen=True)
 class Machine:
-    """What every pod of the bench may use."""
+    """The resources of every pod of the bench."""
 
     image: str
     cpus: int
@@ -45,7 +45,7 @@ class Machine:
 
 
 def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None = None) -> KubernetesObject:
-    """vLLM as the deployments of this cloud run it."""
+    """A pod of vLLM as the deployments of this cloud run it."""
     view = ModelServerView(
         served_name="base",
         context_length=CONTEXT,
@@ -81,7 +81,7 @@ def plain_pod(name: str, machine: Machine, weights: Weights, mounted: Path, word
 
 
 def generate_pod(name: str, machine: Machine, weights: Weights) -> KubernetesObject:
-    """`generate` of transformers behind a port."""
+    """A pod of `generate` of transformers behind a port."""
     words = ["python3", f"{SEED_PATH}/{SEED_SERVER.name}", "--model", MODEL_PATH]
     words += ["--adapter", f"{ADAPTERS_PATH}/{weights.adapter.name}", "--port", str(SERVER_PORT)]
     return plain_pod(name, machine, weights, SEED_SERVER.parent, words)
@@ -89,7 +89,7 @@ def generate_pod(name: str, machine: Machine, weights: Weights) -> KubernetesObj
 
 @dataclass
 class Place:
-    """Somewhere that makes tokens."""
+    """A server that generates tokens."""
 
     client: httpx.AsyncClient
     vocabulary: int
@@ -97,25 +97,25 @@ class Place:
     tokens: int
 
     def prompts(self, count: int) -> list[list[int]]:
-        """New ones each time, so that nothing is remembered."""
+        """Return new prompts each time, so that no cache helps."""
         words = range(3, self.vocabulary)
         return [random.choices(words, k=self.prompt_tokens) for _ in range(count)]
 
     async def engine_speed(self, model: str, at_once: int) -> float:
-        """New tokens/s over requests that come at once."""
+        """Return new tokens/s over simultaneous requests."""
         length = {"max_tokens": self.tokens, "temperature": 0, "ignore_eos": True}
-        asked = [{"model": model, "prompt": prompt, **length} for prompt in self.prompts(at_once)]
+        requests = [{"model": model, "prompt": prompt, **length} for prompt in self.prompts(at_once)]
         started = time.monotonic()
-        answers = await asyncio.gather(*(self._post("/v1/completions", one) for one in asked))
+        answers = await asyncio.gather(*(self._post("/v1/completions", one) for one in requests))
         seconds = time.monotonic() - started
         made = sum(answer["usage"]["completion_tokens"] for answer in answers)
         return self._speed(made, at_once, seconds)
 
     async def generate_speed(self, at_once: int) -> float:
-        """New tokens/s of one batch."""
-        asked = {"prompts": self.prompts(at_once), "tokens": self.tokens}
+        """Return new tokens/s of one batch."""
+        request = {"prompts": self.prompts(at_once), "tokens": self.tokens}
         started = time.monotonic()
-        made = (await self._post("/generate", asked))["tokens"]
+        made = (await self._post("/generate", request))["tokens"]
         return self._speed(made, at_once, time.monotonic() - started)
 
     async def load_adapter(self, name: str) -> None:
@@ -124,7 +124,7 @@ class Place:
 
     def _speed(self, made: int, at_once: int, seconds: float) -> float:
         if made != at_once * self.tokens:
-            raise SystemExit(f"{made} tokens came where {at_once * self.tokens} were asked for")
+            raise SystemExit(f"{made} tokens came where {at_once * self.tokens} were requested")
         return made / seconds
 
     async def _post(self, path: str, content: dict[str, Any]) -> Any:

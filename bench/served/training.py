@@ -1,4 +1,4 @@
-"""How fast the recipes fine-tune on a GPU, and which share of its arithmetic that is."""
+"""Measure how fast the recipes fine-tune on a GPU, and the share of its peak FLOP/s."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ RECIPES = ROOT / "recipes"
 CONTEXT, ROWS, STEPS = 1024, 8, 20
 SECONDS = 1800.0
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
-"""Dense 16-bit FLOP/s as the makers say, by what is in the name."""
+"""Dense 16-bit FLOP/s from the data sheets, by a part of the GPU's name."""
 FLOPS_PER_PARAMETER = 4
 """A token forwards and backwards through weights that are frozen: 2 and 2, where training all takes 2 and 4.
 What is computed twice to save memory does not count."""
@@ -47,13 +47,13 @@ async def training_line(engine: Engine, machine: Machine, weights: Weights, gpu:
     peak = next((flops for name, flops in PEAKS.items() if name in gpu), None)
     line = f"fine-tune, LoRA rank {LORA['r']}, rows of {CONTEXT}: {speed:,.0f} tokens/s"
     if peak is None:
-        return f"{line}; MFU: not_run, no peak is known of {gpu}"
+        return f"{line}; MFU: not_run, no peak is known for {gpu}"
     share = FLOPS_PER_PARAMETER * weights.parameters * speed / peak
     return f"{line}, MFU {share:.1%} ({FLOPS_PER_PARAMETER}N FLOPs a token, peak {peak / 1e12:.0f} TFLOP/s)"
 
 
 def _prepare(weights: Weights, work: Path) -> Path:
-    """The recipes and packed rows, in the folder that the pod sees."""
+    """Copy the recipes and packed rows to the folder that the pod mounts."""
     work.mkdir()
     subprocess.run(["cp", "-R", RECIPES, work / "recipes"], check=True)
     chats, rows = work / "chats.jsonl", work / "rows.arrow"
