@@ -45,6 +45,7 @@ REWORDED = (
     "docs/reference/limits.md",
     "docs/reference/measurements.md",
     "src/neocloud/cli",
+    "src/neocloud/client",
     "src/neocloud/core",
     "src/neocloud/emulator",
     "src/neocloud/engines",

@@ -1,5 +1,4 @@
 # pyright: strict
-
 """One connection to a cloud: call any method of the contract, page through lists, wait for operations.
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
@@ -12,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
@@ -21,8 +20,14 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, token_folder
 from neocloud.client.rpc_errors import code_name, from_rpc_error
 from neocloud.client.sessions import SessionToken
-from neocloud.client.tokens import ExchangedToken, TokenSource, cache_file_for
+from neocloud.client.tokens import ExchangedToken, Invoke, TokenSource, cache_file_for
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.message import Message
+
+    from neocloud.messages.nebius.common.v1 import Operation
 
 CALL_TIMEOUT_SECONDS = 60.0
 PAGE_SIZE = 200
@@ -33,7 +38,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 
-Request = Mapping[str, Any] | Any
+Request: TypeAlias = "Mapping[str, object] | Message"
 """A message, or a mapping in the contract's JSON form (either spelling of field names)."""
 
 
@@ -48,7 +53,7 @@ class Client:
     def call(
         self,
         path: str,
-        request: Request | None = None,
+        request: "Request | None" = None,
         *,
         reset_mask: Sequence[str] = (),
         timeout_seconds: float = CALL_TIMEOUT_SECONDS,
@@ -69,7 +74,7 @@ class Client:
         self.tokens.forget()
         return self._send(path, message, metadata, timeout_seconds)
 
-    def list_all(self, path: str, request: Request | None = None) -> Iterator[Any]:
+    def list_all(self, path: str, request: "Request | None" = None) -> Iterator[Any]:
         """Iterate over all items of a paged list, fetched on demand."""
         message = self._message(path, request)
         has_pages = "page_token" in message.DESCRIPTOR.fields_by_name
@@ -84,33 +89,34 @@ class Client:
 
     def wait(
         self,
-        operation: Any,
+        operation: "Operation",
         *,
-        on_progress: Callable[[Any], None] = lambda operation: None,
+        on_progress: "Callable[[Operation], None]" = lambda operation: None,
         timeout_seconds: float = 3600.0,
-    ) -> Any:
+    ) -> "Operation":
         """Poll until the operation is finished; raises ClientError if it failed.
 
         `on_progress` is called with each result.
         """
+        current: Any = operation  # its status, a google.rpc.Status, has no type
         deadline = self.clock() + timeout_seconds
         delay = 0.05
         while True:
-            on_progress(operation)
-            if operation.HasField("status"):
+            on_progress(current)
+            if current.HasField("status"):
                 break
             if self.clock() > deadline:
                 raise ClientError(
                     "DEADLINE_EXCEEDED",
-                    f"Operation {operation.id} has not finished in {timeout_seconds:.0f} s",
-                    f"It continues in the cloud; check {operation.resource_id} later",
+                    f"Operation {current.id} has not finished in {timeout_seconds:.0f} s",
+                    f"It continues in the cloud; check {current.resource_id} later",
                 )
             self.sleep(delay)
             delay = min(delay * 1.5, 0.5)
-            operation = self.call(GET_OPERATION, {"id": operation.id})
-        if operation.status.code != 0:
-            raise ClientError(code_name(operation.status.code), operation.status.message)
-        return operation
+            current = self.call(GET_OPERATION, {"id": current.id})
+        if current.status.code != 0:
+            raise ClientError(code_name(current.status.code), current.status.message)
+        return current
 
     def close(self) -> None:
         self.channel.close()
@@ -121,7 +127,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _message(self, path: str, request: Request | None) -> Any:
+    def _message(self, path: str, request: "Request | None") -> Any:
         try:
             input_class = contract.method(path).input
         except contract.ContractUnavailable as error:
@@ -135,7 +141,9 @@ class Client:
                 raise ClientError("INVALID_ARGUMENT", error.message) from error
         return request
 
-    def _send(self, path: str, message: Any, metadata: list[tuple[str, str]], timeout_seconds: float) -> Any:
+    def _send(
+        self, path: str, message: "Message", metadata: list[tuple[str, str]], timeout_seconds: float
+    ) -> object:
         bearer = ("authorization", f"Bearer {self.tokens.token()}")
         return invoke(self.channel, self.endpoint, path, message, [*metadata, bearer], timeout_seconds)
 
@@ -144,7 +152,7 @@ def invoke(
     channel: grpc.Channel,
     endpoint: str,
     path: str,
-    message: Any,
+    message: "Message",
     metadata: Sequence[tuple[str, str]] = (),
     timeout_seconds: float = CALL_TIMEOUT_SECONDS,
 ) -> Any:
@@ -183,7 +191,7 @@ def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
     return grpc.secure_channel(endpoint, grpc.ssl_channel_credentials(roots), options=CHANNEL_OPTIONS)
 
 
-def invoker(channel: grpc.Channel, endpoint: str) -> Callable[[str, Any], Any]:
+def invoker(channel: grpc.Channel, endpoint: str) -> Invoke:
     """Return a function that calls without a token: (path, request) -> response."""
     return lambda path, message: invoke(channel, endpoint, path, message)
 
@@ -191,7 +199,7 @@ def invoker(channel: grpc.Channel, endpoint: str) -> Callable[[str, Any], Any]:
 def connect_as(credentials: Credentials, endpoint: str) -> Client:
     channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
 
-    def exchange(path: str, message: Any) -> Any:
+    def exchange(path: str, message: "Message") -> object:
         return invoke(channel, endpoint, path, message)
 
     tokens = ExchangedToken(credentials, exchange, cache_file_for(credentials, endpoint, token_folder()))
@@ -212,6 +220,6 @@ def live_endpoint(profile: Profile) -> str:
         return profile.endpoint
 
 
-def items_field(response: Any) -> str:
+def items_field(response: "Descriptor") -> str:
     """Return the repeated field of a list response: usually `items`, sometimes another."""
     return next(field.name for field in response.fields if field.message_type and field.is_repeated)

@@ -1,5 +1,4 @@
 # pyright: strict
-
 """A service account's credentials file, and the signed assertion that is exchanged for a token.
 
 The file has the form that the published SDKs read (`subject-credentials` with alg, private-key, kid, iss,

@@ -1,5 +1,4 @@
 # pyright: strict
-
 """Device tokens, which identify this client to clouds where a user has signed in with a password.
 
 A device token grants no access; sent with the next password, it keeps other people's wrong guesses from

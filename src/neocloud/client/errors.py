@@ -1,5 +1,4 @@
 # pyright: strict
-
 """The one error a client raises: what happened, and what to do next."""
 
 from dataclasses import dataclass

@@ -1,13 +1,15 @@
 # pyright: strict
-
 """Faults of an emulated cloud: requests built from flat arguments of a command or a test."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.emulator.v1 import Fault
 
 INJECT = "neocloud.emulator.v1.FaultService/Inject"
 LIST = "neocloud.emulator.v1.FaultService/List"
@@ -49,11 +51,11 @@ def inject(
     pod: str = "",
     delay_seconds: float | None = None,
     answer_lost: bool = False,
-) -> Any:
+) -> "Fault":
     """Inject one fault and return the Fault. Raises ClientError."""
     kind = FaultKind(kind)
     detail = _detail(kind, pod, delay_seconds, answer_lost)
-    spec: dict[str, Any] = {"resource_id": resource_id, **detail}
+    spec: dict[str, object] = {"resource_id": resource_id, **detail}
     if kind not in OF_RESOURCES:
         spec |= {"calls": calls, "count": count, "unlimited": unlimited}
     elif calls:
@@ -63,7 +65,7 @@ def inject(
 
 def _detail(
     kind: FaultKind, pod: str, delay_seconds: float | None, answer_lost: bool
-) -> Mapping[str, dict[str, Any]]:
+) -> Mapping[str, Mapping[str, object]]:
     _refuse_misplaced(kind, pod, delay_seconds, answer_lost)
     if kind not in PLAIN:
         return {"refusal": {"code": kind.name, "answer_lost": answer_lost}}

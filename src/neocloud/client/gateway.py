@@ -1,5 +1,4 @@
 # pyright: strict
-
 """Client of a cloud's OpenAI-compatible API, with the profile's own token.
 
 A token is sent only to the gateway of its own cloud. For any other address the caller provides a key.
@@ -11,7 +10,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 
@@ -19,10 +18,11 @@ from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.client.tokens import StaticToken, TokenSource
+from neocloud.core.json_types import Json
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 WAIT_HEADER = "x-neocloud-wait"
-"""Header with the seconds that a request may wait for a sleeping model to wake."""
+"""Header with the seconds that a request may wait for a model without replicas to start."""
 WAIT_SECONDS = 300
 TIMEOUT = httpx.Timeout(600, connect=10)
 _CODES = {
@@ -51,11 +51,11 @@ class Gateway:
     def get(self, path: str) -> Any:
         return self._checked("GET", path, None)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def post(self, path: str, body: Mapping[str, object]) -> Any:
         """Return the answer as JSON. Raises ClientError with the gateway's message."""
         return self._checked("POST", path, body)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+    def stream(self, path: str, body: Mapping[str, object]) -> Iterator[Any]:
         """Iterate over the chunks of a streamed answer as they arrive."""
         with self._sent("POST", path, {**body, "stream": True}) as response:
             for line in response.iter_lines():
@@ -64,7 +64,7 @@ class Gateway:
                     continue
                 chunk = _parsed(data, self.base_url)
                 if isinstance(chunk, dict) and "error" in chunk:
-                    raise _refusal(response, cast("object", chunk))
+                    raise _refusal(response, chunk)
                 yield chunk
 
     def headers(self) -> dict[str, str]:
@@ -82,14 +82,14 @@ class Gateway:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _checked(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _checked(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
         with self._sent(method, path, body) as response:
             response.read()
             return _parsed(response.text, self.base_url)
 
     @contextmanager
     def _sent(
-        self, method: str, path: str, body: Mapping[str, Any] | None
+        self, method: str, path: str, body: Mapping[str, object] | None
     ) -> Generator[httpx.Response, None, None]:
         """Send a request; one 401 is retried with a new token. Raises ClientError for an error answer."""
         for attempt in (1, 2):
@@ -160,7 +160,7 @@ def gateway_address(profile: Profile) -> str:
     return address if "://" in address else f"http://{address}"
 
 
-def _parsed(text: str, base_url: str) -> Any:
+def _parsed(text: str, base_url: str) -> Json:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -171,20 +171,20 @@ def _parsed(text: str, base_url: str) -> Any:
         ) from error
 
 
-def _error_body(text: str) -> Any:
+def _error_body(text: str) -> Json:
     try:
         return json.loads(text)
     except ValueError:
         return {}
 
 
-def _field(document: object, name: str) -> object:
-    return cast("dict[str, object]", document).get(name) if isinstance(document, dict) else None
+def _field(document: Json, name: str) -> Json:
+    return document.get(name) if isinstance(document, dict) else None
 
 
-def _refusal(response: httpx.Response, body: object) -> ClientError:
+def _refusal(response: httpx.Response, body: Json) -> ClientError:
     error = _field(body, "error")
-    message = _field(cast("object", error), "message") if isinstance(error, dict) else error
+    message = _field(error, "message") if isinstance(error, dict) else error
     retry = response.headers.get("retry-after")
     code = _CODES.get(response.status_code, "UNAVAILABLE")
     return ClientError(

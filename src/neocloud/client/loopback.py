@@ -1,12 +1,10 @@
 # pyright: strict
-
 """Receiver on the loopback address for the browser's reply after a sign-in (RFC 8252)."""
 
 import hmac
 import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from neocloud.client.errors import ClientError
@@ -74,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.answer = found
         self._reply(200, _DONE if "code" in found else _REFUSED)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Log nothing: the address contains the code."""
 
     def _reply(self, status: int, text: str) -> None:

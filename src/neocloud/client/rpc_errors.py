@@ -1,17 +1,20 @@
 # pyright: strict
-
 """Translation of gRPC errors to ClientError.
 
 The server's own messages already name the next step and are passed on unchanged. Only errors that the server
 cannot report itself (no answer, unknown caller) are worded here.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
 import grpc
 
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import ServiceError
 
 DETAILS_TRAILER = "grpc-status-details-bin"
 
@@ -20,8 +23,9 @@ def from_rpc_error(error: grpc.RpcError, endpoint: str) -> ClientError:
     """Translate a gRPC error; `endpoint` is named if nothing answered there."""
     status = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
     code = status.name
-    trailers: Any = error.trailing_metadata() if isinstance(error, grpc.Call) else ()
-    details = next((value for key, value in trailers or () if key == DETAILS_TRAILER), None)
+    found = error.trailing_metadata() if isinstance(error, grpc.Call) else ()
+    trailers = cast("Iterable[tuple[str, bytes]]", found or ())
+    details = next((value for key, value in trailers if key == DETAILS_TRAILER), None)
     if details is not None:
         known = contract.from_status(details)
         return ClientError(code, known.message, _next_step(code), _violations(known.details))
@@ -37,7 +41,7 @@ def from_rpc_error(error: grpc.RpcError, endpoint: str) -> ClientError:
     return ClientError(code, message, _next_step(code))
 
 
-def _violations(details: Any) -> tuple[tuple[str, str], ...]:
+def _violations(details: "Iterable[ServiceError]") -> tuple[tuple[str, str], ...]:
     return tuple(
         (violation.field, violation.message)
         for detail in details

@@ -1,26 +1,27 @@
 # pyright: strict
-
 """A person's session: signing in, and tokens from a file that only they can read.
 
-The refresh token in the file is used up by each refresh, so concurrent commands take turns: the second finds
-the token that the first one fetched.
+Each refresh uses up the refresh token in the file, so concurrent commands wait for each other: the second one
+finds the token that the first one fetched.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocloud.client.errors import ClientError
-from neocloud.client.tokens import RENEW_BEFORE
+from neocloud.client.tokens import RENEW_BEFORE, Invoke
 from neocloud.core import contract
 from neocloud.core.osfiles import locked, make_private_parents, write_file
 
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.iam.v1 import SignInResponse
+
 SIGN_IN = "neocloud.iam.v1.SignInService"
-Invoke = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def sign_in(invoke: Invoke, verb: str, fields: dict[str, Any], now: datetime) -> Session:
+def sign_in(invoke: Invoke, verb: str, fields: Mapping[str, object], now: datetime) -> Session:
     """Call a sign-in verb that answers with tokens."""
     path = f"{SIGN_IN}/{verb}"
     return _session(invoke(path, contract.method(path).input(**fields)), now)
@@ -117,7 +118,7 @@ def _locked(path: Path) -> AbstractContextManager[None]:
     return locked(path.with_suffix(".lock"), wait=True)
 
 
-def _session(answer: Any, now: datetime) -> Session:
+def _session(answer: "SignInResponse", now: datetime) -> Session:
     return Session(
         id=answer.session_id,
         account_id=answer.tenant_user_account_id,

@@ -1,5 +1,4 @@
 # pyright: strict
-
 """Access tokens: exchanged for a signed assertion (RFC 8693), kept until shortly before they expire.
 
 A token lives in memory and in a file that only its owner can read, so that a second command does not sign in
@@ -13,11 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from neocloud.client.credentials import Credentials
 from neocloud.core import contract
 from neocloud.core.osfiles import make_private_parents, write_file
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 EXCHANGE = "nebius.iam.v1.TokenExchangeService/Exchange"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -25,8 +27,8 @@ ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 JWT = "urn:ietf:params:oauth:token-type:jwt"
 RENEW_BEFORE = timedelta(seconds=60)
 
-Invoke = Callable[[str, Any], Any]
-"""Call one method without a token: (path, request) -> response."""
+Invoke: TypeAlias = "Callable[[str, Message], Any]"
+"""Calls one method without a token: (path, request) -> response."""
 
 
 class TokenSource(Protocol):
