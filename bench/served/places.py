@@ -65,7 +65,7 @@ def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None =
         memory_mib=machine.memory_mib,
         server=view,
     )
-    return replica_pod(replica)
+    return replica_pod(replica).to_dict()
 
 
 def plain_pod(name: str, machine: Machine, weights: Weights, mounted: Path, words: Sequence[str]) -> Any:

@@ -15,7 +15,7 @@ from neocloud.services.inference.public import (
     WeightsGone,
     weights_digest,
 )
-from neocloud.services.inference.reconcile import slurm_job, staging
+from neocloud.services.inference.reconcile import staging
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import ModelServerView, server_arguments
@@ -55,8 +55,8 @@ def inspected(folder: Path) -> Any:
         return model(folder, weights_digest(opened))
 
 
-def job_files(tmp_path: Path) -> slurm_job.JobFiles:
-    return slurm_job.JobFiles(models_folder(tmp_path / "home", CLUSTER), "/opt", "inferencedeployment-e00one")
+def job_files(tmp_path: Path) -> staging.JobFiles:
+    return staging.JobFiles(models_folder(tmp_path / "home", CLUSTER), "/opt", "inferencedeployment-e00one")
 
 
 @pytest.mark.parametrize(

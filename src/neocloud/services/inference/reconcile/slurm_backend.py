@@ -19,12 +19,12 @@ from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
-    JobFiles,
     ReplicaJob,
     new_job,
     port_of,
     replica_job,
 )
+from neocloud.services.inference.reconcile.staging import JobFiles
 from neocloud.services.inference.render import server_arguments, server_variables
 from neocloud.services.inference.types import DeploymentReason
 from neocloud.services.slurm.public import (

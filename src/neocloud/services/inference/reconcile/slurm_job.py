@@ -1,28 +1,15 @@
-"""A replica as a batch job of a Slurm cluster: its script, name, resources, and the files that it reads.
+"""A replica as a batch job of a Slurm cluster: its script, name, ports and resources. Pure.
 
-Text from tenants is only ever an argument of the script, never part of it. The files lie in a folder of this
-machine that the cluster's workers mount, as hard links where the file system allows:
-
-    <models mount of the cluster>/<deployment id>/key           bearer token of the model servers
-    <models mount of the cluster>/<deployment id>/model/        the weights
-    <models mount of the cluster>/<deployment id>/adapters/     by id
-
-No link leads out of a folder of weights, and staged files are compared with the digest of the inspection.
+Text from tenants is only ever an argument of the script, never part of it.
 """
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
-from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder, remove_tree
-from neocloud.core.untrusted_trees import stage_files
-from neocloud.messages.neocloud.inference.v1 import Model, SlurmResources
+from neocloud.messages.neocloud.inference.v1 import SlurmResources
 from neocloud.services.inference.model_server_key import MODULE
-from neocloud.services.inference.public import ModelFolders, check_weights
 from neocloud.services.inference.render import KEY_MODULE_SOURCE
 from neocloud.services.slurm.public import MODELS_FEATURE, BatchJob, NewJob
 
@@ -139,49 +126,3 @@ def _options(resources: SlurmResources) -> list[str]:
     if resources.gpus:
         options.append(f"--gres=gpu:{resources.gpus}")
     return options
-
-
-KEY, MODEL, ADAPTERS = "key", "model", "adapters"
-
-
-class JobFiles:
-    """The files of one deployment: their paths on this machine and in its jobs. Methods block."""
-
-    def __init__(self, source: Path, mount_path: str, deployment_id: str) -> None:
-        """`source` is the cluster's models folder on this machine; its workers mount it at `mount_path`."""
-        self._here = source / deployment_id
-        self._there = PurePosixPath(mount_path) / deployment_id
-
-    @property
-    def key(self) -> str:
-        return str(self._there / KEY)
-
-    @property
-    def model(self) -> str:
-        return str(self._there / MODEL)
-
-    def adapter(self, adapter_id: str) -> str:
-        return str(self._there / ADAPTERS / adapter_id)
-
-    def stage(self, folders: ModelFolders, model: Model, key: bytes) -> None:
-        """Put the model's weights and the key there. May be repeated. Raises WeightsGone; OSError."""
-        make_folder(self._here.parent)
-        with Folder.open(self._here.parent) as parent, parent.make(self._here.name) as here:
-            if not here.has_file(KEY) or here.read(KEY) != key:
-                here.write(KEY, key, 0o400)
-        if folders.reads_files and not (self._here / MODEL).exists():
-            with folders.locate_known(model).folder() as weights:
-                stage_files(
-                    weights, self._here / MODEL, lambda staged: check_weights(staged, model.status), link=True
-                )
-
-    def stage_adapter(self, adapter_id: str, source: Path) -> None:
-        """Copy an adapter that was staged and checked on this machine. Raises OSError."""
-        make_folder(self._here)
-        make_folder(self._here / ADAPTERS)
-        with Folder.open(source) as adapter:
-            stage_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
-
-    def remove(self) -> None:
-        with contextlib.suppress(OSError):
-            remove_tree(self._here)

@@ -1,19 +1,29 @@
-"""Adapters in the folder of a deployment, where its model servers read them.
+"""Stage the files of model servers: adapters for pods; weights, adapters and the key for jobs of a cluster.
 
-Model servers read one folder of the machine, so an adapter that is added later needs no new pod. Files are
-hard links where the file system allows, instead of second copies.
+A pod mounts one folder of its deployment's adapters, so an adapter that is added later needs no new pod. A
+cluster's workers mount one folder of this machine:
+
+    <models mount of the cluster>/<deployment id>/key           bearer token of the model servers
+    <models mount of the cluster>/<deployment id>/model/        the weights
+    <models mount of the cluster>/<deployment id>/adapters/     by id
+
+Files are hard links where the file system allows. No link leads out of a folder of weights, and staged files
+are compared with the digest of the inspection.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted_files import Folder, remove_tree
+from neocloud.core.untrusted_trees import stage_files
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import ModelFolders, WeightsGone, check_weights
 from neocloud.services.inference.types import ADAPTER_WEIGHTS
 
+KEY, MODEL, ADAPTERS = "key", "model", "adapters"
 ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
 
 
@@ -57,3 +67,46 @@ def _prune(target: Path, keep: Collection[str]) -> None:
         for name in staged.names():
             if name not in keep:
                 staged.remove(name)
+
+
+class JobFiles:
+    """The files of one deployment: their paths on this machine and in its jobs. Methods block."""
+
+    def __init__(self, source: Path, mount_path: str, deployment_id: str) -> None:
+        """`source` is the cluster's models folder on this machine; its workers mount it at `mount_path`."""
+        self._here = source / deployment_id
+        self._there = PurePosixPath(mount_path) / deployment_id
+
+    @property
+    def key(self) -> str:
+        return str(self._there / KEY)
+
+    @property
+    def model(self) -> str:
+        return str(self._there / MODEL)
+
+    def adapter(self, adapter_id: str) -> str:
+        return str(self._there / ADAPTERS / adapter_id)
+
+    def stage(self, folders: ModelFolders, model: Model, key: bytes) -> None:
+        """Put the model's weights and the key there. May be repeated. Raises WeightsGone; OSError."""
+        make_folder(self._here.parent)
+        with Folder.open(self._here.parent) as parent, parent.make(self._here.name) as here:
+            if not here.has_file(KEY) or here.read(KEY) != key:
+                here.write(KEY, key, 0o400)
+        if folders.reads_files and not (self._here / MODEL).exists():
+            with folders.locate_known(model).folder() as weights:
+                stage_files(
+                    weights, self._here / MODEL, lambda staged: check_weights(staged, model.status), link=True
+                )
+
+    def stage_adapter(self, adapter_id: str, source: Path) -> None:
+        """Copy an adapter that was staged and checked on this machine. Raises OSError."""
+        make_folder(self._here)
+        make_folder(self._here / ADAPTERS)
+        with Folder.open(source) as adapter:
+            stage_files(adapter, self._here / ADAPTERS / adapter_id, link=True)
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            remove_tree(self._here)
