@@ -17,6 +17,7 @@ from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase,
 from neocloud.engines.manifest import ConfigMapSource, Container, KeyToPath, Pod, SecretSource, Service
 from neocloud.engines.podman.containers import (
     LOST,
+    Row,
     living_containers,
     monitor_ended,
     observed_pod,
@@ -30,8 +31,8 @@ from neocloud.engines.podman.network import netavark
 from neocloud.engines.podman.network.addresses import NamespaceNetwork, candidate_subnets
 from neocloud.engines.podman.network.dns import HostEntry, render_hosts, write_in_place
 from neocloud.engines.podman.network.firewall import render_table
-from neocloud.engines.podman.network.netavark import is_unused
-from neocloud.engines.podman.observer import SeenEvents, pod_event
+from neocloud.engines.podman.network.netavark import Entry, is_unused
+from neocloud.engines.podman.observer import Actor, PodmanEvent, SeenEvents, pod_event
 from neocloud.engines.podman.probes import ReadinessState
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 
@@ -160,8 +161,9 @@ def test_lines_of_two_streams_do_not_mix() -> None:
     assert [*lines, *joiner.rest()] == ["err", "one", "tw"]
 
 
-def row(state: str, code: int = 0, name: str = "main") -> dict[str, Any]:
-    return {"State": state, "ExitCode": code, "StartedAt": 5, "Labels": {"neocloud.container": name}}
+def row(state: str, code: int = 0, name: str = "main") -> Row:
+    labels = {"neocloud.container": name}
+    return Row(Id="e" * 64, State=state, Pid=1, ExitCode=code, StartedAt=5, Labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def row(state: str, code: int = 0, name: str = "main") -> dict[str, Any]:
         ([row("exited"), row("created")], "Never", PodPhase.PENDING),
     ],
 )
-def test_phase_follows_states_and_policy(rows: list[dict[str, Any]], policy: str, phase: PodPhase) -> None:
+def test_phase_follows_states_and_policy(rows: list[Row], policy: str, phase: PodPhase) -> None:
     assert phase_of(rows, len(rows), policy)[0] is phase
 
 
@@ -191,10 +193,10 @@ def test_half_made_pod_is_pending_and_never_ready() -> None:
     assert seen.phase is PodPhase.PENDING and not seen.ready
 
 
-def event(action: str, nanoseconds: int = 10**9, labels: dict[str, str] | None = None) -> dict[str, Any]:
+def event(action: str, nanoseconds: int = 10**9, labels: dict[str, str] | None = None) -> PodmanEvent:
     attributes = {"neocloud.namespace": "space", "neocloud.pod": "one", **(labels or {})}
-    actor = {"ID": "x", "Attributes": attributes}
-    return {"Type": "container", "Action": action, "Actor": actor, "timeNano": nanoseconds}
+    actor = Actor(ID="x", Attributes=attributes)
+    return PodmanEvent(Type="container", Action=action, Actor=actor, timeNano=nanoseconds)
 
 
 def test_death_carries_its_exit_code() -> None:
@@ -238,11 +240,12 @@ def test_gpus_are_read_from_the_driver_tool() -> None:
     )
 
 
-def chain(name: str, **fields: Any) -> dict[str, Any]:
-    return {"chain": {"name": name, **fields}}
+def chain(name: str, **fields: str) -> Entry:
+    found: Any = {"name": name, **fields}
+    return Entry(chain=found)
 
 
-def jump(chain: str, target: str) -> dict[str, Any]:
+def jump(chain: str, target: str) -> Entry:
     return {"rule": {"chain": chain, "expr": [{"jump": {"target": target}}]}}
 
 
@@ -261,7 +264,7 @@ JUMP = jump("OUTPUT", "NETAVARK-HOSTPORT-DNAT")
         ([*BASE, {"rule": {"chain": "OUTPUT", "expr": [{"accept": None}]}}], False),
     ],
 )
-def test_only_tables_that_serve_nobody_are_taken_away(entries: list[dict[str, Any]], unused: bool) -> None:
+def test_only_tables_that_serve_nobody_are_taken_away(entries: list[Entry], unused: bool) -> None:
     assert is_unused(entries) is unused
 
 
@@ -304,9 +307,10 @@ def test_forwards_of_dead_containers_go_and_others_stay() -> None:
 
 
 def test_a_container_counts_as_lost_only_when_neither_it_nor_its_monitor_has_a_process() -> None:
+    above_any_process = 4_194_305
     rows = [
-        {"Id": "d" * 64, "State": "running", "Pid": 4_194_305, "ExitCode": 0},  # above any process number
-        {"Id": "e" * 64, "State": "exited", "Pid": 0, "ExitCode": 3},
+        Row(Id="d" * 64, State="running", Pid=above_any_process, ExitCode=0, StartedAt=5, Labels={}),
+        Row(Id="e" * 64, State="exited", Pid=0, ExitCode=3, StartedAt=5, Labels={}),
     ]
     lost, ended = with_lost(rows)
     assert (lost["State"], lost["ExitCode"]) == (LOST, 137)

@@ -50,7 +50,7 @@ class _Rule(TypedDict):
     expr: list[_Expression]
 
 
-class _Entry(TypedDict):
+class Entry(TypedDict):
     """A chain or rule of a table, as `nft -j` lists it."""
 
     chain: NotRequired[_Chain]
@@ -90,7 +90,7 @@ async def remove_tables(layout: Layout) -> None:
             await _nft("delete", "table", family, name)
 
 
-def is_unused(entries: list[_Entry]) -> bool:
+def is_unused(entries: Sequence[Entry]) -> bool:
     """Return whether a table, as `nft -j` lists it, holds only what removed networks left."""
     chains = [entry["chain"] for entry in entries if "chain" in entry]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
@@ -110,7 +110,7 @@ def _jumps_to_netavark(rule: _Rule) -> bool:
     return bool(targets) and all(_SHARED_CHAIN.fullmatch(target) for target in targets)
 
 
-async def _listed(family: str, name: str) -> list[_Entry]:
+async def _listed(family: str, name: str) -> list[Entry]:
     """Return the table with its chains and rules; an empty list if there is no such table."""
     output = await _nft("-j", "list", "table", family, name)
     return json.loads(output)["nftables"][1:] if output else []
