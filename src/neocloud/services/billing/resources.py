@@ -12,11 +12,6 @@ PricingPolicyState = PricingPolicyStatus.State
 SchedulingState = PricingPolicyStatus.SchedulingState
 
 
-def policy_namespace(policy_id: str) -> str:
-    """Return the namespace in which each instance that names the policy reserves its own id."""
-    return f"{policy_id}/instances"
-
-
 INPUT, CACHED_INPUT, OUTPUT = "input", "cached-input", "output"
 TOKEN_KINDS = (INPUT, CACHED_INPUT, OUTPUT)
 """Input that was found in the engine's cache is only of the second kind."""

@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core.store.protocol import Transaction
-from neocloud.services.billing.resources import policy_namespace
 from neocloud.services.billing.rules.pricing_policy import running_under
+from neocloud.services.compute.types import policy_namespace
 
 
 def pricing_policy_view(policy: Any, tx: Transaction, now: datetime) -> None:

@@ -185,6 +185,11 @@ def is_read_only(attached: AttachedDiskSpec | AttachedFilesystemSpec) -> bool:
     return attached.attach_mode == AttachMode.Value("READ_ONLY")
 
 
+def policy_namespace(policy_id: str) -> str:
+    """Return the namespace in which each instance that names a pricing policy reserves its own id."""
+    return f"{policy_id}/instances"
+
+
 def hostname(instance_id: str, spec: InstanceSpec) -> str:
     """Return the guest's name in its network: by default the id, so that no two are the same."""
     return spec.hostname or instance_id

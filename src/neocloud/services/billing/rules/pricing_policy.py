@@ -13,10 +13,10 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.services.billing.resources import PricingPolicyState, SchedulingState, policy_namespace
+from neocloud.services.billing.resources import PricingPolicyState, SchedulingState
 from neocloud.services.billing.rules.price_list import Unit, price_list
 from neocloud.services.compute.public import platforms
-from neocloud.services.compute.types import InstanceState
+from neocloud.services.compute.types import InstanceState, policy_namespace
 
 _PRICE = re.compile(r"\d{1,9}(\.\d{1,3})?")
 _RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})

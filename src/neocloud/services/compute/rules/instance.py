@@ -10,7 +10,7 @@ from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
-from neocloud.messages.nebius.billing.v1 import PricingPolicy
+from neocloud.messages.nebius.billing.v1 import PricingPolicy, PricingPolicyStatus
 from neocloud.messages.nebius.compute.v1 import (
     CreateInstanceRequest,
     GpuCluster,
@@ -18,7 +18,6 @@ from neocloud.messages.nebius.compute.v1 import (
     InstanceSpec,
     UpdateInstanceRequest,
 )
-from neocloud.services.billing.resources import PRICING_POLICY, SchedulingState, policy_namespace
 from neocloud.services.compute.capacity_check import Demand, check_capacity, instance_demands
 from neocloud.services.compute.catalogue import platforms, preset, preset_violations
 from neocloud.services.compute.rules.disk import find, missing
@@ -34,6 +33,7 @@ from neocloud.services.compute.types import (
     INSTANCE,
     InstanceState,
     existing_disks,
+    policy_namespace,
 )
 from neocloud.services.iam.types import SERVICE_ACCOUNT
 
@@ -188,6 +188,8 @@ def _not_offered(spec: InstanceSpec) -> Iterable[Violation]:
 
 
 _POLICY_FIELD = "spec.spot_pricing_policy"
+_PRICING_POLICY = PricingPolicy.DESCRIPTOR.full_name
+"""The contract's message says what a policy allows; billing, which is built on compute, is not imported."""
 
 
 def pricing_violations(new: Instance, old: Instance | None, reader: ResourceReader) -> Iterable[Violation]:
@@ -217,9 +219,9 @@ def name_policy(new: Instance, old: Instance | None, reader: ResourceReader) -> 
 
 
 def _policy_violations(new: Instance, policy_id: str, reader: ResourceReader) -> Iterable[Violation]:
-    row = find(reader, PRICING_POLICY, policy_id, new.metadata.parent_id)
+    row = find(reader, _PRICING_POLICY, policy_id, new.metadata.parent_id)
     if row is None:
-        yield missing(f"{_POLICY_FIELD}.id", PRICING_POLICY, policy_id)
+        yield missing(f"{_POLICY_FIELD}.id", _PRICING_POLICY, policy_id)
         return
     policy = PricingPolicy()
     policy.spec.ParseFromString(row.spec)
@@ -236,7 +238,8 @@ def _policy_violations(new: Instance, policy_id: str, reader: ResourceReader) ->
 
 
 def _is_blocked(policy: PricingPolicy) -> bool:
-    return policy.status.scheduling_state == SchedulingState.Value("SCHEDULING_STATE_BLOCKED")
+    blocked = PricingPolicyStatus.SchedulingState.Value("SCHEDULING_STATE_BLOCKED")
+    return policy.status.scheduling_state == blocked
 
 
 class GpuClusterRules(Rules[GpuCluster]):
