@@ -47,6 +47,7 @@ def real(neo: Neo, tmp_path: Path) -> Iterator[Cloud]:
     with _Running(home) as cloud:
         endpoint = cloud.running.server.addresses.grpc
         credentials = str(home / "sdk.json")
+        Path(credentials).write_text(json.dumps(cloud.running.first.credentials))
         profile = Profile(
             "real", endpoint, credentials, tenant_id=cloud.tenant_id, project_id=cloud.project_id
         )

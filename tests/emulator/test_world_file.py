@@ -62,7 +62,7 @@ class Trap:
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(pickle.dumps((Trap(tmp_path / "sprung"), {})))
-    with pytest.raises(StoreError, match="posix.mkdir, which is no part of an emulated world"):
+    with pytest.raises(StoreError, match="posix.mkdir, which is not a part of an emulated world"):
         world_file(tmp_path).read(FakeWorld())
     assert not (tmp_path / "sprung").exists()
 

@@ -19,7 +19,7 @@ class TokenIssuer(Protocol):
 
 
 class TokenAuthenticator(Authenticator, Protocol):
-    """Authenticates tokens that a service was handed, and work that outlives its token."""
+    """Authenticates tokens that a service received, and work that outlives its token."""
 
     async def proof_of(self, token: str) -> str:
         """Return the proof of a token: a text that names its account and credential."""

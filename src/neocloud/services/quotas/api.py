@@ -72,9 +72,9 @@ async def list_allowances(call: Call, request: ListQuotaAllowancesRequest) -> Li
     size = request.page_size or DEFAULT_PAGE_SIZE
 
     def read(tx: Transaction) -> ListQuotaAllowancesResponse:
-        place = _quota_container(tx, call, request.parent_id, "parent_id")
-        names = sorted(name for name in place.quotas if name > after)
-        items = [_message(tx, place, place.quotas[name]) for name in names[:size]]
+        target = _quota_container(tx, call, request.parent_id, "parent_id")
+        names = sorted(name for name in target.quotas if name > after)
+        items = [_message(tx, target, target.quotas[name]) for name in names[:size]]
         last = names[size - 1] if len(names) > size else ""
         return ListQuotaAllowancesResponse(items=items, next_page_token=contract.page_token(last, scope))
 
@@ -83,45 +83,45 @@ async def list_allowances(call: Call, request: ListQuotaAllowancesRequest) -> Li
 
 async def get_allowance(call: Call, request: GetQuotaAllowanceRequest) -> QuotaAllowance:
     def read(tx: Transaction) -> QuotaAllowance:
-        place, quota = _of_id(tx, call, request.id, "id")
-        return _message(tx, place, quota)
+        target, quota = _of_id(tx, call, request.id, "id")
+        return _message(tx, target, quota)
 
     return await call.dependencies.store.read(read)
 
 
 async def get_allowance_by_name(call: Call, request: GetByNameRequest) -> QuotaAllowance:
     def read(tx: Transaction) -> QuotaAllowance:
-        place = _quota_container(tx, call, request.parent_id, "parent_id")
-        quota = place.quotas.get(request.name)
-        if quota is None or request.region not in ("", place.region):
+        target = _quota_container(tx, call, request.parent_id, "parent_id")
+        quota = target.quotas.get(request.name)
+        if quota is None or request.region not in ("", target.region):
             raise contract.not_found("quota", request.name)
-        return _message(tx, place, quota)
+        return _message(tx, target, quota)
 
     return await call.dependencies.store.read(read)
 
 
 async def create_allowance(call: Call, request: CreateQuotaAllowanceRequest) -> Write[Operation]:
     def write(tx: Transaction) -> Operation:
-        place = _quota_container(tx, call, request.metadata.parent_id, "metadata.parent_id")
-        return _set(tx, call, place, place.quota(request.metadata.name, "metadata.name"), request, "Create")
+        target = _quota_container(tx, call, request.metadata.parent_id, "metadata.parent_id")
+        return _set(tx, call, target, target.quota(request.metadata.name, "metadata.name"), request, "Create")
 
     return Write(write)
 
 
 async def update_allowance(call: Call, request: UpdateQuotaAllowanceRequest) -> Write[Operation]:
     def write(tx: Transaction) -> Operation:
-        place, quota = _of_id(tx, call, request.metadata.id, "metadata.id")
-        return _set(tx, call, place, quota, request, "Update")
+        target, quota = _of_id(tx, call, request.metadata.id, "metadata.id")
+        return _set(tx, call, target, quota, request, "Update")
 
     return Write(write)
 
 
 async def delete_allowance(call: Call, request: DeleteQuotaAllowanceRequest) -> Write[Operation]:
     def write(tx: Transaction) -> Operation:
-        place, quota = _of_id(tx, call, request.id, "id")
-        _check_operator(tx, call, place)
-        tx.delete(allowance_id(place.container.id, quota.name))
-        return _done(tx, call, place, quota, request, "Delete")
+        target, quota = _of_id(tx, call, request.id, "id")
+        _check_operator(tx, call, target)
+        tx.delete(allowance_id(target.container.id, quota.name))
+        return _done(tx, call, target, quota, request, "Delete")
 
     return Write(write)
 
@@ -138,15 +138,15 @@ def _quota_container(tx: Transaction, call: Call, parent_id: str, field: str) ->
 
 
 def _of_id(tx: Transaction, call: Call, identifier: str, field: str) -> tuple[QuotaContainer, Quota]:
-    place = _quota_container(tx, call, parent_of(identifier), field)
-    for quota in place.quotas.values():
-        if allowance_id(place.container.id, quota.name) == identifier:
-            return place, quota
+    target = _quota_container(tx, call, parent_of(identifier), field)
+    for quota in target.quotas.values():
+        if allowance_id(target.container.id, quota.name) == identifier:
+            return target, quota
     raise contract.not_found("quota", identifier)
 
 
-def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> QuotaAllowance:
-    container = place.container
+def _message(tx: Transaction, target: QuotaContainer, quota: Quota) -> QuotaAllowance:
+    container = target.container
     identifier = allowance_id(container.id, quota.name)
     row = tx.get(identifier)
     message = wire.message(row, QuotaAllowance) if row is not None else QuotaAllowance()
@@ -154,9 +154,9 @@ def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> QuotaAllow
     message.metadata.name = quota.name
     limit = limit_of(tx, container, quota)
     if limit is None:  # a project without one of its own may use what its tenant has
-        limit = limit_of(tx, place.tenant, quota) or 0
+        limit = limit_of(tx, target.tenant, quota) or 0
     usage = max(0, tx.counters(container.id).get(quota.name, 0))
-    message.spec.limit, message.spec.region = limit, place.region
+    message.spec.limit, message.spec.region = limit, target.region
     status = message.status
     status.state = State.Value(ACTIVE)
     status.usage = usage
@@ -168,12 +168,12 @@ def _message(tx: Transaction, place: QuotaContainer, quota: Quota) -> QuotaAllow
 
 
 def _set(
-    tx: Transaction, call: Call, place: QuotaContainer, quota: Quota, request: _SetRequest, verb: str
+    tx: Transaction, call: Call, target: QuotaContainer, quota: Quota, request: _SetRequest, verb: str
 ) -> Operation:
-    _check_operator(tx, call, place)
-    _check(tx, place, quota, request)
-    identifier, now = allowance_id(place.container.id, quota.name), call.dependencies.clock.now()
-    spec = QuotaAllowanceSpec(limit=request.spec.limit, region=place.region).SerializeToString()
+    _check_operator(tx, call, target)
+    _check(tx, target, quota, request)
+    identifier, now = allowance_id(target.container.id, quota.name), call.dependencies.clock.now()
+    spec = QuotaAllowanceSpec(limit=request.spec.limit, region=target.region).SerializeToString()
     old = tx.get(identifier)
     if old is not None:
         version = old.resource_version + (old.spec != spec)
@@ -182,19 +182,19 @@ def _set(
         row = Resource(
             id=identifier,
             kind=ALLOWANCE,
-            parent_id=place.container.id,
+            parent_id=target.container.id,
             name=quota.name,
             created_at=now,
             updated_at=now,
             spec=spec,
             state=ACTIVE,
-            owner_id=place.container.id,
+            owner_id=target.container.id,
         )
         tx.insert(row)
-    return _done(tx, call, place, quota, request, verb)
+    return _done(tx, call, target, quota, request, verb)
 
 
-def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: _SetRequest) -> None:
+def _check(tx: Transaction, target: QuotaContainer, quota: Quota, request: _SetRequest) -> None:
     spec, wanted = request.spec, request.metadata.resource_version
     if not spec.HasField("limit"):
         raise contract.bad_field(
@@ -202,37 +202,37 @@ def _check(tx: Transaction, place: QuotaContainer, quota: Quota, request: _SetRe
         )
     if spec.limit > MAX_LIMIT:
         raise contract.bad_field("spec.limit", f"is {spec.limit}; must be at most {MAX_LIMIT}")
-    if spec.region not in ("", place.region):
-        raise contract.bad_field("spec.region", f"is {spec.region!r}; this cloud is {place.region!r}")
+    if spec.region not in ("", target.region):
+        raise contract.bad_field("spec.region", f"is {spec.region!r}; this cloud is {target.region!r}")
     if request.metadata.name not in ("", quota.name):
         raise contract.bad_field("metadata.name", f"cannot be changed; it is {quota.name!r}")
-    old = tx.get(allowance_id(place.container.id, quota.name))
+    old = tx.get(allowance_id(target.container.id, quota.name))
     if wanted and wanted != (old.resource_version if old else 0):
         raise contract.conflict(
-            place.container.id, f"{quota.name} was changed in the meantime. Get it again first."
+            target.container.id, f"{quota.name} was changed in the meantime. Get it again first."
         )
-    highest = limit_of(tx, place.tenant, quota)
-    if not is_tenant(place.container) and highest is not None and spec.limit > highest:
+    highest = limit_of(tx, target.tenant, quota)
+    if not is_tenant(target.container) and highest is not None and spec.limit > highest:
         raise contract.bad_field(
             "spec.limit",
             f"is {amount(spec.limit, quota.unit)}, more than the {amount(highest, quota.unit)} of the whole "
             "tenant; set a lower one, or raise that of the tenant first: "
-            f"neo quota set {quota.name} {spec.limit} --tenant {place.tenant.id}",
+            f"neo quota set {quota.name} {spec.limit} --tenant {target.tenant.id}",
         )
 
 
-def _check_operator(tx: Transaction, call: Call, place: QuotaContainer) -> None:
+def _check_operator(tx: Transaction, call: Call, target: QuotaContainer) -> None:
     """Raise ApiError if a caller who is not an operator changes the limit of a tenant.
 
     The operator's tenant is the first one: it is created before anybody can sign in.
     """
-    if not is_tenant(place.container):
+    if not is_tenant(target.container):
         return
     operator, _ = tx.list(CONTAINER, parent_id="", page=Page(1))
     if call.subject is None or call.subject.tenant_id != operator[0].id:
         raise contract.permission_denied(
             "quotas.allowances.update",
-            place.container.id,
+            target.container.id,
             "Only the operator of this cloud can change the limits of a tenant. You can set limits of your "
             "projects within them.",
         )
@@ -241,18 +241,18 @@ def _check_operator(tx: Transaction, call: Call, place: QuotaContainer) -> None:
 def _done(
     tx: Transaction,
     call: Call,
-    place: QuotaContainer,
+    target: QuotaContainer,
     quota: Quota,
     request: _SetRequest | DeleteQuotaAllowanceRequest,
     verb: str,
 ) -> Operation:
     now = call.dependencies.clock.now()
-    row = tx.get(allowance_id(place.container.id, quota.name))
+    row = tx.get(allowance_id(target.container.id, quota.name))
     operation = OperationRow(
         id=contract.new_id("operation"),
-        resource_id=allowance_id(place.container.id, quota.name),
+        resource_id=allowance_id(target.container.id, quota.name),
         resource_kind=ALLOWANCE,
-        parent_id=place.container.id,
+        parent_id=target.container.id,
         method=f"{SERVICE_NAME}/{verb}",
         description=f"{verb} quota allowance {quota.name}",
         created_by=call.subject.id if call.subject else "",

@@ -148,7 +148,7 @@ class Ledger:
                     continue
                 limit = limit_of(tx, scope, quota)
                 if limit is not None and usage > limit:
-                    over.append(_violation(scope, quota, limit, used=usage - units, asked=units))
+                    over.append(_violation(scope, quota, limit, used=usage - units, requested=units))
         if over:
             raise contract.quota_failure(over)
 
@@ -196,14 +196,16 @@ def limit_of(tx: Transaction, container: Resource, quota: Quota) -> int | None:
 
 
 def _violation(
-    scope: Resource, quota: Quota, limit: int, *, used: int, asked: int
+    scope: Resource, quota: Quota, limit: int, *, used: int, requested: int
 ) -> tuple[str, str, str, str]:
     kind = "tenant" if is_tenant(scope) else "project"
-    shown = {name: amount(value, quota.unit) for name, value in {"used": used, "asked": asked}.items()}
+    shown = {
+        name: amount(value, quota.unit) for name, value in {"used": used, "requested": requested}.items()
+    }
     text = (
         f"{quota.name} of {kind} {scope.name or scope.id}: {shown['used']} of {amount(limit, quota.unit)} "
-        f"are used, {shown['asked']} more were requested. "
+        f"are used, {shown['requested']} more were requested. "
         "Delete resources that are no longer needed, or have the limit raised: "
-        f"neo quota set {quota.name} {used + asked} --{kind} {scope.id}"
+        f"neo quota set {quota.name} {used + requested} --{kind} {scope.id}"
     )
-    return quota.name, str(limit), str(asked), text
+    return quota.name, str(limit), str(requested), text

@@ -145,8 +145,8 @@ def find_subject(tx: Transaction, claims: AccessClaims) -> CheckedCredential | N
 
 
 def may_impersonate(tx: Transaction, actor: Subject, account_id: str) -> bool:
-    """Whether the actor may act as the account: a service account of the actor's own tenant that holds no
-    more than the actor, and on which the actor has the permission."""
+    """Return whether the actor may act as the account: a service account of the actor's own tenant that holds
+    no more than the actor, and on which the actor has the permission."""
     row = tx.get(account_id)
     return (
         row is not None

@@ -126,7 +126,7 @@ logger = logging.getLogger(__name__)
 CACHE_SECONDS = 600.0
 RETRY_SECONDS = 10.0
 MAX_ISSUERS = 1000
-"""How many are cached."""
+"""The number of issuers that are cached."""
 
 
 class IssuerUnusable(ExternalTokenError):

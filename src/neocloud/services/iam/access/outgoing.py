@@ -69,7 +69,8 @@ class Outgoing:
         object.__setattr__(self, "_slots", asyncio.Semaphore(MAX_CONCURRENT))
 
     def may_serve(self, issuer: str, endpoint: str) -> bool:
-        """Whether an endpoint is on the issuer's origin, or by https on a host that is known or allowed."""
+        """Return whether an endpoint is on the issuer's origin, or by https on a host that is known or
+        allowed."""
         try:
             own, other = _parts(issuer), _parts(endpoint)
         except Unanswered:

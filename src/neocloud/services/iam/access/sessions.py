@@ -27,7 +27,7 @@ REMEMBERED = 20
 """Used tokens that are remembered. An unknown one is refused and does not end the session; otherwise anybody
 who knows the id of a session could end it."""
 MAX_SESSIONS = 50
-"""Of one user; one more ends the oldest."""
+"""The sessions of one user; one more ends the oldest."""
 _REFRESH = "refresh-tokens"
 SignInMethod = SessionSpec.Method
 

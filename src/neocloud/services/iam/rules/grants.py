@@ -30,7 +30,7 @@ class Grant:
 
 
 def is_in_scope(scopes: Sequence[str] | None, permission: str) -> bool:
-    """Whether a sign-in that is limited to these patterns can be used for the permission at all."""
+    """Return whether a sign-in that is limited to these patterns can be used for the permission at all."""
     return scopes is None or any(fnmatchcase(permission, pattern) for pattern in scopes)
 
 
@@ -51,7 +51,7 @@ def group_grants(children: Iterable[Resource]) -> Iterable[Grant]:
 
 
 def is_granted(grants: Iterable[Grant], permission: str, lineage_ids: Iterable[str]) -> bool:
-    """Whether a grant on the resource or anything it lies in holds the permission."""
+    """Return whether a grant on the resource or on a container of it holds the permission."""
     ids = frozenset(lineage_ids)
     return any(grant.resource_id in ids and allows(grant.role, permission) for grant in grants)
 
@@ -68,7 +68,7 @@ class Rows(Protocol):
 
 
 def acts_on_principals(permission: str) -> bool:
-    """Whether the permission may change who can act as an account, or show what it signs in with."""
+    """Return whether the permission may change who can act as an account, or show what it signs in with."""
     return permission.startswith("iam.") and not is_read(permission)
 
 
@@ -106,7 +106,7 @@ def grants_of(rows: Rows, principal_id: str) -> frozenset[Grant]:
 
 
 def holds_at_least(rows: Rows, caller_id: str, target_id: str) -> bool:
-    """Whether the caller holds every permission of the target, wherever the target holds it."""
+    """Return whether the caller holds every permission of the target, wherever the target holds it."""
     if caller_id == target_id:
         return True
     wanted = grants_of(rows, target_id)

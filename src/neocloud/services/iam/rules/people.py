@@ -29,7 +29,7 @@ def password_violations(password: str, email: str, field: str = "password") -> I
     """Check the length above all: rules about kinds of characters only make people write passwords down."""
     if len(password) < MIN_PASSWORD_CHARS:
         yield Violation(
-            field, f"must have at least {MIN_PASSWORD_CHARS} characters; for example several words"
+            field, f"must have at least {MIN_PASSWORD_CHARS} characters, for example several words"
         )
     elif password.casefold() in (email.casefold(), email.casefold().partition("@")[0]):
         yield Violation(field, "must not be the e-mail address")
@@ -50,9 +50,10 @@ def totp_step(secret: str, code: str, now: datetime, last_step: int) -> int | No
 
 
 MAX_ATTEMPTS = 5
-"""Of wrong passwords for one address, from one client that signed in before, or of one signed-in account."""
+"""The limit of wrong passwords for one address, from one client that signed in before, or of one signed-in
+account."""
 MAX_FROM_SOURCE = 30
-"""Of wrong passwords from one network address, for all accounts together."""
+"""The limit of wrong passwords from one network address, for all accounts together."""
 MAX_FROM_LOOPBACK = 300
 """The same from this machine: behind a tunnel or a proxy, many people are one source."""
 WINDOW = timedelta(minutes=15)
@@ -87,7 +88,7 @@ def of_source(source: str) -> Counted:
 
 
 def _is_local(source: str) -> bool:
-    """Whether the source is this machine, or not an address: a call inside this process."""
+    """Return whether the source is this machine, or not an address: a call inside this process."""
     try:
         return ip_address(source.partition("%")[0]).is_loopback
     except ValueError:

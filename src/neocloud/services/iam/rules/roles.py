@@ -147,7 +147,7 @@ def allows(role: str, permission: str) -> bool:
 
 
 def covers(roles: Iterable[str], wanted: str) -> bool:
-    """Whether these roles together hold every permission that the wanted role holds."""
+    """Return whether these roles together hold every permission that the wanted role holds."""
     held = frozenset().union(*(permissions_of(role) for role in roles))
     return permissions_of(wanted) <= held
 
