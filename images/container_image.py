@@ -1,4 +1,4 @@
-"""A root file system as a container image: one layer, as the docker-archive that `podman load` reads."""
+"""Pack a root file system as a container image: one layer, in the docker-archive that `podman load` reads."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ import builder
 
 
 def pack(name: str, root: Path, configuration: Mapping[str, Any], work: Path) -> Path:
-    """`work/image.tar`, of the files below `root`, owners and extended attributes included."""
+    """Write `work/image.tar` of the files below `root`, with owners and extended attributes."""
     layer = work / "layer.tar"
     builder.run(["tar", "--numeric-owner", "--xattrs", "-cf", layer, "-C", root, "."])
     with layer.open("rb") as file:

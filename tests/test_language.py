@@ -36,6 +36,7 @@ REWORDED = (
     "docs/guides",
     "docs/howto",
     "docs/rfd",
+    "images",
     "recipes",
     "runs",
     "bench",

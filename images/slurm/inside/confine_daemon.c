@@ -1,4 +1,4 @@
-/* confine-daemon COMMAND...: run slurmd or sshd where a tenant who gets hold of it gains nothing.
+/* confine-daemon COMMAND...: run slurmd or sshd so that a tenant who takes it over gains nothing.
  *
  * It sees the same mounts, also those made later, but "/" only to read: nobody who gets a daemon to write
  * somewhere changes what the container executes when it starts again with the right to mount. The daemon and

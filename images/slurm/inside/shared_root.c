@@ -1,4 +1,4 @@
-/* shared-root: lays mounts over the shared root, and shows its folders to slurmd.
+/* shared-root: mount over the shared root, and show its folders to slurmd.
  *
  * Users own every folder and file in the shared root and may swap them for links at any moment, from another
  * node, too. So each path in it is walked one name at a time from a descriptor of /jail, no link is ever
@@ -196,7 +196,7 @@ static void show(int parent, const char *name, const char *path)
 		return; /* a file, a link, or gone again */
 	if (!fstat(folder, &there) &&
 	    (lstat(path, &here) || here.st_dev != there.st_dev || here.st_ino != there.st_ino)) {
-		umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW); /* its folder was deleted and made anew */
+		umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW); /* its folder was deleted and made again */
 		mkdir(path, 0755);
 		tree = syscall(CALL_OPEN_TREE, folder, "",
 			       TREE_CLONE | TREE_RECURSIVE | AT_EMPTY_PATH | O_CLOEXEC);

@@ -1,7 +1,7 @@
 /* Shows a job the shared root as "/".
  *
  * slurmd and slurmstepd live in the container's own root; the shared root is mounted at /jail with this
- * node's /proc, /dev, /tmp and so on laid over it. Each task enters it, still as root and just before it
+ * node's /proc, /dev, /tmp and so on mounted over it. Each task enters it, still as root and just before it
  * becomes the user. The working directory stays the same by name. Finally the task gives up, for good, what
  * a tenant does not keep (jail.h): it may be root, but it can neither mount, nor change its root directory,
  * nor look into the daemons' root through /proc/<pid>/root.

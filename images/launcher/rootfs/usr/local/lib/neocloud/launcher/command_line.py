@@ -1,4 +1,4 @@
-"""The words of QEMU's command line for a machine. Pure."""
+"""Render QEMU's command line for a machine. Pure."""
 
 import json
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ QEMU = "qemu-system-x86_64"
 FIRMWARE_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 FREE_PORTS = 8
-"""How many disks can be attached while the machine runs."""
+"""The number of disks that can be attached while the machine runs."""
 SEED_PORT = "seed-port"
 _KVM_SET = 1
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the files of a running machine lie."""
+    """The folders of a running machine's files."""
 
     folder: Path = Path("/run/launcher")
 
@@ -28,7 +28,7 @@ class Places:
 
     @property
     def qemu(self) -> Path:
-        """What QEMU may write in: its sockets."""
+        """The folder that QEMU may write in, for its sockets."""
         return self.folder / "qemu"
 
     @property
@@ -48,7 +48,7 @@ class Places:
 
     @property
     def names_log(self) -> Path:
-        """What dnsmasq says; the container's output is the guest's console."""
+        """The log of dnsmasq; the container's output is the guest's console."""
         return self.folder / "names.log"
 
     def filesystem(self, number: int) -> Path:
@@ -57,7 +57,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Descriptors:
-    """Devices that the launcher has opened for QEMU."""
+    """The devices that the launcher has opened for QEMU."""
 
     tap: int
     kvm: int | None = None
@@ -67,7 +67,7 @@ class Descriptors:
 def command_line(
     machine: Machine, firmware: str, variables: Path | None, places: Places, descriptors: Descriptors
 ) -> list[str]:
-    """`firmware` is uefi or bios; `variables` is the machine's own file of firmware variables."""
+    """Return the arguments. `firmware` is uefi or bios; `variables` is the machine's file of them."""
     words = [QEMU, "-name", machine.id, "-nodefaults", "-no-user-config", "-display", "none"]
     words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
     words += _board(machine, descriptors)
@@ -90,12 +90,12 @@ def command_line(
 
 
 def port(number: int) -> str:
-    """Name of a port for one disk, also while the machine runs. The guest counts disks in this order."""
+    """Return the name of a port for one disk. The guest numbers disks in this order."""
     return f"port{number}"
 
 
 def _ports(count: int) -> list[str]:
-    """That many, and the last one for the seed, so that it does not take a name from a disk."""
+    """Return this many ports and a last one for the seed, so that it does not take a name from a disk."""
     words = []
     for number, name in enumerate([*map(port, range(count)), SEED_PORT]):
         place = f"chassis={number + 1},addr={_slot(0x10, number)},io-reserve=0"
@@ -104,12 +104,12 @@ def _ports(count: int) -> list[str]:
 
 
 def node_name(disk_id: str) -> str:
-    """QEMU allows 31 characters; the end of an id is what tells it from others."""
+    """Return a name of at most 31 characters, which QEMU allows; ids differ at the end."""
     return f"disk-{disk_id[-26:]}"
 
 
 def block_node(disk: Disk) -> dict[str, Any]:
-    """What `-blockdev` and `blockdev-add` take."""
+    """Return the argument of `-blockdev` and `blockdev-add`."""
     return {
         "driver": "qcow2",
         "node-name": node_name(disk.id),
@@ -126,7 +126,7 @@ def block_node(disk: Disk) -> dict[str, Any]:
 
 
 def block_device(disk: Disk) -> dict[str, Any]:
-    """What `-device` and `device_add` take, but for where it is plugged in.
+    """Return the argument of `-device` and `device_add`, without the port.
 
     A write that fails, as when the host's disk is full, pauses the machine instead of reaching the guest.
     """
@@ -161,7 +161,7 @@ def _firmware(variables: Path) -> list[str]:
 
 
 def _sockets(places: Places) -> list[str]:
-    """Monitors, the serial console on our output, and the way to the agent in the guest."""
+    """Return monitors, the serial console on our output, and the channel to the agent in the guest."""
     words = ["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
     for name, path in {"own": places.own_monitor, "control": places.control_monitor}.items():
         words += ["-chardev", f"socket,id={name},path={path},server=on,wait=off"]
@@ -196,13 +196,13 @@ def _filesystem(number: int, tag: str, places: Places) -> list[str]:
 
 
 def _gpu(number: int, address: str) -> list[str]:
-    """A whole GPU by VFIO, behind a port of its own. Not run on real hardware by the project's tests."""
+    """Return a whole GPU by VFIO, behind a port of its own. Not tested on real hardware."""
     place = f"pcie-root-port,id=gpu{number},chassis={100 + number},addr={_slot(0x18, number)}"
     return ["-device", place, "-device", f"vfio-pci,host={address},bus=gpu{number}"]
 
 
 def _slot(first: int, number: int) -> str:
-    """Eight functions share a slot, the first says so."""
+    """Return the address: eight functions share a slot, and the first declares it."""
     slot, function = divmod(number, 8)
     return f"0x{first + slot:x}.{function},multifunction={'on' if function == 0 else 'off'}"
 

@@ -1,6 +1,6 @@
-"""The guest's console becomes the container's output, line by line.
+"""Copy the guest's console to the container's output, line by line.
 
-QEMU writes it in pieces of a few letters, each of which would become a record of the container's log.
+QEMU writes it in pieces of a few letters, each of which would be a record of the container's log.
 """
 
 import os
@@ -9,7 +9,7 @@ import threading
 from typing import IO
 
 _PATIENCE_SECONDS = 0.2
-"""A prompt has no end of line; it is shown after this long."""
+"""The time after which an incomplete line, such as a prompt, is written."""
 _LONGEST = 4096
 
 

@@ -1,9 +1,9 @@
-"""`machine-control`: looks at the running machine and changes it. One JSON object on one line comes out.
+"""`machine-control`: observe and change the running machine. The output is one JSON object on one line.
 
     machine-control status | power-button | reset | freeze | thaw
     machine-control resize-disk ID BYTES | attach-disk JSON | detach-disk ID
 
-Exit code 0: done; 1: not, and `error` says why.
+Exit code 0: done; 1: failed, and `error` says why.
 """
 
 import json
@@ -17,7 +17,7 @@ from launcher.desired import parse_disk
 from launcher.guest_agent import AgentError, ask_agent
 from launcher.qmp import Qmp, QmpError
 
-REASONS = {"io-error": "A disk of the host is full or failed; the machine goes on when there is room"}
+REASONS = {"io-error": "A disk of the host is full or failed; the machine continues when there is space"}
 _FREEZE_SECONDS, _ASK_SECONDS, _UNPLUG_SECONDS = 20.0, 3.0, 15.0
 
 ERRORS = (QmpError, AgentError, disks.DiskError, rights.RightsError, ValueError, KeyError)
@@ -30,7 +30,7 @@ class Control:
         self._qmp, self._places = qmp, places
 
     def status(self) -> dict[str, Any]:
-        """`state` is QEMU's word: running, paused, io-error, shutdown ..."""
+        """Return the state in QEMU's terms: running, paused, io-error, shutdown ..."""
         state = self._qmp.ask("query-status")["status"]
         return {"state": state, "reason": REASONS.get(state, ""), "disks": self._disks()}
 
@@ -43,7 +43,7 @@ class Control:
         return {}
 
     def resize_disk(self, name: str, size: str) -> dict[str, Any]:
-        """The guest sees the new size at once; a disk never becomes smaller."""
+        """Grow a disk, which the guest sees immediately; a disk never becomes smaller."""
         wanted, now = int(size), self._size(name)
         if wanted < now:
             raise ValueError(f"Disk {name} has {now} bytes; it cannot shrink to {wanted}")
@@ -52,7 +52,7 @@ class Control:
         return {"size_bytes": self._size(name)}
 
     def attach_disk(self, text: str) -> dict[str, Any]:
-        """The disk as in machine.json. Attaching it again changes nothing."""
+        """Attach a disk, described as in machine.json; do nothing if it is attached."""
         disk = parse_disk(json.loads(text))
         if disk.id in self._disks():
             return {}
@@ -69,7 +69,7 @@ class Control:
         return {}
 
     def detach_disk(self, name: str) -> dict[str, Any]:
-        """Asks the guest to let go and waits for it. Detaching what is not there changes nothing."""
+        """Request the guest to release the disk, and wait for it; do nothing if it is not attached."""
         if name in self._disks():
             self._qmp.ask("device_del", id=f"device-{name}")
             self._qmp.wait_for_event("DEVICE_DELETED", _UNPLUG_SECONDS, device=f"device-{name}")
@@ -78,7 +78,7 @@ class Control:
         return {}
 
     def freeze(self) -> dict[str, Any]:
-        """Makes the guest's file systems whole and still; always followed by `thaw`.
+        """Sync and freeze the guest's file systems; always followed by `thaw`.
 
         A guest without an agent is paused instead, which leaves its disks as after a power failure.
         """
@@ -95,7 +95,7 @@ class Control:
         return {"filesystems": ask_agent(self._places.agent, "guest-fsfreeze-thaw", _ASK_SECONDS)}
 
     def _disks(self) -> dict[str, dict[str, Any]]:
-        """By id: bytes, and what went wrong with the last read or write."""
+        """Return size in bytes and the last I/O error of each disk, by id."""
         found = {}
         for device in self._qmp.ask("query-block"):
             parts = str(device.get("qdev", "")).split("/")

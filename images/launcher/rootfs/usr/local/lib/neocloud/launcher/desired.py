@@ -1,4 +1,4 @@
-"""The desired state of this machine: reads `machine.json`, strictly. Reads nothing else."""
+"""Parse the desired state of this machine, `machine.json`, strictly."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ MACHINE_FILE = Path("/etc/neocloud/machine/machine.json")
 ACCELERATIONS = ("kvm", "tcg")
 FIRMWARES = ("uefi", "bios", "")
 MIN_MEMORY_MIB = 192
-"""Below that the UEFI firmware does not start."""
+"""The UEFI firmware does not start with less."""
 MOST_DISKS, MOST_FILESYSTEMS, MOST_GPUS = 50, 10, 8
 """Limits of the virtual board."""
 
@@ -22,7 +22,7 @@ class DesiredStateError(Exception):
 
 @dataclass(frozen=True)
 class Disk:
-    """One file that the guest sees as a virtio disk with `device_id` as its serial number."""
+    """A file that the guest sees as a virtio disk with `device_id` as its serial number."""
 
     id: str
     path: Path
@@ -69,7 +69,7 @@ class Machine:
     user_data: str = field(default="", repr=False)  # may hold passwords
     gpus: tuple[str, ...] = ()
     firmware: str = ""
-    """uefi, bios, or empty: as the boot disk's partition table says."""
+    """uefi, bios, or empty: the one that the boot disk's partition table needs."""
     name: str = ""
     parent_id: str = ""
     region: str = ""

@@ -1,4 +1,4 @@
-"""The machine's disk files: created when new, grown when smaller than desired, never shrunk."""
+"""Prepare the machine's disk files: create new ones, grow small ones, never shrink one."""
 
 import json
 import stat
@@ -20,7 +20,7 @@ class DiskError(Exception):
 
 
 def prepare(disk: Disk) -> None:
-    """Make the file be there, QEMU's own, and as large as desired. Data in it is never touched.
+    """Make the file exist, owned by QEMU and as large as desired. Its data is never changed.
 
     A read-only disk keeps its owner; the engine makes such files readable.
     """
@@ -37,15 +37,15 @@ def prepare(disk: Disk) -> None:
         raise DiskError(f"Disk {disk.id}: {disk.path} is not a file.")
     if not disk.read_only:
         rights.give(disk.path)
-    facts = describe(disk.path)
-    if facts["format"] != "qcow2" or facts.get("backing-filename") or _external_data(facts):
+    info = describe(disk.path)
+    if info["format"] != "qcow2" or info.get("backing-filename") or _external_data(info):
         raise DiskError(f"Disk {disk.id} is not a qcow2 file that stands for itself.")
-    if facts["virtual-size"] < disk.size_bytes and not disk.read_only:
+    if info["virtual-size"] < disk.size_bytes and not disk.read_only:
         _run(disk, ["resize", "-q", "-f", "qcow2", str(disk.path), str(disk.size_bytes)])
 
 
 def _create(disk: Disk) -> None:
-    """Under another name first: a file that is there is a disk."""
+    """Create the disk under another name first, so that an existing file is a complete disk."""
     new = disk.path.with_suffix(".new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o644)
@@ -55,7 +55,7 @@ def _create(disk: Disk) -> None:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What `qemu-img info` says; the format is not guessed from the content of the disk."""
+    """Return the output of `qemu-img info`; the format is not guessed from the content of the disk."""
     command = rights.unprivileged(["qemu-img", "info", "--output=json", "-f", "qcow2", "-U", str(path)])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -64,7 +64,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def firmware_of(path: Path, scratch: Path) -> str:
-    """`uefi` when the disk has an EFI system partition, else `bios`. QEMU may write in `scratch`."""
+    """Return `uefi` when the disk has an EFI system partition, else `bios`. QEMU may write in `scratch`."""
     head = scratch / "head"
     command = ["qemu-img", "dd", "-U", "-f", "qcow2", "-O", "raw", f"bs={_SECTOR}", f"count={_HEAD_SECTORS}"]
     command = rights.unprivileged([*command, f"if={path}", f"of={head}"])
@@ -86,8 +86,8 @@ def has_esp(head: bytes) -> bool:
     )
 
 
-def _external_data(facts: dict[str, Any]) -> bool:
-    return "data-file" in ((facts.get("format-specific") or {}).get("data") or {})
+def _external_data(info: dict[str, Any]) -> bool:
+    return "data-file" in ((info.get("format-specific") or {}).get("data") or {})
 
 
 def _run(disk: Disk, arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
-"""One virtiofsd for each shared filesystem. It serves one folder of the container to the guest.
+"""Run a virtiofsd for each shared filesystem, which serves one folder of the container to the guest.
 
-It is root, as files in the folder have owners, but in a chroot of that folder, with the capabilities for
-owners and modes alone, and with its own filter of system calls.
+It runs as root, since files in the folder have owners, but in a chroot of that folder, with only the
+capabilities for owners and modes, and with its own filter of system calls.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from launcher.desired import Filesystem
 VIRTIOFSD = "/usr/libexec/virtiofsd"
 _START_SECONDS = 10.0
 _SERVING = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid", "setfcap")
-"""What virtiofsd keeps: its own choice without mknod, as guests make no devices on this host."""
+"""The capabilities of virtiofsd: its default without mknod, since guests make no devices on this host."""
 
 
 class FilesystemError(Exception):
@@ -22,7 +22,7 @@ class FilesystemError(Exception):
 
 
 def virtiofsd_command(filesystem: Filesystem, socket: Path) -> list[str]:
-    """A chroot, as virtiofsd may not make namespaces of its own in a container."""
+    """Return the command in a chroot, since virtiofsd may not make namespaces in a container."""
     words = [VIRTIOFSD, f"--shared-dir={filesystem.path}", f"--socket-path={socket}", "--sandbox=chroot"]
     words += ["--seccomp=kill", "--modcaps=-mknod"]
     words += ["--inode-file-handles=never", "--cache=auto", "--rlimit-nofile=0", "--log-level=warn"]
@@ -31,7 +31,7 @@ def virtiofsd_command(filesystem: Filesystem, socket: Path) -> list[str]:
 
 
 def serve_filesystem(filesystem: Filesystem, socket: Path) -> "subprocess.Popen[bytes]":
-    """Returns when QEMU can connect; the process ends by itself with QEMU."""
+    """Return when QEMU can connect; the process ends by itself with QEMU."""
     if not filesystem.path.is_dir():
         raise FilesystemError(f"Filesystem {filesystem.tag}: {filesystem.path} is not a folder.")
     socket.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Asks the agent inside the guest (qemu-guest-agent), which may be missing, slow or hostile."""
+"""Call the agent inside the guest (qemu-guest-agent), which may be missing, slow or hostile."""
 
 import json
 import random
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class AgentError(Exception):
-    """The guest's agent is not there or refused."""
+    """The guest's agent is missing or has refused a command."""
 
 
 def ask_agent(path: Path, command: str, timeout: float, **arguments: Any) -> Any:
-    """What the command returns. A fresh synchronisation first: an earlier answer may still be under way."""
+    """Return the result of the command. Synchronise first, since an earlier answer may still arrive."""
     token = random.randrange(1 << 30)  # no secret  # nosec B311
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
@@ -44,7 +44,7 @@ def _request(command: str, arguments: dict[str, Any]) -> bytes:
 
 
 def _answer(line: bytes) -> dict[str, Any]:
-    """An object, whatever the guest sent."""
+    """Return an object, whatever the guest sent."""
     if not line:
         raise ConnectionResetError("connection closed")
     try:

@@ -1,6 +1,6 @@
-"""Runs the machine from its start to its end: the main program of the container.
+"""Run the machine from its start to its end: the main program of the container.
 
-Exit code 0: the guest powered itself off. Anything else: it did not end by itself.
+Exit code 0: the guest powered itself off. Any other: it was stopped or failed.
 """
 
 import os
@@ -19,13 +19,13 @@ from launcher.metadata import Metadata, serve_metadata
 from launcher.qmp import Qmp, QmpError
 
 POWER_OFF_SECONDS = 50.0
-"""How long the guest may take after its power button; the pod's own grace period is a little longer."""
-ROOM_TO_GO_ON = 256 * 1024 * 1024
-"""Bytes free on the host before a machine that was paused by a full disk goes on."""
+"""The time for the guest to power off; the pod's own grace period is a little longer."""
+FREE_BYTES_TO_CONTINUE = 256 * 1024 * 1024
+"""Free bytes on the host with which a machine that was paused by a full disk continues."""
 _LOOK_SECONDS = 1.0
 _START_SECONDS = 30.0
 KILLED, TERMINATED = 137, 143
-"""TERMINATED: it powered off because its pod was stopped, as by a reboot of the host; so it comes back."""
+"""TERMINATED: it powered off because its pod was stopped, as by a reboot of the host; it starts again."""
 
 ERRORS = (
     *(DesiredStateError, network.NetworkError, seed.SeedError, disks.DiskError, rights.RightsError),
@@ -37,7 +37,7 @@ def main() -> int:
     try:
         return run(read_desired_state(), Places())
     except ERRORS as error:
-        _say(str(error))
+        _print(str(error))
         return 1
 
 
@@ -69,7 +69,7 @@ def run(machine: Machine, places: Places) -> int:
 
 
 def prepare(machine: Machine, places: Places) -> tuple[list[str], list[int]]:
-    """Everything that must be there before QEMU; returns QEMU's command line, and what it finds open."""
+    """Prepare everything that QEMU needs; return its command line and the descriptors that it inherits."""
     shutil.rmtree(places.folder, ignore_errors=True)
     places.folder.mkdir(parents=True)
     places.folder.chmod(0o711)
@@ -91,7 +91,7 @@ def prepare(machine: Machine, places: Places) -> tuple[list[str], list[int]]:
 
 
 def open_devices(machine: Machine) -> Descriptors:
-    """QEMU opens no device itself, but those of GPUs, which VFIO takes by name only."""
+    """Open the devices for QEMU, except those of GPUs, which VFIO takes by name only."""
     if machine.gpus:
         for device in Path("/dev/vfio").iterdir():
             rights.give_device(device)
@@ -103,7 +103,7 @@ def open_devices(machine: Machine) -> Descriptors:
 
 
 def firmware_variables(machine: Machine, places: Places) -> Path:
-    """The machine's own, beside its boot disk: what a guest tells the firmware outlives the pod."""
+    """Return the machine's own firmware variables, beside its boot disk, so that they outlive the pod."""
     disk = machine.boot_disk
     file = (places.folder if disk.read_only else disk.path.parent) / "firmware-variables.fd"
     if not file.exists():
@@ -117,7 +117,7 @@ def firmware_variables(machine: Machine, places: Places) -> Path:
 def watch(
     qemu: "subprocess.Popen[bytes]", machine: Machine, places: Places, stop: threading.Event, dns: names.Names
 ) -> int:
-    """Until QEMU ends: looks after a full disk, the names, and whoever wants the machine to stop."""
+    """Handle full disks, changed names and stop requests until QEMU ends; return its exit code."""
     monitor = _connect(qemu, places.own_monitor)
     if monitor is None:
         return qemu.wait() or 1
@@ -127,18 +127,18 @@ def watch(
             pressed_at = time.monotonic()
             _press(monitor)
         if pressed_at is not None and time.monotonic() - pressed_at > POWER_OFF_SECONDS:
-            _say("the guest did not power off; it is switched off")
+            _print("the guest did not power off; it is killed")
             qemu.kill()
             qemu.wait()
             return KILLED
-        _go_on_when_there_is_room(monitor, machine)
+        _continue_when_there_is_space(monitor, machine)
         dns.refresh()
         _wait(qemu, stop if pressed_at is None else None)
     return TERMINATED if pressed_at is not None and not qemu.returncode else qemu.returncode
 
 
 def _connect(qemu: "subprocess.Popen[bytes]", path: Path) -> Qmp | None:
-    """None when QEMU ended instead; it has said why."""
+    """Connect to QEMU; None when it has ended, with its error in the log."""
     end = time.monotonic() + _START_SECONDS
     while qemu.poll() is None:
         try:
@@ -151,35 +151,35 @@ def _connect(qemu: "subprocess.Popen[bytes]", path: Path) -> Qmp | None:
 
 
 def _press(monitor: Qmp) -> None:
-    """The power button; a paused guest could not react to it."""
+    """Press the power button, and continue a paused guest, which could not react to it."""
     try:
         if monitor.ask("query-status")["status"] == "paused":
             monitor.ask("cont")
         monitor.ask("system_powerdown")
     except QmpError:
-        pass  # it ended in this moment
+        pass  # it has just ended
 
 
-def _go_on_when_there_is_room(monitor: Qmp, machine: Machine) -> None:
-    """A write that found the host's disk full paused the machine; it is repeated when there is room."""
+def _continue_when_there_is_space(monitor: Qmp, machine: Machine) -> None:
+    """Continue a machine that a full disk of the host paused, once there is space; the write is repeated."""
     try:
         if monitor.ask("query-status")["status"] != "io-error":
             return
         folders = {disk.path.parent for disk in machine.disks if not disk.read_only}
-        if all(shutil.disk_usage(folder).free > ROOM_TO_GO_ON for folder in folders):
-            _say("there is room on the disk again; the machine goes on")
+        if all(shutil.disk_usage(folder).free > FREE_BYTES_TO_CONTINUE for folder in folders):
+            _print("there is space on the disk again; the machine continues")
             monitor.ask("cont")
     except QmpError:
-        pass  # it ended in this moment
+        pass  # it has just ended
 
 
 def _wait(qemu: "subprocess.Popen[bytes]", stop: threading.Event | None) -> None:
-    """A second, or until something happens."""
+    """Wait for a second, or until QEMU ends or a stop is requested."""
     end = time.monotonic() + _LOOK_SECONDS
     while time.monotonic() < end and qemu.poll() is None and not (stop and stop.is_set()):
         time.sleep(0.05)
 
 
-def _say(message: str) -> None:
-    """On stderr, to tell it from the guest's console."""
+def _print(message: str) -> None:
+    """Print to stderr, apart from the guest's console."""
     print(f"launcher: {message}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""The metadata service: tells the guest, and nobody else, who it is. HTTP on the metadata address.
+"""The metadata service: HTTP on the metadata address, for the guest alone.
 
-The header `Metadata: true` shows that a program of the guest asked on purpose: a request that was forged
-through one of its web servers lacks it.
+The header `Metadata: true` shows that a program of the guest sent the request on purpose: a request that was
+forged through one of its web servers lacks it.
 """
 
 import json
@@ -18,7 +18,7 @@ from launcher.desired import Machine
 TOKEN_FILE = Path("/etc/neocloud/identity/token.json")
 _TOKEN_FIELDS = ("access_token", "expires_at")
 _INSTANCE_DATA = ("id", "parent_id", "name", "hostname", "region")
-"""Facts of the machine; published clients in a guest learn from `parent_id` which project they are in."""
+"""Properties of the machine; published clients in a guest read their project from `parent_id`."""
 _PLAIN, _JSON = "text/plain; charset=utf-8", "application/json"
 
 Answer = tuple[HTTPStatus, str, str]
@@ -26,20 +26,20 @@ Answer = tuple[HTTPStatus, str, str]
 
 
 class Metadata:
-    """What may be asked. Reads the token file each time: the control plane renews it."""
+    """The answers by path. The token file is read each time, since the control plane renews it."""
 
     def __init__(self, machine: Machine, token_file: Path = TOKEN_FILE) -> None:
         self._machine, self._token_file = machine, token_file
-        facts = {"instance/id": machine.id, "instance/hostname": machine.hostname}
-        facts |= {f"instance-data/{name}": getattr(machine, name) for name in _INSTANCE_DATA}
+        values = {"instance/id": machine.id, "instance/hostname": machine.hostname}
+        values |= {f"instance-data/{name}": getattr(machine, name) for name in _INSTANCE_DATA}
         self._paths: dict[str, Callable[[], Answer]] = {"/v1/iam/sa/token": self._token}
-        self._paths |= {f"/v1/{path}": _plain(fact) for path, fact in facts.items() if fact}
+        self._paths |= {f"/v1/{path}": _plain(value) for path, value in values.items() if value}
 
     def answer(self, client: str, path: str, headers: Any) -> Answer:
         if IPv4Address(client) != self._machine.interface.address.ip:
-            return HTTPStatus.FORBIDDEN, _PLAIN, "Only the machine itself may ask"
+            return HTTPStatus.FORBIDDEN, _PLAIN, "Only the machine itself may call this"
         if headers.get("Metadata", "").lower() != "true" or headers.get("X-Forwarded-For") is not None:
-            return HTTPStatus.FORBIDDEN, _PLAIN, "Send the header `Metadata: true`, and ask directly"
+            return HTTPStatus.FORBIDDEN, _PLAIN, "Send the header `Metadata: true`, and call this directly"
         known = self._paths.get(path.partition("?")[0])
         if known is None:
             return HTTPStatus.NOT_FOUND, _PLAIN, f"There are: {', '.join(self._paths)}"
@@ -52,12 +52,12 @@ class Metadata:
         except FileNotFoundError:
             return HTTPStatus.NOT_FOUND, _PLAIN, "This machine has no service account"
         except (OSError, ValueError, KeyError, TypeError):
-            return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "The token is being renewed; ask again"
+            return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "The token is being renewed; try again"
         return HTTPStatus.OK, _JSON, json.dumps(token)
 
 
-def _plain(fact: str) -> Callable[[], Answer]:
-    return lambda: (HTTPStatus.OK, _PLAIN, fact)
+def _plain(value: str) -> Callable[[], Answer]:
+    return lambda: (HTTPStatus.OK, _PLAIN, value)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """The container's output is the guest's console; requests are not written there."""
+        """Log nothing: the container's output is the guest's console."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -87,7 +87,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A guest that hangs up is its own business."""
+        """Ignore errors of connections that the guest closes."""
 
 
 def serve_metadata(metadata: Metadata, address: str, port: int = 80) -> _Server:

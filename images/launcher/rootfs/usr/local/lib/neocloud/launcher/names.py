@@ -1,6 +1,6 @@
 """DNS for the guest: the names of its network from the pod's hosts file, and of the metadata service.
 
-Every other name is refused, so that the guest asks its next server: one that is wanted, else the pod's own.
+Every other name is refused, so that the guest uses its next server: a configured one, else the pod's own.
 """
 
 import signal
@@ -16,7 +16,7 @@ METADATA_NAME = "metadata.nebius.internal"
 
 
 def nameservers_of(resolver: str) -> list[IPv4Address]:
-    """The servers that a resolv.conf names and a guest can reach as well: not those of this host alone."""
+    """Return the servers of a resolv.conf that a guest can reach too, without those of this host alone."""
     found = []
     for line in resolver.splitlines():
         words = line.split()
@@ -41,7 +41,7 @@ def dnsmasq_command(domain: str, log: Path, hosts: Path = HOSTS) -> list[str]:
 
 
 class Names:
-    """Runs dnsmasq, keeps it running, and tells it when the hosts file has changed."""
+    """Run dnsmasq, keep it running, and signal it when the hosts file has changed."""
 
     def __init__(self, command: list[str], hosts: Path = HOSTS) -> None:
         self._command, self._hosts = command, hosts
@@ -49,7 +49,7 @@ class Names:
         self._process = self._start()
 
     def refresh(self) -> None:
-        """Call this often; it costs one look at a file."""
+        """Check the hosts file; cheap enough to be called often."""
         if self._process.poll() is not None:
             self._process = self._start()
         elif (stamp := self._stamp()) != self._seen:

@@ -1,8 +1,8 @@
-"""The guest takes the place of the pod on its network.
+"""Connect the guest to the pod's network in place of the pod.
 
-The pod's interface and the guest's tap are wired to each other packet by packet (tc redirect), so the guest
-has the pod's MAC and address and the network sees no difference. Only what the guest sends to the metadata
-address stays here. A bridge would do the same, but would also answer neighbours who ask for that address.
+Packets between the pod's interface and the guest's tap are redirected (tc), so the guest has the pod's MAC
+and address and the network sees no difference. Only packets from the guest to the metadata address stay here.
+A bridge would do the same, but would also answer ARP requests of neighbours for that address.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from launcher.desired import Interface
 
 TAP = "tap0"
 METADATA_ADDRESS = "169.254.169.254"
-_ARP_TARGET = "u32 0xa9fea9fe 0xffffffff at 24"  # where an ARP packet names the address it asks for
+_ARP_TARGET = "u32 0xa9fea9fe 0xffffffff at 24"  # the target address of an ARP packet
 _EVERYTHING = "u32 0 0"
 
 
@@ -22,7 +22,7 @@ class NetworkError(Exception):
 
 
 def wiring(interface: Interface, mtu: int) -> list[str]:
-    """Commands, in order, that hand the pod's interface to the guest. May be run again from the start."""
+    """Return the commands that connect the guest, in order. May be run again from the start."""
     pod, guest = interface.name, interface.address.ip
     return [
         f"ip address flush dev {pod}",
@@ -45,7 +45,7 @@ def wiring(interface: Interface, mtu: int) -> list[str]:
 
 
 def clearing(interface: Interface) -> list[str]:
-    """Commands that may fail: take back what an earlier run left, and keep IPv6 quiet where it is on."""
+    """Return commands that may fail: remove the rest of an earlier run, and keep IPv6 quiet."""
     return [
         f"tc qdisc del dev {interface.name} ingress",
         f"ip link del dev {TAP}",
@@ -63,7 +63,7 @@ def mtu_of(interface: Interface) -> int:
 
 
 def connect(interface: Interface) -> int:
-    """Do the wiring; returns the MTU of the network."""
+    """Connect the guest; return the MTU of the network."""
     mtu = mtu_of(interface)
     for command in clearing(interface):
         subprocess.run(command.split(), capture_output=True, check=False)

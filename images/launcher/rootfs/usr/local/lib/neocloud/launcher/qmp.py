@@ -1,6 +1,6 @@
-"""Speaks QMP, QEMU's control protocol, over its unix socket. One thread at a time may ask.
+"""A client of QMP, QEMU's control protocol, over its unix socket, for one thread at a time.
 
-QEMU is what a guest attacks first: an answer that never ends, or that is no message, is an error.
+A guest may have taken over QEMU: an answer that never ends, or that is no message, is an error.
 """
 
 import json
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 _LONGEST = 16 * 2**20
-"""Bytes of one message; that of a machine with all its disks has some hundred thousand."""
+"""Most bytes of one message; one of a machine with all its disks has some hundred thousand."""
 
 
 class QmpError(Exception):
-    """QEMU refused a command, or is not there."""
+    """QEMU refused a command, or does not run."""
 
 
 class Qmp:
-    """One connection. Events that arrive while an answer is awaited are kept for `event`."""
+    """A connection. Events that arrive before an answer are kept for `event`."""
 
     def __init__(self, path: Path, timeout: float = 20.0) -> None:
         self._events: deque[dict[str, Any]] = deque()
@@ -35,14 +35,14 @@ class Qmp:
             raise QmpError(f"QEMU does not answer on {path}: {error}. Does the machine run?") from None
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """What the command returns."""
+        """Return the result of the command."""
         request: dict[str, Any] = {"execute": command}
         if arguments:
             request["arguments"] = {key.replace("_", "-"): value for key, value in arguments.items()}
         return self.ask_with(request)
 
     def ask_with(self, request: dict[str, Any]) -> Any:
-        """The same, with a request that is complete."""
+        """Return the result of a complete request."""
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             while True:
@@ -57,7 +57,7 @@ class Qmp:
             raise QmpError(f"{request['execute']}: QEMU went away ({error})") from None
 
     def event(self, timeout: float) -> dict[str, Any] | None:
-        """The next event; None when none came in time."""
+        """Return the next event; None when none arrived in time."""
         if self._events:
             return self._events.popleft()
         before = self._socket.gettimeout()
@@ -72,7 +72,7 @@ class Qmp:
             self._socket.settimeout(before)
 
     def wait_for_event(self, name: str, seconds: float, **data: Any) -> dict[str, Any]:
-        """The event of this name with these data; events before it are dropped. Raises QmpError in time."""
+        """Return the event of this name with these data; drop earlier events. Raises QmpError on timeout."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             event = self.event(left)

@@ -1,8 +1,8 @@
-"""Which rights the programs of a machine run with.
+"""Run the programs of a machine with as few rights as possible.
 
-The launcher is root in its container: it wires the network, makes the seed and owns the files. What works on
-data of the guest, QEMU and qemu-img, runs as a user of its own without any capability, and can gain none. It
-gets the files it needs by their owner, and devices as open descriptors.
+The launcher is root in its container: it connects the network, makes the seed and owns the files. QEMU and
+qemu-img, which work on data of the guest, run as a user of their own without any capability, and can gain
+none. They get files by their owner, and devices as open descriptors.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 QEMU_ID = 60700
-"""User and group. No distribution gives it out: Debian's and systemd's ranges for that are elsewhere."""
+"""User and group. No distribution assigns it: the ranges of Debian and systemd are elsewhere."""
 _TUN, _TUNSETIFF = "/dev/net/tun", 0x400454CA
 _TAP_FLAGS = 0x0002 | 0x1000 | 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
 
@@ -23,22 +23,22 @@ class RightsError(Exception):
 
 
 def unprivileged(command: list[str]) -> list[str]:
-    """The command as QEMU's user, without capabilities."""
+    """Return the command as QEMU's user, without capabilities."""
     words = ["setpriv", f"--reuid={QEMU_ID}", f"--regid={QEMU_ID}", "--clear-groups", "--no-new-privs"]
     return [*words, "--inh-caps=-all", "--bounding-set=-all", "--", *command]
 
 
 def limited(command: list[str], capabilities: Iterable[str]) -> list[str]:
-    """The command as root with these capabilities and no way to any other."""
+    """Return the command as root with these capabilities and no way to gain others."""
     kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
     return ["setpriv", "--no-new-privs", "--inh-caps=-all", f"--bounding-set={kept}", "--", *command]
 
 
 def give(path: Path, mode: int | None = None) -> None:
-    """Make a file, folder or socket QEMU's own; a link is refused."""
+    """Make QEMU the owner of a file, folder or socket; a link is refused."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise RightsError(f"{path} is a link; a machine's own files are none.")
+        raise RightsError(f"{path} is a link; a machine's own files are never links.")
     os.chown(path, QEMU_ID, QEMU_ID, follow_symlinks=False)
     if mode is not None:
         path.chmod(mode)
@@ -52,14 +52,14 @@ def let_through(folder: Path) -> None:
 
 
 def give_device(path: Path) -> None:
-    """Make a device node QEMU's own, but only the container's own node and never the host's."""
+    """Make QEMU the owner of a device node, but only of the container's own node, never of the host's."""
     if path.lstat().st_dev != Path("/dev").stat().st_dev:
         raise RightsError(f"{path} is the host's own node; its owner cannot be changed for one machine.")
     give(path)
 
 
 def open_tap(name: str) -> int:
-    """A descriptor of the tap, for QEMU, which may not open it itself."""
+    """Return a descriptor of the tap, for QEMU, which may not open it itself."""
     descriptor = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TAP_FLAGS))

@@ -1,6 +1,6 @@
-"""The cloud-init seed (NoCloud): a small vfat disk with who the machine is, its network, and the user data.
+"""Make the cloud-init seed (NoCloud): a small vfat disk with identity, network and user data of the machine.
 
-JSON is YAML, so what must be right in every character is written as JSON.
+The YAML files are written as JSON, which is YAML too, so that no character needs escaping by hand.
 """
 
 import json
@@ -21,7 +21,7 @@ class SeedError(Exception):
 
 
 def seed_files(machine: Machine, mtu: int, nameservers: Sequence[IPv4Address]) -> dict[str, str]:
-    """Contents by file name; `nameservers` know what the network itself does not."""
+    """Return contents by file name; `nameservers` come after the network's own."""
     metadata = {"instance-id": machine.id, "local-hostname": machine.hostname}
     network = network_config(machine.interface, mtu, nameservers)
     return {
@@ -32,7 +32,7 @@ def seed_files(machine: Machine, mtu: int, nameservers: Sequence[IPv4Address]) -
 
 
 def network_config(interface: Interface, mtu: int, nameservers: Sequence[IPv4Address]) -> dict[str, Any]:
-    """All static and IPv4 only: whatever a guest would wait for would delay its start."""
+    """Return a static configuration with IPv4 only, so that the guest waits for nothing at its start."""
     routes: list[dict[str, Any]] = [{"to": f"{METADATA_ADDRESS}/32", "scope": "link"}]
     if interface.gateway is not None:
         routes.append({"to": "0.0.0.0/0", "via": str(interface.gateway)})
@@ -54,7 +54,7 @@ def network_config(interface: Interface, mtu: int, nameservers: Sequence[IPv4Add
 
 
 def write_seed(files: dict[str, str], image: Path) -> None:
-    """A vfat image labelled CIDATA, readable by root alone: user data may hold passwords."""
+    """Make a vfat image labelled CIDATA, readable by root alone, since user data may hold passwords."""
     folder = image.parent / "seed"
     folder.mkdir(mode=0o700, exist_ok=True)
     for name, content in files.items():
