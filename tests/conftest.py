@@ -4,7 +4,8 @@ fast   nothing outside of Python and short-lived tools: `make test-fast`
 real   Podman, PostgreSQL, a browser, network namespaces, clients and servers in processes of their own
 e2e    clouds with Slurm, QEMU or vLLM
 
-`make test` runs all three in one pytest: one worker takes the clouds, in sequence, and the others the rest.
+`make test` runs all three in one pytest: one worker takes the clouds with Slurm, in sequence, another one the
+machines, and whichever is free the rest. Clouds beside each other have address ranges of their own.
 """
 
 from collections import OrderedDict

@@ -122,7 +122,20 @@ class Cloud:
 
     def podman(self, *arguments: str) -> str:
         """Podman itself, on this cloud's containers: to break them from outside."""
-        return run(["podman", *arguments], env={**os.environ, **environment(Layout.of(self.home))})
+        return run(["podman", *arguments], env=self._podman_environment)
+
+    def removes(self, *containers: str) -> bool:
+        """Remove containers as an accident would. False where Podman met one that was just stopping."""
+        command = ["podman", "rm", "--force", "--ignore", "--depend", "--time=0", *containers]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=self._podman_environment
+        )
+        assert done.returncode == 0 or "container state improper" in done.stderr, done.stderr
+        return done.returncode == 0
+
+    @property
+    def _podman_environment(self) -> dict[str, str]:
+        return {**os.environ, **environment(Layout.of(self.home))}
 
 
 def open_client(cloud: Cloud) -> Client:

@@ -161,10 +161,10 @@ class Cluster:
     def remove_pods(self, *pods: str) -> set[str]:
         """As an accident would: behind the back of the control plane. The ids of what was removed."""
         ids = [self.containers(pod, "ID") for pod in pods]
-        remove = ("rm", "--force", "--ignore", "--depend", "--time=0")
         # One after another: a container that others depend on goes last.
         for number in range(max(len(of_pod) for of_pod in ids)):
-            self.cloud.podman(*remove, *(of_pod[number] for of_pod in ids if number < len(of_pod)))
+            found = [of_pod[number] for of_pod in ids if number < len(of_pod)]
+            wait_until(lambda found=found: self.cloud.removes(*found), f"{pods} are removed", seconds=30)
         return {each for of_pod in ids for each in of_pod}
 
     def logs(self, container: str) -> str:

@@ -89,7 +89,7 @@ def test_the_readme_holds_the_schema_as_it_is() -> None:
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("config_*.json")), ids=lambda path: path.name)
 def test_shipped_configurations_are_valid(path: Path) -> None:
-    create_training_arguments(path, PLACES)
+    assert create_training_arguments(path, PLACES) is not None
 
 
 def test_as_a_script_it_checks_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def test_clusters_and_deployments_can_be_changed(cloud: Emulator) -> None:
     assert len(deployment.status.replicas) == 1
 
 
-def test_what_depends_on_each_other_can_be_deleted(cloud: Emulator) -> None:
+def test_what_depends_on_each_other_can_be_deleted(cloud: Emulator, home: Path) -> None:
     for service, name in (
         ("nebius.compute.v1.InstanceService", "old-machine"),
         ("nebius.compute.v1.DiskService", "old-boot"),
@@ -111,6 +111,7 @@ def test_what_depends_on_each_other_can_be_deleted(cloud: Emulator) -> None:
         ("neocloud.inference.v1.ModelService", "old-model"),
     ):
         cloud.client.wait(cloud.client.call(f"{service}/Delete", {"id": id_of(name)}))
+        assert not [row for row in stored_resources(home) if row.startswith(f"{id_of(name)} ")]
 
 
 def as_json(message: Any) -> dict[str, Any]:

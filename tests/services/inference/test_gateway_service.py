@@ -306,6 +306,7 @@ async def test_waking_by_name_starts_it_too(cloud: FakeCloud) -> None:
 async def test_traffic_of_what_is_no_deployment_wakes_nothing(cloud: FakeCloud) -> None:
     items = [{"deployment_id": cloud.project_id, "waiting": 1}, {"deployment_id": "x", "waiting": 1}]
     await ask(cloud, "ReportTraffic", items=items)
+    assert not cloud.engine.world.pods and not (await ask(cloud, "ListRoutes")).routes
 
 
 # Budgets

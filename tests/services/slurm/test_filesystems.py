@@ -183,7 +183,8 @@ async def test_two_paths_are_apart(refusing: FakeCloud, paths: tuple[str, str]) 
 
 async def test_paths_that_only_begin_alike_are_apart(cloud):
     one, two = await new_filesystem(cloud, "one"), await new_filesystem(cloud, "two")
-    await create(cloud, (one, "/mnt/data"), (two, "/mnt/data2"))
+    cluster = await create(cloud, (one, "/mnt/data"), (two, "/mnt/data2"))
+    assert mounted_at(pod(cloud, cluster, "worker-0")) == {one: "/mnt/data", two: "/mnt/data2"}
 
 
 @shared

@@ -27,12 +27,12 @@ from neocloud.services.iam import SERVICE as IAM
 from neocloud.services.iam import Bootstrap, StoreAuthenticator, StoreAuthorizer, bootstrap
 from neocloud.services.vpc import SERVICE as VPC
 from neocloud.services.vpc import types as vpc
+from neocloud.testing.waiting import until
 from tests.services.iam import keys
 
 API = "nebius.vpc.v1"
 SETTINGS: Any = None
 """iam and vpc need none."""
-_DEADLINE_SECONDS = 10.0
 
 
 @dataclass
@@ -121,10 +121,7 @@ class Cloud:
         return await self.row(resource_id) is None
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        deadline = asyncio.get_running_loop().time() + _DEADLINE_SECONDS
-        while not await condition():
-            assert asyncio.get_running_loop().time() < deadline, "not true in time"
-            await asyncio.sleep(0.005)
+        await until(condition, poll_seconds=0.005)
 
     def applied(self, network_id: str) -> VirtualNetwork | None:
         """The network as the engine has it."""
