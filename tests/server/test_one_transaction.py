@@ -15,9 +15,8 @@ import pytest
 from neocloud.messages.nebius.common.v1 import Operation
 
 from neocloud.control_plane.composition import SERVICES
-from neocloud.core import custom_verbs
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Call, Method, Service, Write
+from neocloud.core.service import Call, Method, NewOperation, Service, Write, row_to_change
 from neocloud.core.store import Transaction, open_store
 from neocloud.server import ApiServer
 from neocloud.services import emulator
@@ -43,12 +42,12 @@ MOST_WRITES = 30
 async def stop(call: Call, request: Any) -> Write[Operation]:
     """A custom verb of the test: it counts in a label how often it was done."""
 
-    def work(tx: Transaction) -> Operation:
-        row = custom_verbs.row_to_change(tx, FILESYSTEM.message, request.id, "filesystem")
+    def work(tx: Transaction) -> NewOperation:
+        row = row_to_change(tx, FILESYSTEM.message, request.id, "filesystem")
         times = int(row.labels.get("stopped", "0")) + 1
         changed = replace(row, labels={"stopped": str(times)}, resource_version=row.resource_version + 1)
         tx.update(changed)
-        return custom_verbs.done(tx, call, request, changed, path=STOP, title="filesystem")
+        return NewOperation(changed, "filesystem")
 
     return Write(work)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from neocloud.core import contract
 from neocloud.core.capacity import CapacityUse, CapacityUses
 from neocloud.core.clock import Clock
 from neocloud.core.kind import Kind
@@ -20,6 +21,7 @@ from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.core.usage import Meter, Meters
+from neocloud.messages.nebius.common.v1 import Operation
 
 if TYPE_CHECKING:
     from neocloud.control_plane.settings import Settings
@@ -42,10 +44,24 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 
 @dataclass(frozen=True)
+class NewOperation:
+    """The answer of a change that is an Operation, which the server writes for this row."""
+
+    row: Resource
+    """As the work of the change has stored it, or found it."""
+    title: str
+    """Names the row to people: "instance web"."""
+    is_done: bool = True
+    """False: the reconciler of the row ends the operation, which replaces unfinished ones."""
+    answer: Callable[[Operation], Message] | None = None
+    """Makes the answer where the operation is only a part of it."""
+
+
+@dataclass(frozen=True)
 class Write(Generic[AnswerT]):
     """A change that the server commits in one transaction, with its audit event and idempotency key."""
 
-    work: Callable[[Transaction], AnswerT]
+    work: Callable[[Transaction], AnswerT | NewOperation]
     """Makes the change and returns the answer. May run more than once, so it touches only the transaction."""
     after_commit: Callable[[], None] = lambda: None
     """Tells parts of this process that keep their state in memory."""
@@ -146,6 +162,18 @@ def register_services(services: Iterable[Service], dependencies: Dependencies) -
         CapacityUses, lambda: CapacityUses(use for service in found for use in service.capacity)
     )
     provided.add_factory(Meters, lambda: Meters(meter for service in found for meter in service.meters))
+
+
+def row_to_change(tx: Transaction, kind: str, resource_id: str, word: str) -> Resource:
+    """Return the row that a verb changes. Raise ApiError when there is none, or it is being deleted.
+
+    `word` is what people call the kind."""
+    row = tx.get(resource_id)
+    if row is None or row.kind != kind:
+        raise contract.not_found(word, resource_id)
+    if row.deleted_at is not None:
+        raise contract.bad_state(row.id, f"{row.id} is being deleted.")
+    return row
 
 
 class Authenticator(Protocol):

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.kind import Kind
+from neocloud.core.service import NewOperation
 from neocloud.core.store.protocol import IdempotencyKey, OperationRow, Resource, Transaction
 from neocloud.server.audit import note_change
 from neocloud.server.request import IDEMPOTENCY_HEADER, RESET_MASK_HEADER, Request, Runtime
@@ -77,13 +78,13 @@ def _record_operation(tx: Transaction, request: Request, change: Change, now: da
     return answer
 
 
-def new_operation(request: Request, kind: Kind, row: Resource, now: datetime, title: str) -> OperationRow:
-    """A pending operation of this request on this resource."""
+def new_operation(request: Request, row: Resource, now: datetime, title: str) -> OperationRow:
+    """Return a pending operation of this request on this resource."""
     mask = request.headers.get(RESET_MASK_HEADER)
     return OperationRow(
         id=contract.new_id(_OPERATION_PREFIX),
         resource_id=row.id,
-        resource_kind=kind.message,
+        resource_kind=row.kind,
         parent_id=row.parent_id,
         method=request.rpc.path,
         description=f"{request.rpc.name} {title}",
@@ -95,8 +96,21 @@ def new_operation(request: Request, kind: Kind, row: Resource, now: datetime, ti
     )
 
 
+def insert_operation(tx: Transaction, request: Request, new: NewOperation, now: datetime) -> Message:
+    """Write the operation of a custom verb and return the answer."""
+    row = new_operation(request, new.row, now, new.title)
+    if new.is_done:
+        row = operations.finish(row, now)
+    else:
+        operations.abort_unfinished(tx, new.row.id, now, f"Replaced by {request.rpc.name}.")
+    tx.insert_operation(row)
+    if new.answer is not None:
+        return new.answer(wire.operation_message(row))
+    return wire.operation_message(row, request.rpc.output)
+
+
 def accepted(kind: Kind, operation: OperationRow, now: datetime) -> OperationRow:
-    """Pending where a reconciler will finish it, finished at once where nothing is left to do."""
+    """Return the operation, finished unless the kind has a reconciler that will finish it."""
     return operation if kind.is_reconciled else operations.finish(operation, now)
 
 

@@ -54,9 +54,7 @@ class Create:
             self._insert(tx, row)
             self._insert_beside(tx, row, resource, reader)
             enqueue_dependents(tx, self._runtime.kinds, [row], now)
-            operation = new_operation(
-                request, self._kind, row, now, f"{self._descriptor.word} {row.name}".strip()
-            )
+            operation = new_operation(request, row, now, f"{self._descriptor.word} {row.name}".strip())
             return Change(accepted(self._kind, operation, now))
 
         return await commit(self._runtime, request, work)

@@ -16,7 +16,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Method, Write
+from neocloud.core.service import Call, Method, NewOperation, Write
+from neocloud.core.store.protocol import Transaction
 from neocloud.server.access import (
     accounts_of,
     refuse_limited,
@@ -24,7 +25,7 @@ from neocloud.server.access import (
     require_acting,
     require_references,
 )
-from neocloud.server.changes import Answered, commit, recall, record
+from neocloud.server.changes import Answered, commit, insert_operation, recall, record
 from neocloud.server.request import IDEMPOTENCY_HEADER, Request, Runtime
 from neocloud.server.validation import check
 
@@ -77,7 +78,14 @@ class Custom:
             return replayed
         write = await self._handle(request)
         assert isinstance(write, Write), f"{self._method.path} is a change, and returns no Write."
-        answer = await commit(self._runtime, request, lambda tx: Answered(write.work(tx), target))
+
+        def work(tx: Transaction) -> Answered:
+            answer = write.work(tx)
+            if isinstance(answer, NewOperation):
+                answer = insert_operation(tx, request, answer, self._runtime.now())
+            return Answered(answer, target)
+
+        answer = await commit(self._runtime, request, work)
         write.after_commit()
         return answer
 

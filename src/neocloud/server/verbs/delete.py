@@ -71,7 +71,7 @@ class Delete:
 
     def _write(self, tx: Transaction, request: Request, row: Resource, now: datetime) -> Change:
         title = f"{self._descriptor.word} {row.name}".strip()
-        operation = new_operation(request, self._kind, row, now, title)
+        operation = new_operation(request, row, now, title)
         if self._kind.is_reconciled:
             operations.abort_unfinished(
                 tx, row.id, now, f"The resource was deleted by operation {operation.id}."

@@ -170,7 +170,7 @@ class Update:
                 changed, status=new.status.SerializeToString(), state=self._descriptor.state_of(new)
             )
         title = f"{self._descriptor.word} {changed.name}".strip()
-        operation = new_operation(request, self._kind, changed, now, title)
+        operation = new_operation(request, changed, now, title)
         if is_new_spec:
             self._make_way(tx, operation)
         try:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from neocloud.core import contract, custom_verbs, wire
+from neocloud.core import contract, wire
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Method, Write
+from neocloud.core.service import Call, Method, NewOperation, Write, row_to_change
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.ai.v1 import (
     CancelJobRequest,
@@ -72,11 +72,11 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
     async def handler(call: Call, request: WorkloadRequest) -> Write[Operation]:
         inventory = await call.dependencies.engine.capabilities()
 
-        def work(tx: Transaction) -> Operation:
-            row = custom_verbs.row_to_change(tx, kind, request.id, _noun(kind))
+        def work(tx: Transaction) -> NewOperation:
+            row = row_to_change(tx, kind, request.id, _noun(kind))
             changed = change(row, read_runtime_state(tx, row.id) or _first(row))
             if changed is None:
-                return custom_verbs.done(tx, call, request, row, path=path, title=_title(row))
+                return NewOperation(row, _title(row))
             runtime, state = changed
             if not runtime.is_stopped:
                 now, provided = call.dependencies.clock.now(), call.dependencies.provided
@@ -84,7 +84,7 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
                 workload: Workload = wire.resource_message(row)
                 check_capacity(reader, row.id, demands(workload.spec), [])
             write_runtime_state(tx, row.id, runtime)
-            return _changed(tx, call, row, state, path, request)
+            return _changed(tx, call, row, state)
 
         return Write(work)
 
@@ -96,9 +96,7 @@ def _first(row: Resource) -> RuntimeState:
     return RuntimeState(attempts_left=attempts)
 
 
-def _changed(
-    tx: Transaction, call: Call, row: Resource, state: str, path: str, request: WorkloadRequest
-) -> Operation:
+def _changed(tx: Transaction, call: Call, row: Resource, state: str) -> NewOperation:
     changed = replace(
         row,
         status=wire.with_state(row.kind, row.status, state),
@@ -107,7 +105,8 @@ def _changed(
         # A new version, so that the operation waits for a run that has read the new runtime state.
         resource_version=row.resource_version + 1,
     )
-    return custom_verbs.changed(tx, call, request, changed, path=path, title=_title(row))
+    tx.update(changed)
+    return NewOperation(changed, _title(row), is_done=False)
 
 
 def _noun(kind: str) -> str:

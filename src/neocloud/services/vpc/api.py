@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from neocloud.core import contract, custom_verbs, wire
+from neocloud.core import contract, wire
 from neocloud.core.kind import View
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Method, MethodAlias, Write
+from neocloud.core.service import Call, Method, MethodAlias, NewOperation, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import Instance, InstanceSpec
@@ -203,7 +203,7 @@ async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Wr
     metadata, now = request.metadata, call.dependencies.clock.now()
     labels = dict(metadata.labels)
 
-    def work(tx: Transaction) -> Operation:
+    def work(tx: Transaction) -> NewOperation:
         project = tx.get(metadata.parent_id)
         if project is None or not project.parent_id or project.deleted_at is not None:
             raise contract.bad_field("metadata.parent_id", "must be the id of a project")
@@ -212,8 +212,7 @@ async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Wr
         except AlreadyExists:
             other = tx.find(vpc.NETWORK, metadata.parent_id, metadata.name)
             raise contract.already_exists("network", metadata.name, other.id if other else "") from None
-        title = f"network {row.name}"
-        return custom_verbs.pending(tx, call, request, row, path=_CREATE_DEFAULT, title=title)
+        return NewOperation(row, f"network {row.name}", is_done=False)
 
     return Write(work)
 

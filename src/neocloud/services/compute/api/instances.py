@@ -3,11 +3,9 @@
 from dataclasses import replace
 from datetime import datetime
 
-from google.protobuf.message import Message
-
-from neocloud.core import contract, custom_verbs, wire
+from neocloud.core import contract, wire
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Method, Write
+from neocloud.core.service import Call, Method, NewOperation, Write, row_to_change
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
@@ -51,12 +49,12 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
     inventory = await call.dependencies.engine.capabilities()
     now = call.dependencies.clock.now()
 
-    def work(tx: Transaction) -> Operation:
+    def work(tx: Transaction) -> NewOperation:
         row = instance_row(tx, request.id)
         runtime = read_runtime_state(tx, row.id)
         is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
         if not is_off and not runtime.stop_reason:
-            return _done(tx, call, row, "Start", request)
+            return NewOperation(row, _title(row))
         new = wire.resource_message(row)
         new.spec.stopped = False
         reader = TransactionReader(tx, now, inventory=inventory, provided=call.dependencies.provided)
@@ -65,25 +63,25 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
         # A stopped instance holds no capacity.
         check_capacity(reader, row.id, instance_demands(new.spec), [])
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
-        return _change(tx, call, row, new, InstanceState.STARTING, "Start", request)
+        return _change(tx, call, row, new, InstanceState.STARTING)
 
     return Write(work)
 
 
 async def stop(call: Call, request: StopInstanceRequest) -> Write[Operation]:
-    def work(tx: Transaction) -> Operation:
+    def work(tx: Transaction) -> NewOperation:
         row = instance_row(tx, request.id)
         new = wire.resource_message(row)
         if new.spec.stopped and row.state == InstanceState.STOPPED:
-            return _done(tx, call, row, "Stop", request)
+            return NewOperation(row, _title(row))
         new.spec.stopped = True
-        return _change(tx, call, row, new, InstanceState.STOPPING, "Stop", request)
+        return _change(tx, call, row, new, InstanceState.STOPPING)
 
     return Write(work)
 
 
 def instance_row(tx: Transaction, instance_id: str) -> Resource:
-    return custom_verbs.row_to_change(tx, INSTANCE, instance_id, "instance")
+    return row_to_change(tx, INSTANCE, instance_id, "instance")
 
 
 def _change(
@@ -92,9 +90,7 @@ def _change(
     row: Resource,
     new: Instance,
     state: InstanceState,
-    verb: str,
-    request: Message,
-) -> Operation:
+) -> NewOperation:
     status = InstanceStatus.FromString(row.status)
     status.state, status.reconciling = InstanceStateEnum.Value(state), True
     spec = new.spec.SerializeToString()
@@ -106,12 +102,8 @@ def _change(
         updated_at=call.dependencies.clock.now(),
         resource_version=row.resource_version + (spec != row.spec),
     )
-    return custom_verbs.changed(tx, call, request, changed, path=f"{SERVICE}/{verb}", title=_title(row))
-
-
-def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Message) -> Operation:
-    """Return a finished operation; no change is needed."""
-    return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
+    tx.update(changed)
+    return NewOperation(changed, _title(row), is_done=False)
 
 
 def _title(row: Resource) -> str:

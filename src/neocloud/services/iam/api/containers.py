@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from neocloud.core import contract, wire
-from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Method, MethodAlias, Write
+from neocloud.core.service import Call, Method, MethodAlias, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation, ResourceMetadata
 from neocloud.messages.nebius.iam import v1
@@ -80,14 +79,14 @@ async def update(call: Call, request: UpdateTenantRequest) -> Write[Operation]:
     """Change labels. The name cannot change: the cloud finds its tenant by it when it starts."""
     mask = contract.parse_mask(call.headers.get(RESET_MASK_HEADER, ""))
 
-    def change(tx: Transaction) -> Operation:
+    def change(tx: Transaction) -> NewOperation:
         row = _tenant(tx, request.metadata.id)
         new = contract.merge_update(tenant_message(row), request, mask).metadata
         _check_update(request, row, new)
         now = call.dependencies.clock.now()
         changed = replace(row, labels=dict(new.labels), updated_at=now)
         tx.update(changed, expected_version=row.resource_version)
-        return done(tx, call, request, changed, path=f"{TENANTS}/Update", title=f"tenant {row.name}")
+        return NewOperation(changed, f"tenant {row.name}")
 
     return Write(change)
 

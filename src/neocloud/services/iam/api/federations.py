@@ -15,8 +15,7 @@ from datetime import datetime
 from urllib.parse import quote, urlencode, urlsplit
 
 from neocloud.core import contract
-from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Write
+from neocloud.core.service import Call, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import UserAttributes
@@ -63,25 +62,24 @@ async def set_client_secret(call: Call, request: SetClientSecretRequest) -> Writ
 
 
 async def activate(call: Call, request: ActivateOidcFederationRequest) -> Write[Operation]:
-    return await _switch(call, request, State.ACTIVE, "Activate")
+    return await _switch(call, request, State.ACTIVE)
 
 
 async def deactivate(call: Call, request: DeactivateOidcFederationRequest) -> Write[Operation]:
-    return await _switch(call, request, State.INACTIVE, "Deactivate")
+    return await _switch(call, request, State.INACTIVE)
 
 
 async def _switch(
     call: Call,
     request: ActivateOidcFederationRequest | DeactivateOidcFederationRequest,
     state: State,
-    verb: str,
 ) -> Write[Operation]:
-    def change(tx: Transaction) -> Operation:
+    def change(tx: Transaction) -> NewOperation:
         row = _find_federation(tx, request.id)
         status = OidcFederationStatus(state=FederationState.Value(state)).SerializeToString()
         changed = replace(row, status=status, state=state, updated_at=call.dependencies.clock.now())
         tx.update(changed)
-        return done(tx, call, request, changed, path=f"{FEDERATIONS}/{verb}", title=f"federation {row.name}")
+        return NewOperation(changed, f"federation {row.name}")
 
     return Write(change)
 

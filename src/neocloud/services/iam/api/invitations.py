@@ -11,8 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from neocloud.core import contract
-from neocloud.core.custom_verbs import done
-from neocloud.core.service import Call, Write
+from neocloud.core.service import Call, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -45,12 +44,12 @@ async def create(call: Call, request: CreateInvitationRequest) -> Write[Operatio
         raise contract.bad_request(violations)
     now = call.dependencies.clock.now()
 
-    def create_row(tx: Transaction) -> Operation:
+    def create_row(tx: Transaction) -> NewOperation:
         tenant = tx.get(request.metadata.parent_id)
         if tenant is None or not is_tenant(tenant):
             raise contract.bad_field("metadata.parent_id", "must be the id of a tenant")
         row = _insert(tx, request, now)
-        return done(tx, call, request, row, path=METHOD, title=f"invitation {row.id}")
+        return NewOperation(row, f"invitation {row.id}")
 
     return Write(create_row)
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from neocloud.core import contract, wire
-from neocloud.core.custom_verbs import done
 from neocloud.core.kind import Violation
-from neocloud.core.service import Call, Handler, Method, Write
+from neocloud.core.service import Call, Handler, Method, NewOperation, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -90,18 +89,18 @@ def account_of(request: ListByAccountRequest) -> str:
     return request.account.service_account.id
 
 
-def switch(kind: str, state: State, path: str) -> Handler[IdRequest]:
+def switch(kind: str, state: State) -> Handler[IdRequest]:
     """Return a handler that sets the state of a key of this kind."""
 
     async def handle(call: Call, request: IdRequest) -> Write[Operation]:
-        def change(tx: Transaction) -> Operation:
+        def change(tx: Transaction) -> NewOperation:
             row = tx.get(request.id)
             if row is None or row.kind != kind:
                 raise contract.not_found("key", request.id)
             now = call.dependencies.clock.now()
             changed = replace(row, status=set_state(row, state), state=state, updated_at=now)
             tx.update(changed)
-            return done(tx, call, request, changed, path=path, title=f"key {row.name or row.id}")
+            return NewOperation(changed, f"key {row.name or row.id}")
 
         return Write(change)
 
@@ -112,8 +111,8 @@ def switches(kind: str, service: str, permission: str) -> tuple[Method[IdRequest
     """Return Activate and Deactivate of a service whose keys are of this kind."""
     on, off = f"{service}/Activate", f"{service}/Deactivate"
     return (
-        Method(on, switch(kind, State.ACTIVE, on), permission, target=by_id, is_change=True),
-        Method(off, switch(kind, State.INACTIVE, off), permission, target=by_id, is_change=True),
+        Method(on, switch(kind, State.ACTIVE), permission, target=by_id, is_change=True),
+        Method(off, switch(kind, State.INACTIVE), permission, target=by_id, is_change=True),
     )
 
 
@@ -128,7 +127,7 @@ RESERVED_LABELS = "neocloud.dev/"
 async def issue(call: Call, request: IssueStaticKeyRequest) -> Write[IssueStaticKeyResponse]:
     """Create a key. Only this answer ever holds its token."""
 
-    def make(tx: Transaction) -> IssueStaticKeyResponse:
+    def make(tx: Transaction) -> NewOperation:
         violations = list(_violations(tx, call, request))
         if violations:
             raise contract.bad_request(violations)
@@ -140,10 +139,10 @@ async def issue(call: Call, request: IssueStaticKeyRequest) -> Write[IssueStatic
         except AlreadyExists:
             raise contract.already_exists("static key", row.name) from None
         token = new_token(tx, row.id)
-        operation = done(
-            tx, call, request, row, path=f"{STATIC_KEYS}/Issue", title=f"static key {row.name}".strip()
+        title = f"static key {row.name}".strip()
+        return NewOperation(
+            row, title, answer=lambda operation: IssueStaticKeyResponse(token=token, operation=operation)
         )
-        return IssueStaticKeyResponse(token=token, operation=operation)
 
     return Write(make)
 
@@ -160,14 +159,12 @@ async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyRespon
 async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Write[Operation]:
     """Deactivate a key for good. Its row stays, for the record."""
 
-    def change(tx: Transaction) -> Operation:
+    def change(tx: Transaction) -> NewOperation:
         row = _key_of_token(tx, request.token)
         status = StaticKeyStatus(active=False).SerializeToString()
         now = call.dependencies.clock.now()
         tx.update(replace(row, status=status, state=State.INACTIVE, updated_at=now))
-        return done(
-            tx, call, request, row, path=f"{STATIC_KEYS}/Revoke", title=f"static key {row.name or row.id}"
-        )
+        return NewOperation(row, f"static key {row.name or row.id}")
 
     return Write(change)
 

@@ -6,9 +6,8 @@ from pyotp import random_base32
 from pyotp.totp import TOTP
 
 from neocloud.core import contract, wire
-from neocloud.core.custom_verbs import done
 from neocloud.core.kind import Violation
-from neocloud.core.service import Call, Write
+from neocloud.core.service import Call, NewOperation, Write
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.iam.v1 import (
@@ -163,11 +162,11 @@ async def remove_totp(call: Call, request: RemoveTotpRequest) -> Write[RemoveTot
 
 
 async def block(call: Call, request: BlockTenantUserAccountRequest) -> Write[Operation]:
-    return await _set_state(call, request, State.BLOCKED, "Block")
+    return await _set_state(call, request, State.BLOCKED)
 
 
 async def unblock(call: Call, request: UnblockTenantUserAccountRequest) -> Write[Operation]:
-    return await _set_state(call, request, State.ACTIVE, "Unblock")
+    return await _set_state(call, request, State.ACTIVE)
 
 
 async def get_with_attributes(
@@ -215,9 +214,8 @@ async def _set_state(
     call: Call,
     request: BlockTenantUserAccountRequest | UnblockTenantUserAccountRequest,
     state: State,
-    verb: str,
 ) -> Write[Operation]:
-    def change(tx: Transaction) -> Operation:
+    def change(tx: Transaction) -> NewOperation:
         row = account(tx, request.id)
         if row.state == State.INACTIVE:
             raise contract.bad_state(
@@ -230,7 +228,7 @@ async def _set_state(
         tx.update(changed)
         if state == State.BLOCKED:
             sessions.close_all(tx, row.id)
-        return done(tx, call, request, changed, path=f"{ACCOUNTS}/{verb}", title=f"user account {row.id}")
+        return NewOperation(changed, f"user account {row.id}")
 
     return Write(change)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from neocloud.core import contract, custom_verbs
+from neocloud.core import contract
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Write
+from neocloud.core.service import Call, NewOperation, Write, row_to_change
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.neocloud.tuning.v1 import (
@@ -31,27 +31,27 @@ Request = CancelFineTuningJobRequest | PauseFineTuningJobRequest | ResumeFineTun
 
 
 async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Write[Operation]:
-    def work(tx: Transaction) -> Operation:
+    def work(tx: Transaction) -> NewOperation:
         row = job_row(tx, request.id)
         if row.state == State.CANCELLED:
-            return _done(tx, call, row, "Cancel", request)
+            return NewOperation(row, _title(row))
         if row.state in (State.SUCCEEDED, State.FAILED):
             raise contract.bad_state(row.id, f"The job is {row.state} already; there is nothing to cancel.")
         runtime = replace(read_runtime_state(tx, row.id), desired=Desired.CANCEL)
-        return _change(tx, call, row, runtime, State.CANCELLED, "Cancel", request)
+        return _change(tx, call, row, runtime, State.CANCELLED)
 
     return Write(work)
 
 
 async def pause(call: Call, request: PauseFineTuningJobRequest) -> Write[Operation]:
-    def work(tx: Transaction) -> Operation:
+    def work(tx: Transaction) -> NewOperation:
         row = job_row(tx, request.id)
         if row.state == State.PAUSED:
-            return _done(tx, call, row, "Pause", request)
+            return NewOperation(row, _title(row))
         if row.state not in WORKING:
             raise contract.bad_state(row.id, f"The job is {row.state}; only a running job can be paused.")
         runtime = replace(read_runtime_state(tx, row.id), desired=Desired.PAUSE)
-        return _change(tx, call, row, runtime, State(row.state), "Pause", request)
+        return _change(tx, call, row, runtime, State(row.state))
 
     return Write(work)
 
@@ -59,11 +59,11 @@ async def pause(call: Call, request: PauseFineTuningJobRequest) -> Write[Operati
 async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Operation]:
     inventory = await call.dependencies.engine.capabilities()
 
-    def work(tx: Transaction) -> Operation:
+    def work(tx: Transaction) -> NewOperation:
         row = job_row(tx, request.id)
         runtime = read_runtime_state(tx, row.id)
         if row.state in WORKING and runtime.desired is Desired.RUN:
-            return _done(tx, call, row, "Resume", request)
+            return NewOperation(row, _title(row))
         if row.state not in (State.PAUSED, State.FAILED, *WORKING):
             raise contract.bad_state(row.id, f"The job is {row.state}; start another from the same files.")
         shape = shape_of(FineTuningJobSpec.FromString(row.spec))
@@ -72,14 +72,14 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
             reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
             check_capacity(reader, row.id, [(shape, 1)], [])
         fresh = RuntimeState(attempt=runtime.attempt + 1)
-        return _change(tx, call, row, fresh, State.QUEUED, "Resume", request)
+        return _change(tx, call, row, fresh, State.QUEUED)
 
     return Write(work)
 
 
 def job_row(tx: Transaction, job_id: str) -> Resource:
     """Return the job's row. Raises ApiError when there is none or it is being deleted."""
-    return custom_verbs.row_to_change(tx, JOB, job_id, _LABEL)
+    return row_to_change(tx, JOB, job_id, _LABEL)
 
 
 def _change(
@@ -88,9 +88,7 @@ def _change(
     row: Resource,
     runtime: RuntimeState,
     state: State,
-    verb: str,
-    request: Request,
-) -> Operation:
+) -> NewOperation:
     now = call.dependencies.clock.now()
     write_runtime_state(tx, row.id, runtime)
     status = FineTuningJobStatus.FromString(row.status)
@@ -107,12 +105,8 @@ def _change(
         updated_at=now,
         resource_version=row.resource_version + 1,  # a run that has read the old desired state cannot commit
     )
-    return custom_verbs.changed(tx, call, request, changed, path=f"{SERVICE}/{verb}", title=_title(row))
-
-
-def _done(tx: Transaction, call: Call, row: Resource, verb: str, request: Request) -> Operation:
-    """Return a finished operation: no change is needed."""
-    return custom_verbs.done(tx, call, request, row, path=f"{SERVICE}/{verb}", title=_title(row))
+    tx.update(changed)
+    return NewOperation(changed, _title(row), is_done=False)
 
 
 def _title(row: Resource) -> str:
