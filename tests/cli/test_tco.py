@@ -65,7 +65,7 @@ def test_options_become_the_request(signed_in: Neo, reckoning: FakeServer) -> No
     [
         (("--set", "workers"), "--set 'workers' is not NAME=VALUE"),
         (("--hosted", "llama=1"), "'llama=1' has one price"),
-        (("--set", "wrokers=4"), "'wrokers' is no parameter; there are workers"),
+        (("--set", "wrokers=4"), "'wrokers' is not a parameter; there are workers"),
     ],
 )
 def test_what_is_wrong_is_said(

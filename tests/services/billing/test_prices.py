@@ -153,7 +153,7 @@ def test_an_own_price_file_takes_the_place_of_ours(tmp_path: Path) -> None:
         ("from: 2026-01-01", "until: 2026-02-05, from: 2026-01-01", "lasts until 2026-02-05 though the next"),
         ("EUR", "euro", "three capital letters"),
         ("skus:", "sku:", "needs `currency` and `skus`"),
-        ("{from", "{{from", "is no YAML"),
+        ("{from", "{{from", "is not YAML"),
         ("unit: vcpu-hour", "unit: vcpu-hour\n    unit: gib-hour", "'unit' in line 6 is in line 5 already"),
         ("skus:", "skus:\n  cpu-local.vcpu: {}", "'cpu-local.vcpu' in line 5 is in line 4 already"),
         ("skus:", "tokens: [bank]\nskus:", "tokens must be a list of from, input and output for each"),

@@ -142,7 +142,7 @@ def test_rows_of_ones_own_are_added() -> None:
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        ({"values": [{"name": "wrokers", "value": "4"}]}, "'wrokers' is no parameter; there are workers"),
+        ({"values": [{"name": "wrokers", "value": "4"}]}, "'wrokers' is not a parameter; there are workers"),
         ({"values": [{"name": "workers", "value": "four"}]}, "workers must be a whole number from 0"),
         ({"values": [{"name": "workers", "value": "-1"}]}, "workers must be a whole number from 0"),
         ({"values": [{"name": "monthly_cost", "value": "1e9"}]}, "must be an amount such as 19000"),
@@ -153,7 +153,7 @@ def test_rows_of_ones_own_are_added() -> None:
         ),
         (
             {"items": [{"name": "a", "storage": {"sku": "cpu-d3.vcpu", "gibibytes": 1}, "minimum": 1}]},
-            "has no price by the GiB and month; those that have",
+            "has no price by the GiB and month; SKUs with one",
         ),
         (
             {"items": [{"name": "a", "storage": {"sku": "disk.network-ssd"}, "minimum": 2, "maximum": 1}]},

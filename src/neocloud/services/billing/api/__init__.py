@@ -1,4 +1,4 @@
-"""What a caller may do: see usage and bills, ask what something would cost, say what it may cost."""
+"""Custom verbs of billing: usage and bills, estimates, token prices, cost of ownership."""
 
 from neocloud.services.billing.api import calculator, tco, token_prices, usage
 from neocloud.services.billing.api.usage import get_report, list_usage

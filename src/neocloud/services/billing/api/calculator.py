@@ -1,13 +1,13 @@
-"""What something would cost, before it is made: `CalculatorService` in both its versions.
+"""CalculatorService, in both its versions: the cost of a resource before it is created.
 
-Anybody who is signed in may ask: it tells the price list, and nothing of what anybody has.
+Any signed-in subject may call it: answers follow from the price list alone, not from anyone's resources.
 """
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
@@ -33,6 +33,7 @@ from neocloud.services.billing.rules.price_list import PriceList, price_list
 
 _V1, _V1ALPHA1 = "nebius.billing.v1", "nebius.billing.v1alpha1"
 Filter = FilterAggregationUnit.FilterAggregationUnitValue
+AlphaResponse = TypeVar("AlphaResponse", alpha.EstimateBatchResponse, alpha.EstimateResponse)
 _FILTER_START = "FILTER_AGGREGATION_UNIT_"
 
 
@@ -59,21 +60,21 @@ async def estimate_batch(call: Call, request: EstimateBatchRequest) -> EstimateB
 async def estimate_batch_alpha(
     call: Call, request: alpha.EstimateBatchRequest
 ) -> alpha.EstimateBatchResponse:
-    return _alpha(call, "EstimateBatchResponse", request.resource_specs)
+    return _add_costs(call, alpha.EstimateBatchResponse(), request.resource_specs)
 
 
 async def estimate_alpha(call: Call, request: alpha.EstimateRequest) -> alpha.EstimateResponse:
-    return _alpha(call, "EstimateResponse", [request.resource_spec])
+    return _add_costs(call, alpha.EstimateResponse(), [request.resource_spec])
 
 
-def _alpha(call: Call, response: str, specs: Iterable[Any]) -> Any:
-    prices, answer = _prices(call), contract.message(f"{_V1ALPHA1}.{response}")()
+def _add_costs(call: Call, answer: AlphaResponse, specs: Iterable[alpha.ResourceSpec]) -> AlphaResponse:
+    prices = _prices(call)
     for field, span in (("hourly_cost", "hour"), ("monthly_cost", "month")):
         total = Fraction(0)
         for index, spec in enumerate(specs):
             chosen, path = spec.WhichOneof("resource_spec"), f"resource_specs[{index}]"
             if chosen is None:
-                raise contract.bad_field(path, "is empty; give the request that would make the resource")
+                raise contract.bad_field(path, "is empty; give the request that would create the resource")
             found = _costs(call, getattr(spec, chosen), span, prices, path)
             total += sum((each.cost for each in found), Fraction(0))
         breakdown = getattr(answer, field).general.total
@@ -85,29 +86,30 @@ def _prices(call: Call) -> PriceList:
     return price_list(call.dependencies.provided)
 
 
-def _spans(request: Any) -> Sequence[str]:
+def _spans(request: EstimateBatchRequest) -> Sequence[str]:
     names = [Filter.Name(value) for value in request.filter_aggregation_unit.filter_aggregation_unit_values]
-    wanted = {name.removeprefix(_FILTER_START).lower() for name in names}
-    return [span for span in SPANS if span in wanted] or USUAL_SPANS
+    requested = {name.removeprefix(_FILTER_START).lower() for name in names}
+    return [span for span in SPANS if span in requested] or USUAL_SPANS
 
 
 def _unpacked(packed: Any, path: str) -> Any:
+    """Return the request in a google.protobuf.Any."""
     try:
         return contract.unpack(packed)
     except (LookupError, DecodeError):
         raise contract.bad_field(
-            f"{path}.spec", f"holds {packed.type_url!r}, which is no request of this API"
+            f"{path}.spec", f"holds {packed.type_url!r}, which is not a request of this API"
         ) from None
 
 
-def _costs(call: Call, resource: Any, span: str, prices: PriceList, path: str) -> Sequence[SkuCost]:
+def _costs(call: Call, resource: Message, span: str, prices: PriceList, path: str) -> Sequence[SkuCost]:
     try:
         return costs(units(resource), span, prices, call.dependencies.clock.now().date())
     except NoEstimate as error:
         raise contract.bad_field(f"{path}.{error.violation.field}", error.violation.message) from None
 
 
-def _breakdown(found: Sequence[SkuCost]) -> Any:
+def _breakdown(found: Sequence[SkuCost]) -> CostBreakdown:
     by_sku: dict[str, tuple[Fraction, Fraction]] = {}
     for each in found:
         quantity, cost = by_sku.get(each.sku, (Fraction(0), Fraction(0)))
@@ -125,7 +127,7 @@ def _breakdown(found: Sequence[SkuCost]) -> Any:
     return breakdown
 
 
-# The older version holds the requests themselves, and a thought has no network interface yet: not checked.
+# The older version has whole requests in it, which may be incomplete for an estimate: they are not checked.
 METHODS = (
     Method(f"{_V1}.CalculatorService/EstimateBatch", estimate_batch, ""),
     Method(f"{_V1ALPHA1}.CalculatorService/EstimateBatch", estimate_batch_alpha, "", is_checked=False),

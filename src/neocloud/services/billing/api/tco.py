@@ -1,12 +1,12 @@
-"""What owning costs, and what a conversation costs then: `TcoService`.
+"""TcoService: the monthly cost of owning a cluster, and of a conversation on it.
 
-Anybody who is signed in may ask: it tells the price list, and nothing of what anybody has.
+Any signed-in subject may call it: answers follow from the price list alone, not from anyone's resources.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
@@ -17,18 +17,19 @@ from neocloud.messages.neocloud.billing.v1 import (
     ListModelChoicesResponse,
     ListTcoParametersRequest,
     ListTcoParametersResponse,
+    TcoItem,
 )
 from neocloud.messages.neocloud.billing.v1 import EstimateTcoResponse as Response
 from neocloud.messages.neocloud.billing.v1 import ListModelChoicesResponse as Choices
 from neocloud.messages.neocloud.billing.v1 import ListTcoParametersResponse as Parameters
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, price_list
 from neocloud.services.billing.tco import notes
-from neocloud.services.billing.tco.guide import choices
 from neocloud.services.billing.tco.materials import NoPrice, Row, cents, priced, totals
 from neocloud.services.billing.tco.plan import (
     Item,
     Values,
     WrongValue,
+    choices,
     items,
     parameters,
     usual_scenarios,
@@ -68,7 +69,7 @@ async def estimate(call: Call, request: EstimateTcoRequest) -> EstimateTcoRespon
         exact_maximum=f"{cents(sums.exact_maximum):f}",
     )
     for row in rows:
-        answer.rows.add(**_row_fields(row))
+        _add_row(answer, row)
     costs = _costs(chosen, sums.maximum, rows)
     answer.monthly_cost = f"{costs.month:f}"
     speeds = _add_serving(answer, request, chosen, costs)
@@ -101,7 +102,7 @@ async def list_model_choices(call: Call, request: ListModelChoicesRequest) -> Li
     return answer
 
 
-def _rows(chosen: Values, request: Any, prices: PriceList, day: date) -> Sequence[Row]:
+def _rows(chosen: Values, request: EstimateTcoRequest, prices: PriceList, day: date) -> Sequence[Row]:
     own = [_own_item(each, index) for index, each in enumerate(request.items)]
     plan = [_priced(item, prices, day, "values") for item in items(chosen)]
     return [
@@ -110,16 +111,15 @@ def _rows(chosen: Values, request: Any, prices: PriceList, day: date) -> Sequenc
     ]
 
 
-def _own_item(each: Any, index: int) -> Item:
+def _own_item(each: TcoItem, index: int) -> Item:
     if each.maximum and each.maximum < each.minimum:
         raise contract.bad_field(
             f"items[{index}].maximum", "is less than the minimum; raise it or leave it out"
         )
+    item = Item("Own", each.name, each.minimum, each.maximum or each.minimum)
     if each.WhichOneof("what") == "node":
-        what = {"platform": each.node.platform, "preset": each.node.preset}
-    else:
-        what = {"sku": each.storage.sku, "gib": each.storage.gibibytes}
-    return Item("Own", each.name, each.minimum, each.maximum or each.minimum, **what)
+        return replace(item, platform=each.node.platform, preset=each.node.preset)
+    return replace(item, sku=each.storage.sku, gib=each.storage.gibibytes)
 
 
 def _priced(item: Item, prices: PriceList, day: date, field: str) -> Row:
@@ -129,27 +129,27 @@ def _priced(item: Item, prices: PriceList, day: date, field: str) -> Row:
         raise contract.bad_field(field, str(error)) from error
 
 
-def _row_fields(row: Row) -> dict[str, Any]:
+def _add_row(answer: EstimateTcoResponse, row: Row) -> None:
     item = row.item
     what = f"{item.platform} {item.preset}" if item.platform else f"{item.sku} {item.gib} GiB"
-    return {
-        "section": item.section,
-        "name": item.name,
-        "what": what if row.unit else "",
-        "minimum_units": item.count,
-        "maximum_units": item.most,
-        "unit": row.unit,
-        "unit_price": f"{row.rate:f}",
-        "exact_unit_price": f"{row.exact_rate:f}",
-        "minimum": f"{row.minimum:f}",
-        "maximum": f"{row.maximum:f}",
-        "exact_minimum": f"{cents(row.exact_minimum):f}",
-        "exact_maximum": f"{cents(row.exact_maximum):f}",
-    }
+    answer.rows.add(
+        section=item.section,
+        name=item.name,
+        what=what if row.unit else "",
+        minimum_units=item.count,
+        maximum_units=item.most,
+        unit=row.unit,
+        unit_price=f"{row.rate:f}",
+        exact_unit_price=f"{row.exact_rate:f}",
+        minimum=f"{row.minimum:f}",
+        maximum=f"{row.maximum:f}",
+        exact_minimum=f"{cents(row.exact_minimum):f}",
+        exact_maximum=f"{cents(row.exact_maximum):f}",
+    )
 
 
 def _costs(chosen: Values, maximum: Decimal, rows: Sequence[Row]) -> Costs:
-    """Of a month: as told, or the most that the plan may cost. The first row's nodes are those that serve."""
+    """Return the costs of a month: as given, or the plan's maximum. The nodes of the first row serve."""
     month = chosen.amount("monthly_cost")
     return Costs(published_cost(maximum) if month is None else month, rows[0].rate * HOURS_PER_MONTH)
 
@@ -158,10 +158,12 @@ def _conversation(chosen: Values) -> Conversation:
     return Conversation(chosen.number("input_tokens"), chosen.number("output_tokens"))
 
 
-def _add_serving(answer: Any, request: Any, chosen: Values, costs: Costs) -> Sequence[Throughput]:
-    asked = [(each.name, Decimal(each.tokens_per_second)) for each in request.scenarios]
-    speeds = []
-    for name, speed in asked or usual_scenarios():
+def _add_serving(
+    answer: EstimateTcoResponse, request: EstimateTcoRequest, chosen: Values, costs: Costs
+) -> Sequence[Throughput]:
+    requested = [(each.name, Decimal(each.tokens_per_second)) for each in request.scenarios]
+    speeds: list[Throughput] = []
+    for name, speed in requested or usual_scenarios():
         reached = throughput(speed, _conversation(chosen))
         speeds.append(reached)
         answer.serving.add(
@@ -175,7 +177,7 @@ def _add_serving(answer: Any, request: Any, chosen: Values, costs: Costs) -> Seq
     return speeds
 
 
-def _hosted(request: Any, prices: PriceList, day: date) -> Sequence[Hosted]:
+def _hosted(request: EstimateTcoRequest, prices: PriceList, day: date) -> Sequence[Hosted]:
     if not request.hosted_models:
         return list(_listed(prices, day))
     return [
@@ -185,7 +187,7 @@ def _hosted(request: Any, prices: PriceList, day: date) -> Sequence[Hosted]:
 
 
 def _listed(prices: PriceList, day: date) -> Iterator[Hosted]:
-    """The models that the price list has by the token."""
+    """Yield the models with prices of tokens in the price list."""
     for name in sorted(prices.skus):
         if name.startswith(_TOKENS) and name.endswith(_INPUT):
             model = name.removeprefix(_TOKENS).removesuffix(_INPUT)
@@ -195,7 +197,9 @@ def _listed(prices: PriceList, day: date) -> Iterator[Hosted]:
                 yield Hosted(model, read, generated)
 
 
-def _add_hosted(answer: Any, hosted: Sequence[Hosted], costs: Costs, chat: Conversation) -> None:
+def _add_hosted(
+    answer: EstimateTcoResponse, hosted: Sequence[Hosted], costs: Costs, chat: Conversation
+) -> None:
     for each in hosted:
         row = answer.hosted.add(model=each.name, cost_per_chat=_money(each.cost_per_chat(chat)))
         whole, worker = break_even(costs.month, each, chat), break_even(costs.worker, each, chat)

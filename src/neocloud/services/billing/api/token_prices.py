@@ -1,4 +1,4 @@
-"""What models cost by the token, before anybody calls them. Anybody who is signed in may ask."""
+"""TokenPriceService: the prices of models by the token. Any signed-in subject may call it."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -13,17 +13,11 @@ from neocloud.messages.neocloud.billing.v1 import (
 )
 from neocloud.messages.neocloud.billing.v1 import EstimateTokensResponse as EstimateResponse
 from neocloud.messages.neocloud.billing.v1 import ListTokenPricesResponse as ListResponse
-from neocloud.services.billing.resources import (
-    CACHED_INPUT,
-    INPUT,
-    OUTPUT,
-    TOKEN_KINDS,
-    TokenPrices,
-    token_sku,
-)
+from neocloud.services.billing.public import TokenPrices
 from neocloud.services.billing.rules.catalogue import priced_models, token_prices
 from neocloud.services.billing.rules.estimate import exact
 from neocloud.services.billing.rules.price_list import PriceList, Unit, price_list
+from neocloud.services.billing.types import CACHED_INPUT, INPUT, OUTPUT, TOKEN_KINDS, token_sku
 
 _SERVICE = "neocloud.billing.v1.TokenPriceService"
 
@@ -55,7 +49,7 @@ async def estimate_tokens(call: Call, request: EstimateTokensRequest) -> Estimat
         raise contract.bad_field("model", why)
     fresh = request.input_tokens - request.cached_input_tokens
     if fresh < 0:
-        raise contract.bad_field("cached_input_tokens", "is more than input_tokens, which it is a part of")
+        raise contract.bad_field("cached_input_tokens", "is more than input_tokens, which include it")
     requests = request.requests or 1
     rates = {INPUT: terms.input, CACHED_INPUT: terms.cached_input, OUTPUT: terms.output}
     counts = {INPUT: fresh, CACHED_INPUT: request.cached_input_tokens, OUTPUT: request.output_tokens}

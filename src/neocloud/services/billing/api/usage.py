@@ -1,14 +1,16 @@
-"""What a caller may do: see what a project or tenant used, and what it costs.
+"""UsageService: the usage of a project or tenant, and its cost.
 
-Both are computed on each call and never stored, so a bill cannot disagree with what happened: from the
-resources' history, and from what other sources have counted, such as the gateway's ledger of tokens.
+Both are computed on each call and never stored, so a bill cannot contradict the history: from the resources'
+history, and from other sources that count, such as the gateway's ledger of tokens. A page token therefore
+keeps the window of its list too: usage of a resource that still runs neither moves nor grows between pages.
 """
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
@@ -22,10 +24,31 @@ from neocloud.messages.neocloud.billing.v1 import (
     ReportLine,
 )
 from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMessage
-from neocloud.services.billing.api.usage_pages import Window, key, page, read_cursor
 from neocloud.services.billing.rules.price_list import price_list
 from neocloud.services.billing.rules.rating import Line, rate, total
 from neocloud.services.iam.types import CONTAINER, is_tenant
+
+Record = UsageRecord | CountedUsage
+
+MAX_PAGE_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Window:
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class PageCursor:
+    """The position of a page: after this record of this window."""
+
+    window: Window
+    after: tuple[int, str, str, str, str]
+
+    def token(self, request: ListUsageRequest) -> str:
+        content = [_seconds(self.window.start), _seconds(self.window.end), *self.after]
+        return contract.page_token(json.dumps(content), _list_of(request))
 
 
 async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse:
@@ -53,27 +76,27 @@ async def get_report(call: Call, request: GetReportRequest) -> Report:
     )
 
 
-def _window(request: Any, now: datetime) -> Window:
-    """From the start of the month until now, unless told otherwise; nothing of the future."""
+def _window(request: ListUsageRequest | GetReportRequest, now: datetime) -> Window:
+    """Return the requested window, without the future; by default from the start of the month until now."""
     now = now.replace(microsecond=0)
     month = now.replace(day=1, hour=0, minute=0, second=0)
     start = contract.to_datetime(request.start) if request.HasField("start") else month
     end = contract.to_datetime(request.end) if request.HasField("end") else now
     if request.HasField("start") and request.HasField("end") and end < start:
-        raise contract.bad_field("end", "lies before start; swap them")
+        raise contract.bad_field("end", "is before start; swap them")
     end = min(end.replace(microsecond=0), now)
     return Window(min(start.replace(microsecond=0), end), end)
 
 
-async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRecord | CountedUsage]:
+async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[Record]:
     provided, store = call.dependencies.provided, call.dependencies.store
     meters, source = provided.get(Meters), provided.find(UsageSource)
     projects, kept = await store.read(lambda tx: (_projects(tx, parent_id), kept_from(tx)))
     if kept is not None and window.start < kept:
-        shown = kept.strftime("%Y-%m-%dT%H:%M:%SZ")
-        raise contract.bad_field("start", f"must be {shown} or later: usage of before then is not kept")
+        first = kept.strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise contract.bad_field("start", f"must be {first} or later: usage of before then is not kept")
     histories = await store.read_long(lambda tx: _histories(tx, projects, meters, window.end))
-    found: list[UsageRecord | CountedUsage] = [
+    found: list[Record] = [
         record
         for history in histories
         for meter in meters
@@ -86,7 +109,7 @@ async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[UsageRe
 
 
 def _projects(tx: Transaction, parent_id: str) -> Sequence[str]:
-    """The project, or all projects of the tenant."""
+    """Return the project, or all projects of the tenant."""
     parent = tx.get(parent_id)
     if parent is None or parent.kind != CONTAINER:
         raise contract.bad_field("parent_id", "must be the id of a project or a tenant")
@@ -98,7 +121,7 @@ def _projects(tx: Transaction, parent_id: str) -> Sequence[str]:
 def _histories(
     tx: Transaction, projects: Sequence[str], meters: Sequence[Meter], until: datetime
 ) -> Sequence[Sequence[HistoryEntry]]:
-    """The history of each metered resource in the projects."""
+    """Return the history of each metered resource in the projects."""
     kinds = [kind for meter in meters for kind in meter.kinds]
     found: dict[str, list[HistoryEntry]] = defaultdict(list)
     for project_id in projects:
@@ -107,7 +130,7 @@ def _histories(
     return list(found.values())
 
 
-def _usage_message(record: UsageRecord | CountedUsage) -> Any:
+def _usage_message(record: Record) -> UsageRecordMessage:
     message = UsageRecordMessage(
         resource_id=record.resource_id,
         resource_kind=record.resource_kind,
@@ -124,7 +147,7 @@ def _usage_message(record: UsageRecord | CountedUsage) -> Any:
     return message
 
 
-def _line_message(line: Line) -> Any:
+def _line_message(line: Line) -> ReportLine:
     return ReportLine(
         resource_id=line.resource_id,
         resource_kind=line.resource_kind,
@@ -138,6 +161,51 @@ def _line_message(line: Line) -> Any:
         is_unpriced=line.cost is None,
         parent_id=line.parent_id,
     )
+
+
+def read_cursor(request: ListUsageRequest) -> PageCursor | None:
+    """Return the cursor in the request's token, None for the first page.
+
+    Raise ApiError for the token of another list.
+    """
+    content = contract.page_after(request.page_token, _list_of(request))
+    if not content:
+        return None
+    try:
+        start, end, number, *names = json.loads(content)
+        window = Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC))
+        first, second, third, fourth = names
+    except (ValueError, TypeError, OverflowError, OSError, RecursionError):
+        raise contract.bad_page_token() from None
+    if type(number) is not int or not all(isinstance(name, str) for name in names):
+        raise contract.bad_page_token()
+    return PageCursor(window, (number, first, second, third, fourth))
+
+
+def page(
+    records: Sequence[Record], request: ListUsageRequest, window: Window, cursor: PageCursor | None
+) -> tuple[Sequence[Record], str]:
+    """Return a page of these sorted records, and the token of the next one. Size 0 means all records."""
+    rest = [record for record in records if cursor is None or key(record) > cursor.after]
+    size = min(request.page_size, MAX_PAGE_SIZE) or len(rest)
+    found = rest[:size]
+    return found, PageCursor(window, key(found[-1])).token(request) if len(rest) > size else ""
+
+
+def key(record: Record) -> tuple[int, str, str, str, str]:
+    """Return a unique sort key of the record: a model has several payers, and prices."""
+    price = str(record.unit_price) if isinstance(record, CountedUsage) else ""
+    return _seconds(record.start), record.resource_id, record.sku, record.parent_id, price
+
+
+def _list_of(request: ListUsageRequest) -> str:
+    window = (request.start.ToJsonString(), request.end.ToJsonString())
+    return f"usage:{request.parent_id}:{':'.join(window)}"
+
+
+def _seconds(at: datetime) -> int:
+    """Usage is in whole seconds."""
+    return int(at.timestamp())
 
 
 METHODS = (

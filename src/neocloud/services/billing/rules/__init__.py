@@ -1,1 +1,1 @@
-"""What things cost. Pure."""
+"""Prices, estimates, rating and pricing policies. Pure."""

@@ -1,7 +1,7 @@
-"""Models that are known by name, and on which terms a model's tokens are sold. Pure.
+"""The catalogue of known models, and the terms of a model's tokens. Pure.
 
-A model that is not known here can be served and sold all the same: it has the usual limit, and the price that
-the price list or its deployment gives it.
+An unknown model can be served and sold too: it has the usual limit, and the price of the price list or of its
+deployment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from neocloud.services.billing.resources import TOKEN_KINDS, TokenPrices, TokenTerms, token_sku
+from neocloud.services.billing.public import TokenPrices, TokenTerms
 from neocloud.services.billing.rules.price_list import PriceList, load_unique
+from neocloud.services.billing.types import TOKEN_KINDS, token_sku
 
 FAST = "-fast"
 
@@ -30,10 +31,10 @@ class KnownModel:
 class Catalogue:
     models: tuple[KnownModel, ...]
     tokens_per_minute: int
-    """Of a tenant, for any other model."""
+    """The limit of a tenant for any other model."""
 
     def find(self, name: str) -> KnownModel | None:
-        """By any of its names, in either flavour."""
+        """Find a model by any of its names, in either flavour."""
         return self._by_name.get(_plain(name).removesuffix(FAST))
 
     @property
@@ -49,7 +50,7 @@ def default_catalogue() -> Catalogue:
 
 
 def token_prices(prices: PriceList, catalogue: Catalogue | None = None) -> TokenPrices:
-    """What the price list and the catalogue say together."""
+    """Return a lookup that joins the price list and the catalogue."""
     known = catalogue or default_catalogue()
 
     def terms(name: str, day: date) -> TokenTerms:
@@ -68,7 +69,7 @@ def token_prices(prices: PriceList, catalogue: Catalogue | None = None) -> Token
 
 
 def priced_models(prices: PriceList) -> Iterator[str]:
-    """Names that the price list has prices of tokens for, in its order."""
+    """Yield the models with prices of tokens in the price list, in its order."""
     start, end = "tokens.", ".input"
     for sku in prices.skus:
         if sku.startswith(start) and sku.endswith(end):
@@ -76,7 +77,7 @@ def priced_models(prices: PriceList) -> Iterator[str]:
 
 
 def _listed_name(name: str, model: KnownModel | None, prices: PriceList) -> str:
-    """The name as it was said where the price list has it, else the catalogue's; the flavour stays."""
+    """Return the name itself if the price list has it, else the catalogue's name in the same flavour."""
     if model is None or token_sku(name, TOKEN_KINDS[0]) in prices.skus:
         return name
     return model.name + (FAST if _plain(name).endswith(FAST) else "")
@@ -88,7 +89,7 @@ def _price(prices: PriceList, sku_name: str, day: date) -> str:
     return "" if amount is None else f"{amount:f}"
 
 
-def _models(entries: Mapping[str, Any], usual: int) -> Iterator[KnownModel]:
+def _models(entries: Mapping[str, Mapping[str, Any]], usual: int) -> Iterator[KnownModel]:
     for name, entry in entries.items():
         yield KnownModel(
             name=name,

@@ -1,19 +1,30 @@
-"""What a resource would cost that somebody thinks of making: from its request to SKUs and money. Pure.
+"""The estimated cost of a resource: from its create or update request to SKUs and money. Pure.
 
-An estimate is the price list's prices of today times what the request asks for, exactly; only what is shown
-is rounded. A month is 730 hours, as in a bill.
+An estimate is today's prices times the units of the request, exactly; only shown figures are rounded. A month
+is 730 hours, as in a bill.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_UP, ROUND_UP, Decimal
 from fractions import Fraction
-from typing import Any
+
+from google.protobuf.message import Message
 
 from neocloud.core.kind import Violation
-from neocloud.messages.nebius.compute.v1 import DiskSpec
+from neocloud.messages.nebius.compute.v1 import (
+    CreateDiskRequest,
+    CreateFilesystemRequest,
+    CreateInstanceRequest,
+    DiskSpec,
+    FilesystemSpec,
+    InstanceSpec,
+    UpdateDiskRequest,
+    UpdateFilesystemRequest,
+    UpdateInstanceRequest,
+)
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList
 from neocloud.services.compute.public import preset, preset_violations
 from neocloud.services.compute.types import FilesystemType, gib, size_bytes
@@ -27,17 +38,21 @@ SPANS: Mapping[str, int] = {
     "week": 7 * 24 * HOUR,
     "month": HOURS_PER_MONTH * HOUR,
 }
-"""Seconds of each unit of time that a cost can be asked for."""
+"""Seconds of each unit of time of an estimate."""
 USUAL_SPANS = ("hour", "month")
+_KNOWN = (
+    "CreateInstanceRequest, UpdateInstanceRequest, CreateDiskRequest, UpdateDiskRequest, "
+    "CreateFilesystemRequest, UpdateFilesystemRequest"
+)
 _EXACT = Decimal(1).scaleb(-12)
 _CENT = Decimal("0.01")
 
 Units = Mapping[str, int]
-"""How much of which SKU a resource holds."""
+"""The units that a resource holds, by SKU."""
 
 
 class NoEstimate(Exception):
-    """There is no price for it; `violation` says which field is to blame and what would be right."""
+    """The request has no price; `violation` names the field and what is valid."""
 
     def __init__(self, violation: Violation) -> None:
         super().__init__(violation.message)
@@ -51,19 +66,21 @@ class SkuCost:
     cost: Fraction
 
 
-def units(request: Any) -> Units:
-    """What the resource of a create or update request would hold. Raises NoEstimate."""
-    found = _UNITS.get(request.DESCRIPTOR.full_name)
-    if found is None:
-        known = ", ".join(name.rpartition(".")[2] for name in _UNITS)
-        name = request.DESCRIPTOR.full_name
-        raise NoEstimate(Violation("spec", f"is a {name}, which has no price; there are prices for {known}"))
-    return found(request.spec)
+def units(request: Message) -> Units:
+    """Return the units that the resource of a create or update request would hold. Raises NoEstimate."""
+    if isinstance(request, CreateInstanceRequest | UpdateInstanceRequest):
+        return _instance(request.spec)
+    if isinstance(request, CreateDiskRequest | UpdateDiskRequest):
+        return _disk(request.spec)
+    if isinstance(request, CreateFilesystemRequest | UpdateFilesystemRequest):
+        return _filesystem(request.spec)
+    name = request.DESCRIPTOR.full_name
+    raise NoEstimate(Violation("spec", f"is a {name}, which has no price; there are prices for {_KNOWN}"))
 
 
 def costs(held: Units, span: str, prices: PriceList, day: date) -> Sequence[SkuCost]:
-    """What holding this costs for one `span` of time at the day's prices. Raises NoEstimate."""
-    found = []
+    """Return the cost of these units for one `span` of time at the day's prices. Raises NoEstimate."""
+    found: list[SkuCost] = []
     for sku_name, number in sorted(held.items()):
         sku = prices.skus.get(sku_name)
         price = sku.price_on(day) if sku else None
@@ -76,7 +93,7 @@ def costs(held: Units, span: str, prices: PriceList, day: date) -> Sequence[SkuC
 
 
 def exact(value: Fraction) -> str:
-    """All decimals that matter, none that do not."""
+    """Return the number with at most twelve decimals, without trailing zeros."""
     number = Decimal(value.numerator) / Decimal(value.denominator)
     text = f"{number.quantize(_EXACT, rounding=ROUND_HALF_UP):f}"
     return text.rstrip("0").rstrip(".")
@@ -86,7 +103,7 @@ def rounded_up(value: Fraction) -> str:
     return f"{(Decimal(value.numerator) / Decimal(value.denominator)).quantize(_CENT, rounding=ROUND_UP):f}"
 
 
-def _instance(spec: Any) -> Units:
+def _instance(spec: InstanceSpec) -> Units:
     resources = spec.resources
     for violation in preset_violations(resources.platform, resources.preset, "spec.resources"):
         raise NoEstimate(violation)
@@ -102,25 +119,15 @@ def _instance(spec: Any) -> Units:
     return held
 
 
-def _disk(spec: Any) -> Units:
-    return _stored("disk", spec, DiskType)
+def _disk(spec: DiskSpec) -> Units:
+    return _stored("disk", spec, DiskType.Name(spec.type))
 
 
-def _filesystem(spec: Any) -> Units:
-    return _stored("filesystem", spec, FilesystemType)
+def _filesystem(spec: FilesystemSpec) -> Units:
+    return _stored("filesystem", spec, FilesystemType.Name(spec.type))
 
 
-def _stored(noun: str, spec: Any, types: Any) -> Units:
+def _stored(noun: str, spec: DiskSpec | FilesystemSpec, kind: str) -> Units:
     if size_bytes(spec) <= 0:
         raise NoEstimate(Violation("spec.size", "is required: the cost is by the GiB"))
-    kind = types.Name(spec.type).lower().replace("_", "-")
-    return {f"{noun}.{kind}": gib(size_bytes(spec))}
-
-
-def _of(noun: str, find: Callable[[Any], Units]) -> Iterable[tuple[str, Callable[[Any], Units]]]:
-    return ((f"nebius.compute.v1.{verb}{noun}Request", find) for verb in ("Create", "Update"))
-
-
-_UNITS: Mapping[str, Callable[[Any], Units]] = dict(
-    (*_of("Instance", _instance), *_of("Disk", _disk), *_of("Filesystem", _filesystem))
-)
+    return {f"{noun}.{kind.lower().replace('_', '-')}": gib(size_bytes(spec))}

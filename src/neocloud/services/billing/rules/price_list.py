@@ -1,6 +1,6 @@
-"""The price list: what one unit of a SKU costs on a day. Read and checked as a whole, then only asked.
+"""The price list: the price of a unit of each SKU by day. The file is read and checked as a whole.
 
-Money is Decimal from the file on; a price written as a float is refused rather than guessed at.
+Money is Decimal from the file on; a price that is written as a float is refused.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -16,21 +16,21 @@ from typing import Any
 import yaml
 
 from neocloud.core.registry import ServiceRegistry
-from neocloud.services.billing.resources import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
+from neocloud.services.billing.types import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
 from neocloud.services.compute.public import Preset
 
 HOURS_PER_MONTH = 730
 _HOUR = 3600
 _LEAST_TOKEN_PRICE = Decimal("0.00000001")
-"""Of a million tokens; the gateway's ledger counts in such."""
+"""For a million tokens: the smallest amount in the gateway's ledger."""
 
 
 class PriceListError(Exception):
-    """The file cannot be used; the message says where it is wrong and what would be right."""
+    """The file cannot be used; the message says where it is wrong and what is valid."""
 
 
 class Unit(Enum):
-    """What a price is per. What is held has so many unit-seconds in one; what is counted, so many pieces."""
+    """The unit of a price: so many unit-seconds of held usage, or pieces of counted usage."""
 
     GPU_HOUR = ("gpu-hour", _HOUR)
     VCPU_HOUR = ("vcpu-hour", _HOUR)
@@ -45,7 +45,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class Price:
-    """Holds from the start of a day to the start of another (UTC); no end means for good."""
+    """A price from the start of a day to the start of another (UTC), or without end."""
 
     amount: Decimal
     from_day: date
@@ -71,7 +71,7 @@ class PriceList:
     skus: Mapping[str, Sku]
 
     def node_rate(self, preset: Preset, day: date, *, is_preemptible: bool = False) -> Decimal:
-        """What a node of this shape costs an hour, unrounded. Raises LookupError when a part has no price."""
+        """Return the hourly price of a node, unrounded. Raises LookupError when a part has no price."""
         total = Decimal(0)
         for name, units in preset.skus(is_preemptible=is_preemptible).items():
             sku = self.skus.get(name)
@@ -89,7 +89,7 @@ def default_price_list() -> PriceList:
 
 
 def load_price_list(path: Path | None) -> PriceList:
-    """The price list in a file, or the one that comes along. Raises PriceListError."""
+    """Return the price list in a file, or the one that ships. Raises PriceListError."""
     if path is None:
         return default_price_list()
     try:
@@ -104,7 +104,7 @@ def parse_price_list(text: str, source: str) -> PriceList:
     except DuplicateKey as error:
         raise PriceListError(f"{source}: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise PriceListError(f"{source} is no YAML: {error}") from error
+        raise PriceListError(f"{source} is not YAML: {error}") from error
     if not isinstance(content, Mapping) or not isinstance(content.get("skus"), Mapping):
         raise PriceListError(f"{source} needs `currency` and `skus`; start from a copy of prices.yaml.")
     try:
@@ -115,13 +115,13 @@ def parse_price_list(text: str, source: str) -> PriceList:
         raise PriceListError(f"{source}: {error}") from error
 
 
-def token_entries(models: Any) -> Mapping[str, Any]:
-    """The section `tokens`, in which a model has one row of prices, as one entry for each of its SKUs."""
+def token_entries(models: object) -> Mapping[str, object]:
+    """Return the section `tokens`, which has a list of prices for each model, as one entry for each SKU."""
     if models is None:
         return {}
     if not isinstance(models, Mapping) or not all(isinstance(rows, list) for rows in models.values()):
         raise PriceListError("tokens must be a list of from, input and output for each model's name")
-    entries = {}
+    entries: dict[str, object] = {}
     for model, rows in models.items():
         for kind in TOKEN_KINDS:
             prices = [_row(f"tokens.{model}", row, kind) for row in rows]
@@ -129,7 +129,7 @@ def token_entries(models: Any) -> Mapping[str, Any]:
     return entries
 
 
-def _row(name: str, row: Any, kind: str) -> Mapping[str, Any]:
+def _row(name: str, row: object, kind: str) -> Mapping[str, object]:
     columns = {"from", "until", *(each.replace("-", "_") for each in TOKEN_KINDS)}
     if not isinstance(row, Mapping) or not set(row) <= columns:
         raise PriceListError(f"{name}: each row has from, input, output and perhaps cached_input and until")
@@ -139,13 +139,13 @@ def _row(name: str, row: Any, kind: str) -> Mapping[str, Any]:
     return {"from": row.get("from"), "until": row.get("until"), "price": price}
 
 
-def _currency(value: Any) -> str:
+def _currency(value: object) -> str:
     if isinstance(value, str) and len(value) == 3 and value.isupper():
         return value
     raise PriceListError("currency must be three capital letters, such as USD")
 
 
-def _sku(name: str, entry: Any) -> Sku:
+def _sku(name: str, entry: object) -> Sku:
     units = {unit.label: unit for unit in Unit}
     if not isinstance(entry, Mapping) or entry.get("unit") not in units:
         raise PriceListError(f"{name}: unit must be one of {', '.join(units)}")
@@ -158,7 +158,7 @@ def _sku(name: str, entry: Any) -> Sku:
     return sku
 
 
-def _prices(name: str, rows: Sequence[Any]) -> Sequence[Price]:
+def _prices(name: str, rows: Sequence[object]) -> Sequence[Price]:
     found: list[Price] = []
     for index, row in enumerate(rows):
         following = rows[index + 1] if index + 1 < len(rows) else {}
@@ -175,14 +175,14 @@ def _prices(name: str, rows: Sequence[Any]) -> Sequence[Price]:
     return found
 
 
-def _until(name: str, own: Any, next_from: Any) -> date | None:
+def _until(name: str, own: object, next_from: object) -> date | None:
     ends = [_day(name, value) for value in (own, next_from) if value is not None]
     if len(ends) == 2 and ends[0] > ends[1]:
         raise PriceListError(f"{name}: a price lasts until {ends[0]} though the next begins on {ends[1]}")
     return min(ends, default=None)
 
 
-def _amount(name: str, value: Any) -> Decimal:
+def _amount(name: str, value: object) -> Decimal:
     try:
         amount = Decimal(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
     except InvalidOperation:
@@ -192,7 +192,7 @@ def _amount(name: str, value: Any) -> Decimal:
     return amount
 
 
-def _day(name: str, value: Any) -> date:
+def _day(name: str, value: object) -> date:
     if type(value) is date:
         return value
     raise PriceListError(f"{name}: a day must be written as 2026-01-31, not {value!r}")
@@ -209,7 +209,7 @@ class DuplicateKey(yaml.MarkedYAMLError):
 
 class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        lines: dict[Any, int] = {}
+        lines: dict[Hashable, int] = {}
         for key_node, _ in node.value:
             key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
             if isinstance(key, Hashable) and key in lines:

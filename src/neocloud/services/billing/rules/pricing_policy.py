@@ -1,20 +1,22 @@
-"""What is legal for a pricing policy: the most that its owner pays for a GPU of a preemptible machine. Pure.
+"""Rules of pricing policies: the most that the owner pays for a GPU of a preemptible machine. Pure.
 
-There is no market here: the price of the day is the price list's. A policy below it is kept, and lets no
-machine start; one at or above it changes nothing about what is paid.
+There is no market here: the price of the day is the price list's. Under a policy below it no machine starts;
+a policy at or above it changes no price.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.core.store.protocol import Resource
-from neocloud.services.billing.resources import PricingPolicyState, SchedulingState
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.billing.v1 import PricingPolicy, PricingPolicySpec
+from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.services.billing.rules.price_list import Unit, price_list
+from neocloud.services.billing.types import PricingPolicyState, SchedulingState
 from neocloud.services.compute.public import platforms
 from neocloud.services.compute.types import InstanceState, policy_namespace
 
@@ -22,13 +24,16 @@ _PRICE = re.compile(r"\d{1,9}(\.\d{1,3})?")
 _RUNS_NOT = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
 
-class PricingPolicyRules(Rules):
-    def violations(self, new: Any, old: Any | None, reader: ResourceReader) -> Iterable[Violation]:
+class PricingPolicyRules(Rules[PricingPolicy]):
+    def violations(
+        self, new: PricingPolicy, old: PricingPolicy | None, reader: ResourceReader
+    ) -> Iterable[Violation]:
         platform, price = _platform(new.spec), _max_price(new.spec)
         if platform not in platforms():
             known = ", ".join(platforms())
             yield Violation(
-                "spec.compute_instance_spec.v1.platform", f'"{platform}" is no platform; there are: {known}'
+                "spec.compute_instance_spec.v1.platform",
+                f'"{platform}" is not a platform; there are: {known}',
             )
         if not _PRICE.fullmatch(price) or not Decimal(price):
             yield Violation(
@@ -38,7 +43,7 @@ class PricingPolicyRules(Rules):
         elif old is not None and Decimal(price) != Decimal(_max_price(old.spec)):
             _check_unused(new.metadata, reader, "Its price changes")
 
-    def complete(self, new: Any, old: Any | None, reader: ResourceReader) -> None:
+    def complete(self, new: PricingPolicy, old: PricingPolicy | None, reader: ResourceReader) -> None:
         prices = price_list(reader.provided)
         sku_id = _sku_id(_platform(new.spec))
         sku = prices.skus.get(sku_id)
@@ -51,20 +56,26 @@ class PricingPolicyRules(Rules):
             "SCHEDULING_STATE_BLOCKED" if is_too_low else "SCHEDULING_STATE_ALLOWED"
         )
 
-    def quota_demand(self, resource: Any) -> Mapping[str, int]:
+    def quota_demand(self, resource: PricingPolicy) -> Mapping[str, int]:
         return {"billing.pricing-policy.count": 1}
 
-    def check_delete(self, resource: Any, reader: ResourceReader) -> None:
+    def check_delete(self, resource: PricingPolicy, reader: ResourceReader) -> None:
         _check_unused(resource.metadata, reader, "It goes")
 
 
 def running_under(holders: Mapping[str, str], get: Callable[[str], Resource | None]) -> list[Resource]:
-    """Those of the instances that name a policy which run, or are about to."""
+    """Return the instances, of those that name a policy, that run or are about to."""
     rows = (get(instance_id) for instance_id in holders.values())
     return [row for row in rows if row is not None and row.state not in _RUNS_NOT]
 
 
-def _check_unused(policy: Any, reader: ResourceReader, what: str) -> None:
+def pricing_policy_view(policy: PricingPolicy, tx: Transaction, now: datetime) -> None:
+    """Set the number of machines that run under the policy, when it is read."""
+    holders = tx.reservations(policy_namespace(policy.metadata.id))
+    policy.status.running_vm_count = len(running_under(holders, tx.get))
+
+
+def _check_unused(policy: ResourceMetadata, reader: ResourceReader, what: str) -> None:
     running = running_under(reader.reservations(policy_namespace(policy.id)), reader.get)
     if running:
         users = ", ".join(row.name or row.id for row in running[:5])
@@ -75,16 +86,16 @@ def _check_unused(policy: Any, reader: ResourceReader, what: str) -> None:
         )
 
 
-def _platform(spec: Any) -> str:
+def _platform(spec: PricingPolicySpec) -> str:
     return spec.compute_instance_spec.v1.platform
 
 
-def _max_price(spec: Any) -> str:
+def _max_price(spec: PricingPolicySpec) -> str:
     return spec.pricing.max_price_v1.max_price
 
 
 def _sku_id(platform: str) -> str:
-    """What the price is compared with: a GPU, whatever else such a machine pays for. A machine without GPUs
-    has no price by the GPU, so its policy never blocks."""
+    """Return the SKU that the price is compared with: a GPU, whatever else such a machine pays for. A machine
+    without GPUs has no price by the GPU, so its policy never blocks."""
     any_preset = next(iter(platforms()[platform].presets.values()))
     return next(iter(any_preset.skus(is_preemptible=True)))

@@ -1,4 +1,4 @@
-"""From usage to money: a line for each resource, UTC day and SKU, and for each price that it was sold at.
+"""Rate usage: a line for each resource, UTC day and SKU, and for each price that it was sold at.
 
 Prices hold for whole UTC days, so cutting usage at midnight also cuts it where a price changes. A line's cost
 is computed exactly and rounded once, half up, to a millionth; the total is the sum of the lines as shown.
@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 from neocloud.core.usage import CountedUsage, UsageRecord
 from neocloud.services.billing.rules.price_list import PriceList
@@ -38,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class _Group:
-    """What is added up."""
+    """Usage that is added up in one line."""
 
     parent_id: str
     resource_id: str
@@ -46,18 +45,18 @@ class _Group:
     day: date
     sku: str
     unit: str = ""
-    """Of what is counted, with its size; the price list knows those of what is held."""
+    """The unit of counted usage, with its size; units of held usage are in the price list."""
     unit_size: int = 0
     sold_at: Decimal | None = None
-    """None: at what the price list says."""
+    """None: at the price of the price list."""
 
     @property
-    def order(self) -> tuple[Any, ...]:
-        return self.day, self.resource_id, self.sku, self.parent_id, self.sold_at or 0
+    def order(self) -> tuple[date, str, str, str, Decimal]:
+        return self.day, self.resource_id, self.sku, self.parent_id, self.sold_at or Decimal(0)
 
 
 def rate(records: Iterable[UsageRecord | CountedUsage], prices: PriceList) -> Sequence[Line]:
-    """Lines in order of day, resource and SKU."""
+    """Return the lines in order of day, resource and SKU."""
     amounts: dict[_Group, int] = {}
     names: dict[_Group, tuple[datetime, str]] = {}
     for record in records:
@@ -70,7 +69,7 @@ def rate(records: Iterable[UsageRecord | CountedUsage], prices: PriceList) -> Se
 
 
 def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]:
-    """Unit-seconds or pieces, by day."""
+    """Yield unit-seconds or pieces, by day."""
     group = _Group(
         record.parent_id, record.resource_id, record.resource_kind, record.start.date(), record.sku
     )
@@ -83,18 +82,18 @@ def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]
 
 
 def _named(group: _Group) -> _Group:
-    """What has one name, the newest: a resource; of one that serves several models, each of them."""
+    """Return the group whose newest name is shown: the resource, or each model of one that serves several."""
     same = replace(group, day=date.min, sold_at=None)
     return same if group.unit else replace(same, sku="")
 
 
 def total(lines: Iterable[Line]) -> Decimal:
-    """The sum of what is priced."""
+    """Return the sum of the priced lines."""
     return sum((line.cost for line in lines if line.cost is not None), Decimal(0).scaleb(-DECIMALS))
 
 
 def days(start: datetime, end: datetime) -> Iterator[tuple[date, int]]:
-    """The UTC days that [start, end) touches, and how many of its seconds lie in each."""
+    """Yield the UTC days of [start, end), with the seconds in each."""
     while start < end:
         midnight = datetime.combine(start.date() + timedelta(days=1), time(), UTC)
         stop = min(midnight, end)
@@ -126,7 +125,7 @@ def _line(group: _Group, name: str, amount: int, prices: PriceList) -> Line:
 
 
 def _rounded(value: Fraction) -> Decimal:
-    """Half up to a millionth, by whole numbers: exact whatever the size."""
+    """Round half up to a millionth, in integers: exact whatever the size."""
     millionths, rest = divmod(value.numerator * 10**DECIMALS, value.denominator)
     millionths += 2 * rest >= value.denominator
     return Decimal(millionths).scaleb(-DECIMALS)

@@ -1,2 +1,2 @@
-"""What owning a cluster for training and serving costs in a month (TCO). Pure: a plan and a price list in,
-rows and notes out. Money is Decimal; nothing here knows who asks."""
+"""The monthly cost of owning a cluster for training and serving (TCO): a plan and a price list in, rows and
+notes out. Pure. Money is Decimal."""

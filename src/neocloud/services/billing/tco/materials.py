@@ -1,7 +1,7 @@
-"""From a plan's items to rows of money, as the published table prints them and exactly. FORM-01, FORM-02.
+"""Price a plan's items, both exactly and as the published table prints them. FORM-01, FORM-02.
 
 The published table rounds the hourly rate of a node to cents and each row to whole dollars, half to even; its
-maximum is the printed minimum times the ratio of units. That is kept, and beside it what was not rounded.
+maximum is the printed minimum times the ratio of units. Rows have these figures and the unrounded ones.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _WHOLE = Decimal(1)
 
 
 class NoPrice(Exception):
-    """An item cannot be priced; the message says why and what to do."""
+    """An item has no price; the message says why and what to do."""
 
     def __init__(self, item: Item, message: str) -> None:
         super().__init__(f"{item.name}: {message}")
@@ -30,10 +30,10 @@ class Row:
     item: Item
     unit: str
     rate: Decimal
-    """Of one unit, as printed."""
+    """The price of one unit, as printed."""
     exact_rate: Decimal
     unit_month: Decimal
-    """What one unit costs in a month, at the printed rate and not rounded."""
+    """The cost of one unit in a month, at the printed rate and not rounded."""
 
     @property
     def minimum(self) -> Decimal:
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def maximum(self) -> Decimal:
-        """The printed minimum scaled up; where there is no minimum, as the minimum would be printed."""
+        """The printed minimum scaled up; without a minimum, the rounded exact maximum."""
         if not self.item.count:
             return dollars(self.exact_maximum)
         return dollars(self.minimum * self.item.most / self.item.count)
@@ -72,7 +72,7 @@ def cents(amount: Decimal) -> Decimal:
 
 
 def priced(item: Item, prices: PriceList, day: date) -> Row:
-    """Raises NoPrice."""
+    """Return the row of an item. Raises NoPrice."""
     if item.platform:
         return _node(item, prices, day)
     if item.sku:
@@ -103,5 +103,5 @@ def _storage(item: Item, prices: PriceList, day: date) -> Row:
     rate = sku.price_on(day) if sku is not None and sku.unit is Unit.GIB_MONTH else None
     if rate is None:
         known = ", ".join(sorted(each.name for each in prices.skus.values() if each.unit is Unit.GIB_MONTH))
-        raise NoPrice(item, f"{item.sku} has no price by the GiB and month; those that have: {known}")
+        raise NoPrice(item, f"{item.sku} has no price by the GiB and month; SKUs with one: {known}")
     return Row(item, "gib-month", rate, rate, item.gib * rate)

@@ -1,4 +1,4 @@
-"""What a reader must know beside the figures: what they leave out, and where the published table is wrong."""
+"""Notes on the figures: what they leave out, and where the published table is wrong."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from neocloud.services.billing.tco.plan import Values
 from neocloud.services.billing.tco.serving import Conversation, Hosted, Throughput, break_even, reached
 
 _SLOWER = Decimal("83.469")
-"""Per cent that the fine-tuned model was slower than its base in the published sample report."""
+"""Per cent by which the fine-tuned model was slower than its base in the published sample report."""
 SINGLE_SPEED = Decimal("3.8")
 TARGET_SPEED = Decimal(200)
 
@@ -80,7 +80,7 @@ def of_serving(chosen: Values, month: Decimal) -> Iterator[Note]:
 
 
 def of_published_speeds() -> Iterator[Note]:
-    """Where the three published scenarios stand in the table."""
+    """Comment on the three published scenarios."""
     base = cents(SINGLE_SPEED / (1 - _SLOWER / 100))
     yield Note(
         "optimised target",

@@ -1,4 +1,4 @@
-"""The plan: which rows a bill of materials has, and what of it can be changed. Read from plan.yaml."""
+"""The plan: rows and parameters of a bill of materials (plan.yaml), and the guide to models (guide.yaml)."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}([.][0-9]{1,6})?")
 
 
 class WrongValue(Exception):
-    """A parameter that there is not, or a value that it cannot have; `index` is its place in the list."""
+    """An unknown parameter, or a value that it cannot have; `index` is its position in the list."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Parameter:
     about: str
 
     def value(self, given: str) -> str | int:
-        """As the plan can use it. Raises ValueError with what would be right."""
+        """Return the value as the plan uses it. Raises ValueError with what is valid."""
         if isinstance(self.default, int):
             if not given.isdecimal() or not given.isascii() or int(given) > _MOST:
                 raise ValueError(f"{self.name} must be a whole number from 0 to {_MOST}, not {given!r}")
@@ -41,7 +41,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Item:
-    """One row to be priced: nodes of a shape, or storage of an SKU, or what costs nothing (neither)."""
+    """One row to price: nodes of a shape, storage of an SKU, or neither, which is free."""
 
     section: str
     name: str
@@ -55,7 +55,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Values:
-    """Every parameter, as given or as usual."""
+    """Every parameter, as given or with its default."""
 
     by_name: Mapping[str, str | int]
     changed: frozenset[str]
@@ -83,12 +83,12 @@ def usual_scenarios() -> Sequence[tuple[str, Decimal]]:
 
 
 def values(given: Iterable[tuple[str, str]]) -> Values:
-    """All parameters with what was given in their place. Raises WrongValue."""
+    """Return all parameters, with the given values. Raises WrongValue."""
     known = {each.name: each for each in parameters()}
     found: dict[str, str | int] = {}
     for index, (name, text) in enumerate(given):
         if name not in known:
-            raise WrongValue(index, f"{name!r} is no parameter; there are {', '.join(known)}")
+            raise WrongValue(index, f"{name!r} is not a parameter; there are {', '.join(known)}")
         if name in found:
             raise WrongValue(index, f"{name} is given twice; give it once")
         try:
@@ -100,14 +100,30 @@ def values(given: Iterable[tuple[str, str]]) -> Values:
 
 
 def items(chosen: Values) -> Sequence[Item]:
-    """The rows of the plan with these values."""
+    """Return the rows of the plan with these values."""
     return [_item(entry, chosen) for entry in _content()["rows"]]
 
 
-def _item(entry: Mapping[str, Any], chosen: Values) -> Item:
+def _item(entry: Mapping[str, str | int], chosen: Values) -> Item:
     filled = {
         key: chosen.by_name[value[1:]] if isinstance(value, str) and value.startswith("$") else value
         for key, value in entry.items()
     }
     count = int(filled["count"])
     return Item(**{**filled, "count": count, "most": max(count, int(filled.get("most", count)))})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A question to answer before choosing a small or a large model. TCO-10."""
+
+    question: str
+    small_model: str
+    large_model: str
+    advice: str
+
+
+@cache
+def choices() -> Sequence[Choice]:
+    text = files("neocloud.services.billing.tco").joinpath("guide.yaml").read_text(encoding="utf-8")
+    return [Choice(**entry) for entry in yaml.safe_load(text)]

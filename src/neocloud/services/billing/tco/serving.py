@@ -1,4 +1,4 @@
-"""What a conversation costs on the cluster, and from how many on that beats a hosted model."""
+"""The cost of a conversation on the cluster, and the break-even with hosted models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 
 SECONDS_PER_DAY = 86_400
 DAYS_PER_MONTH = 30
-"""Of the published table, which is apart from the 730 hours that nodes are charged for."""
+"""As in the published table; nodes are charged for 730 hours."""
 _MILLION = 1_000_000
 _TWO_DIGITS = Context(prec=2, rounding=ROUND_HALF_UP)
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """How many tokens one reads and generates."""
+    """The tokens that a conversation reads and generates."""
 
     input_tokens: int
     output_tokens: int
@@ -21,7 +21,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a month costs: all of it, and the one worker that serves."""
+    """The costs of a month: of everything, and of the one worker that serves."""
 
     month: Decimal
     worker: Decimal
@@ -29,20 +29,20 @@ class Costs:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What a speed comes to in a day."""
+    """The daily throughput of a speed."""
 
     tokens_per_second: Decimal
     tokens_per_day: int
     conversations_per_day: int
 
     def cost_per_chat(self, month: Decimal) -> Decimal | None:
-        """None where not one conversation a day is reached."""
+        """Return the cost of one conversation; None where the speed is too low for one a day."""
         return month / DAYS_PER_MONTH / self.conversations_per_day if self.conversations_per_day else None
 
 
 @dataclass(frozen=True)
 class Hosted:
-    """A model that somebody else serves, by the million of tokens."""
+    """A hosted model, with prices per million tokens."""
 
     name: str
     input_price: Decimal
@@ -54,7 +54,7 @@ class Hosted:
 
 
 def published_cost(maximum: Decimal) -> Decimal:
-    """The published table counts with "about $19K": the most that the month may cost, to two digits."""
+    """Return the month's cost as the published table has it ("about $19K"): the maximum, to two digits."""
     return Decimal(int(_TWO_DIGITS.create_decimal(maximum)))
 
 
@@ -65,8 +65,8 @@ def throughput(tokens_per_second: Decimal, chat: Conversation) -> Throughput:
 
 
 def break_even(month: Decimal, hosted: Hosted, chat: Conversation) -> tuple[int, Decimal] | None:
-    """Conversations a day from which on the month is the cheaper way, and the tokens a second that they take;
-    None where the hosted model is free."""
+    """Return from how many conversations a day the cluster is cheaper, and the tokens a second that they
+    take; None where the hosted model is free."""
     price = hosted.cost_per_chat(chat)
     if not price:
         return None
@@ -75,5 +75,5 @@ def break_even(month: Decimal, hosted: Hosted, chat: Conversation) -> tuple[int,
 
 
 def reached(speeds: Sequence[Throughput]) -> int:
-    """The most conversations a day that any of the scenarios gets to."""
+    """Return the most conversations a day of all scenarios."""
     return max((each.conversations_per_day for each in speeds), default=0)

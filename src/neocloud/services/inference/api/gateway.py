@@ -17,7 +17,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     ReportTrafficRequest,
     ReportTrafficResponse,
 )
-from neocloud.services.billing.resources import TokenPrices, TokenTerms
+from neocloud.services.billing.public import TokenPrices, TokenTerms
 from neocloud.services.iam.public import TenantRights, TokenAuthenticator
 from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT, is_project
 from neocloud.services.inference.api.routes import TermsOf, read_routes
