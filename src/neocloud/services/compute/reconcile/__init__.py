@@ -25,5 +25,5 @@ def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler]:
         DiskReconciler(engine, store),
         SnapshotReconciler(engine, store),
         ImageReconciler(engine, store),
-        InstanceReconciler.of(dependencies),
+        InstanceReconciler(dependencies),
     )

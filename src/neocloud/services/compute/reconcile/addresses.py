@@ -1,13 +1,13 @@
-"""The addresses of an instance: allocations of its own, or those that its spec names.
+"""The addresses of an instance: its own allocations, or those that its spec names.
 
-An interface is known when all of its addresses are; until then nothing of it is shown. An address is assigned
-before it is used, so that no two instances answer to one.
+The interface shows in the status when all of its addresses exist. An address is assigned before it is used,
+so no two instances answer to the same address.
 """
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.messages.nebius.vpc.v1 import SubnetSpec, SubnetStatus
+from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SubnetSpec, SubnetStatus
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.types import InstanceReason
@@ -29,7 +29,7 @@ from neocloud.services.vpc.types import (
 
 
 async def find_addresses(scope: MachineScope) -> Addresses:
-    """Find the instance's addresses and set them in the scope. Raises RetryLater until all are there."""
+    """Find the instance's addresses and set them in the scope. Raises RetryLater until all exist."""
     desired = scope.desired_interface
     subnet = await scope.context.get(desired.subnet_id)
     if subnet is None:
@@ -49,7 +49,7 @@ async def find_addresses(scope: MachineScope) -> Addresses:
 
 
 async def release_public_address(scope: MachineScope) -> None:
-    """Release one that the spec no longer asks for, once the machine does not answer to it any more."""
+    """Release a public address that the spec no longer has, after the machine has stopped answering to it."""
     public = scope.addresses.public if scope.addresses else None
     kept = public.id if public else ""
     for shown in scope.instance.status.network_interfaces:
@@ -61,7 +61,7 @@ async def release_public_address(scope: MachineScope) -> None:
         await scope.context.delete_child(own.id)
 
 
-async def _allocation(scope: MachineScope, given_id: str, name: str, spec: object) -> Resource:
+async def _allocation(scope: MachineScope, given_id: str, name: str, spec: AllocationSpec) -> Resource:
     if given_id:
         row = await scope.context.get(given_id)
         if row is None or row.deleted_at:
@@ -71,7 +71,7 @@ async def _allocation(scope: MachineScope, given_id: str, name: str, spec: objec
             ALLOCATION,
             name=name,
             parent_id=scope.instance.metadata.parent_id,
-            spec=spec,  # pyright: ignore[reportArgumentType]
+            spec=spec,
             labels={},
         )
     if not address_of(row):

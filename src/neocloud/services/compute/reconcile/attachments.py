@@ -7,7 +7,6 @@ are reserved in one namespace, so that none is passed twice.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
@@ -153,14 +152,10 @@ RENEW_BEFORE = timedelta(minutes=20)
 class IdentityTokens:
     """Tokens of service accounts by instance, renewed while it runs and kept in memory only."""
 
-    def __init__(self, issue: TokenIssuer | None, clock: Clock) -> None:
-        self._issue = issue
-        self._clock = clock
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._issue = dependencies.provided.find(TokenIssuer)
+        self._clock = dependencies.clock
         self._held: dict[str, tuple[str, datetime]] = {}
-
-    @classmethod
-    def of(cls, dependencies: Dependencies) -> "IdentityTokens":
-        return cls(dependencies.provided.find(TokenIssuer), dependencies.clock)
 
     async def objects(self, scope: MachineScope) -> Sequence[Secret]:
         account_id = scope.instance.spec.service_account_id

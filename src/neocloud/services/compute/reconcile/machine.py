@@ -1,7 +1,7 @@
-"""An instance: addresses, disks, a pod whose program is QEMU, and their release.
+"""Reconciles instances: addresses, disks, and a pod that runs QEMU.
 
-An instance that should not run keeps its addresses and disks and has no pod. One that has ended by itself is
-halted: it stays so until it is started, unless its recovery policy says otherwise.
+An instance that should not run keeps its addresses and disks and has no pod. One that has ended by itself
+stays off until it is started, unless its recovery policy says otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Store, Transaction
-from neocloud.engines.base import Engine, PodPhase, Reference
+from neocloud.core.store.protocol import Transaction
+from neocloud.engines.base import PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.catalogue import preset
@@ -44,33 +44,11 @@ class InstanceReconciler:
     kind = INSTANCE
     status = staticmethod(machine_status)
 
-    def __init__(
-        self,
-        engine: Engine,
-        store: Store,
-        tokens: IdentityTokens,
-        image: Callable[[], str],
-        starting_seconds: float,
-        region: str,
-    ) -> None:
-        self._engine = engine
-        self._store = store
-        self._tokens = tokens
-        self._image = image
-        self._starting_seconds = starting_seconds
-        self._region = region
-
-    @classmethod
-    def of(cls, dependencies: Dependencies) -> "InstanceReconciler":
-        settings = dependencies.settings
-        return cls(
-            dependencies.engine,
-            dependencies.store,
-            IdentityTokens.of(dependencies),
-            lambda: settings.image("launcher"),
-            settings.shortest_start_seconds,
-            settings.region,
-        )
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._engine = dependencies.engine
+        self._store = dependencies.store
+        self._settings = dependencies.settings
+        self._tokens = IdentityTokens(dependencies)
 
     async def scope(self, context: Context) -> MachineScope:
         scope = await read_scope(context, self._engine, self._store)
@@ -127,7 +105,7 @@ class InstanceReconciler:
         self._show_starting(scope)
 
     async def _grow_disks(self, scope: MachineScope) -> None:
-        """Tell the guest about volumes that the engine has grown."""
+        """Report volumes that the engine has grown to the guest."""
         control = MachineControl(self._engine, scope.id)
         for disk in disk_views(scope):
             known = scope.guest.disk_sizes.get(disk.id)
@@ -138,7 +116,9 @@ class InstanceReconciler:
         """Stay STARTING long enough for clients that poll for that state every few seconds."""
         if scope.state == InstanceState.RUNNING:
             return
-        shown_until: datetime = scope.starting_since + timedelta(seconds=self._starting_seconds)
+        shown_until: datetime = scope.starting_since + timedelta(
+            seconds=self._settings.shortest_start_seconds
+        )
         rest = (shown_until - scope.context.now).total_seconds()
         if rest > 0:
             raise RetryLater("the guest runs; it is shown as starting for a moment", delay_seconds=rest)
@@ -150,8 +130,8 @@ class InstanceReconciler:
             id=scope.id,
             name=scope.instance.metadata.name,
             parent_id=scope.instance.metadata.parent_id,
-            region=self._region,
-            image=self._image(),
+            region=self._settings.region,
+            image=self._settings.image("launcher"),
             vcpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             acceleration=capabilities.details.get("acceleration", "tcg").split()[0],
@@ -182,7 +162,7 @@ class InstanceReconciler:
         await engine_call(self._engine.remove([Reference("Namespace", name, name)]))
 
     async def _store_pod_spec(self, scope: MachineScope, pod: Pod) -> None:
-        """Keep the spec before the pod exists: after a crash the same pod must be made."""
+        """Store the spec before the pod exists: after a crash the same pod must be created."""
         await self._change_runtime_state(scope, lambda runtime: replace(runtime, pod_spec=pod.spec()))
 
     async def _set_stop_reason(self, scope: MachineScope, reason: StopReason) -> None:
@@ -191,8 +171,8 @@ class InstanceReconciler:
     async def _change_runtime_state(
         self, scope: MachineScope, change: Callable[[RuntimeState], RuntimeState]
     ) -> None:
-        """Change the record, unless spec or state has changed since this run began; then the next run
-        decides."""
+        """Change the stored runtime state. Raises RetryLater if spec or state has changed since this run
+        began, so that the next run decides."""
         version, state = scope.context.resource.resource_version, scope.state
 
         def work(tx: Transaction) -> RuntimeState:
