@@ -248,7 +248,7 @@ def _is_taken(port: int, cluster_id: str, reader: ResourceReader) -> bool:
     for row in reader.list(CLUSTER):
         if row.id == cluster_id:
             continue
-        other = wire.resource_message(row)
+        other = wire.message(row, Cluster)
         if port in (other.spec.login.port, other.status.login.port):
             return True
     return False

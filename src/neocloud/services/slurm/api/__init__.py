@@ -1,18 +1,21 @@
 """Custom verbs of clusters and their jobs, with the permission each needs."""
 
-from typing import Protocol
-
 from neocloud.core.service import Method
+from neocloud.messages.neocloud.slurm.v1 import (
+    CancelJobRequest,
+    GetJobRequest,
+    ListJobsRequest,
+    ReadJobLogRequest,
+    SubmitJobRequest,
+)
 from neocloud.services.slurm.api import check, jobs
 
 _JOBS = "neocloud.slurm.v1.JobService"
 
 
-class _ClusterRequest(Protocol):
-    cluster_id: str
-
-
-def _cluster_id(request: _ClusterRequest) -> str:
+def _cluster_id(
+    request: SubmitJobRequest | GetJobRequest | ListJobsRequest | CancelJobRequest | ReadJobLogRequest,
+) -> str:
     return request.cluster_id
 
 

@@ -54,7 +54,7 @@ class ClusterReconciler:
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
 
-    def steps(self, scope: Scope) -> Sequence[Step]:
+    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
             Step("Report lost workers", self._report_lost_workers),
             Step("Create the shared root", self._create_shared_root),
@@ -71,7 +71,7 @@ class ClusterReconciler:
             Step("Restart requeued jobs", self._restart_requeued_jobs),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step]:
+    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
             Step("Stop the pods", self._stop_pods),
             Step("Delete the shared root and addresses", self._delete_owned),

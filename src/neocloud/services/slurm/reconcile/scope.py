@@ -115,7 +115,7 @@ class Scope:
 
 
 async def read_scope(context: Context, engine: Engine) -> Scope:
-    cluster = wire.resource_message(context.resource)
+    cluster = wire.message(context.resource, Cluster)
     observation = await engine.observe(namespace(cluster.metadata.id))
     return Scope(context, cluster, observation)
 
