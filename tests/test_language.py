@@ -63,6 +63,7 @@ REWORDED = (
     "src/neocloud/services/slurm",
     "src/neocloud/services/vpc",
     "src/neocloud/services/tuning",
+    "src/neocloud/testing",
     "proto/neocloud/iam",
     "proto/neocloud/inference",
     "proto/neocloud/tuning",

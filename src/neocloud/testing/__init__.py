@@ -1,1 +1,1 @@
-"""What users of Neocloud test with too: a clock that jumps, suites that a store or engine must pass."""
+"""Tools for tests, also those of users: a clock that jumps, suites that a store or engine must pass."""

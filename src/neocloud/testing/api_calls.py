@@ -1,4 +1,4 @@
-"""Calls of a running control plane over gRPC, without the client's own waiting and caching."""
+"""Call a running control plane over gRPC, without the waiting and caching of the client."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ async def call(
 
 
 async def sign_in(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> str:
-    """An access token for a service account's credentials, as `neo up` writes them."""
+    """Return an access token for a service account's credentials, as `neo up` writes them."""
     key = credentials["subject-credentials"]
     claims = {"iss": key["iss"], "sub": key["sub"], "aud": "neocloud", "exp": int(time.time()) + 60}
     request = contract.message("nebius.iam.v1.ExchangeTokenRequest")(

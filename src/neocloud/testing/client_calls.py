@@ -1,4 +1,4 @@
-"""Which methods of the API the client tests call, read from their sources.
+"""Find the API methods that the client tests call, in their sources.
 
 Three forms are known: a path as text, `"nebius.compute.v1.DiskService/Get"`, also as an f-string of the
 module's constants; the official SDK's classes, where a module imports a service's client together with the
@@ -19,7 +19,7 @@ SDK_PACKAGE = "nebius.api."
 
 
 def calls_in_tests(tests: Path) -> dict[str, list[str]]:
-    """The files of tests, relative to `tests`, by method path."""
+    """Return the files of tests, relative to `tests`, by method path."""
     found: dict[str, list[str]] = defaultdict(list)
     files = [file for folder in FOLDERS for file in sorted((tests / folder).rglob("*.py"))]
     for file in [*files, *(tests / name for name in FILES)]:

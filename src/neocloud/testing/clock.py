@@ -1,4 +1,4 @@
-"""A clock that stands still until the test moves it. Nothing waits for real."""
+"""A clock that stands still until the test moves it, so that no test waits."""
 
 import asyncio
 import heapq
@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 _TURNS = 40
-"""Turns of the event loop that are given to tasks so that they come to rest; a turn costs microseconds."""
+"""Turns of the event loop in which tasks settle; a turn costs microseconds."""
 
 
 class FakeClock:
-    """A `Clock`. Tasks that sleep on it go on when `advance` or `run_until` reaches their time, in order."""
+    """A `Clock`. Tasks that sleep on it run when `advance` or `run_until` reaches their time, in order."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -40,7 +40,7 @@ class FakeClock:
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Let this much time pass; who sleeps meanwhile wakes at the right moment."""
+        """Let this much time pass; tasks that sleep wake at the right moment."""
         end = self._seconds + seconds
         await self.settle()
         while (wake_at := self._next_wake()) is not None and wake_at <= end:

@@ -1,4 +1,4 @@
-"""Kill a worker at a random moment of every change, many times, and see that the world comes right.
+"""Kill a worker at a random moment of every change, many times, and check the final state.
 
 A worker talks to the outside only through its store and its engine. Both are wrapped so that at a chosen
 call, before or after it has taken effect, the worker is cut off: nothing it does afterwards reaches
@@ -25,37 +25,37 @@ _MOST_CRASHES = 3
 
 
 class Crashed(BaseException):
-    """The process is gone. Not an Exception: no border of the worker may catch it."""
+    """The simulated end of the process. Not an Exception, so that the worker does not catch it."""
 
 
 class CrashStory(Protocol):
-    """A cloud of its own, and the changes it goes through. Everything but the worker survives crashes."""
+    """A cloud of its own and its changes. Everything but the worker survives crashes."""
 
     store: Store
     engine: Any
     clock: FakeClock
     actions: Sequence[Callable[[], Awaitable[None]]]
-    """Each changes the wish, as a request of a user would: create, scale, delete."""
+    """Each changes the desired state, as a request of a user does: create, scale, delete."""
     seconds: float
-    """(Fake) time within which the world must have followed a wish, crashes included."""
+    """The (fake) time within which the desired state must be reached, crashes included."""
 
     def worker(self, store: Store, engine: Any) -> Worker:
-        """A worker as the server would build it, on this store and engine."""
+        """Return a worker as the server builds it, on this store and engine."""
         ...
 
     async def is_converged(self) -> bool:
-        """The world is as wished and the operations have ended."""
+        """Whether the desired state is reached and the operations have ended."""
         ...
 
     async def check(self) -> None:
-        """Raises AssertionError for anything too much or too little: orphans, duplicates."""
+        """Raise AssertionError for orphans, duplicates and missing resources."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Fuse:
-    """Counts calls and burns through at one of them; None never burns."""
+    """A counter of calls that crashes at one of them; None never crashes."""
 
     def __init__(self, calls: int | None = None) -> None:
         self.count = 0
@@ -96,7 +96,7 @@ class Fragile:
 async def crash_everywhere(
     new_story: Callable[[], Awaitable[CrashStory]], *, rounds: int = 50, seed: int = 20260101
 ) -> int:
-    """Go through the story `rounds` times, each action with one to three crashes; says how many crashes."""
+    """Run the story `rounds` times, each action with one to three crashes; return the number of crashes."""
     lengths = await _undisturbed(await new_story())
     crashes = 0
     for number in range(rounds):
@@ -120,7 +120,7 @@ async def crash_everywhere(
 
 
 async def _undisturbed(story: CrashStory) -> list[int]:
-    """How many calls each action takes when nothing happens: the moments at which a crash is possible."""
+    """Return the calls of each action without a crash: the moments at which one is possible."""
     lengths: list[int] = []
     for action in story.actions:
         await action()
@@ -140,7 +140,7 @@ async def _crash_once(story: CrashStory, fuse: Fuse, trace: list[str]) -> bool:
 
 
 async def _run(story: CrashStory, fuse: Fuse) -> None:
-    """Run a worker until the fuse blows or the world is as wished; then it is gone without a word."""
+    """Run a worker until the fuse blows or the desired state is reached; then end it without cleanup."""
     worker = story.worker(Fragile(story.store, fuse), Fragile(story.engine, fuse))  # type: ignore[arg-type]
     running = asyncio.create_task(worker.run())
 
@@ -168,7 +168,7 @@ _WRITES = frozenset(
 
 
 class ProcessDied(Exception):
-    """What a caller in the dying process sees. The transaction that it comes from is rolled back."""
+    """The error for a caller in the crashing process. Its transaction is rolled back."""
 
 
 class MortalStore:

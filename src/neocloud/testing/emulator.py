@@ -31,31 +31,31 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Emulator:
-    """A running one."""
+    """A running emulator."""
 
     home: Path
     endpoint: str
     """host:port of the gRPC API, plain text on loopback."""
     http_endpoint: str
     tls_endpoint: str
-    """host:port of the gRPC API over TLS; "" unless it was asked for."""
+    """host:port of the gRPC API over TLS; "" unless it was requested."""
     tenant_id: str
     project_id: str
     client: Client
-    """Calls any method of the contract: `client.call("package.Service/Method", {...})`."""
+    """Call any method of the contract: `client.call("package.Service/Method", {...})`."""
 
     @property
     def credentials_file(self) -> Path:
-        """A service account's key in the form that published clients read."""
+        """The key of a service account in the form that published clients read."""
         return self.home / "credentials.json"
 
     @property
     def environment(self) -> dict[str, str]:
-        """For programs that tests start: enough for `neo` and for this module."""
+        """Return the environment for programs that tests start: enough for `neo` and for this module."""
         return {"NEOCLOUD_HOME": str(self.home)}
 
     def sdk(self, **options: Any) -> SDK:
-        """The official SDK, signed in. Close it: `sync_close()`, or `async with`."""
+        """Return the official SDK, signed in. Close it: `sync_close()`, or `async with`."""
         given = {
             "resolver": Constant(self.endpoint),
             "options": [(INSECURE, True)],
@@ -137,7 +137,7 @@ def _pid_of_server(home: Path) -> int | None:
 
 @contextmanager
 def connected(home: Path) -> Iterator[Emulator]:
-    """The emulator that runs on this folder."""
+    """Return the emulator that runs on this folder."""
     server = json.loads((home / "server.json").read_text())
     with connect_as(read_credentials(home / "credentials.json"), server["grpc"]) as client:
         yield Emulator(

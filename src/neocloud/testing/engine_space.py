@@ -1,4 +1,4 @@
-"""One namespace of an engine under test, with short ways to make and ask things."""
+"""One namespace of an engine under test, with short calls to create and query things."""
 
 import contextlib
 import itertools
@@ -39,7 +39,7 @@ def on_network(pod: KubernetesObject, network: str, address: str, **changes: Any
 
 
 class Space:
-    """One namespace to test in, with short ways to make and ask things."""
+    """A namespace to test in, with short calls to create and query things."""
 
     def __init__(self, engine: Engine, image: str) -> None:
         self.engine = engine
@@ -82,7 +82,7 @@ class Space:
 
     @property
     def whole(self) -> Reference:
-        """The namespace with all it holds."""
+        """Remove the namespace and everything in it."""
         return Reference("Namespace", self.name, self.name)
 
     def network(self, name: str, number: int, *rules: Mapping[str, Any]) -> KubernetesObject:
@@ -131,7 +131,7 @@ class Space:
 
 
 def mounted(volume: Mapping[str, Any], path: str, **mount: Any) -> dict[str, Any]:
-    """Arguments for `Space.pod` that mount one volume."""
+    """Return arguments for `Space.pod` that mount one volume."""
     return {
         "volumes": [{"name": "files", **volume}],
         "container": {"volumeMounts": [{"name": "files", "mountPath": path, **mount}]},

@@ -1,4 +1,4 @@
-"""A gateway as a process of its own, with a control plane and engines of a test behind it.
+"""Run a gateway as a process, with a control plane and engines of a test behind it.
 
 with gateway_process(home) as gateway:
     gateway.route("bank", replicas=[engine.address])
@@ -39,7 +39,7 @@ START_SECONDS = 30.0
 
 
 class FakeControlPlane:
-    """GatewayService in this process: callers by token, routes as a test sets them, traffic as it is told."""
+    """GatewayService in this process: with callers by token, the routes of a test, and reported traffic."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -49,7 +49,7 @@ class FakeControlPlane:
         self.callers: dict[str, Any] = {}
         self.admits = 0
         self.traffic: list[Any] = []
-        """Reports, oldest first."""
+        """Return the reports, oldest first."""
 
     def add_caller(
         self, token: str, *, tenant: str, projects: Sequence[str], permissions: Sequence[str] = PERMISSIONS
@@ -105,7 +105,7 @@ class FakeControlPlane:
         return _message("ReportTrafficResponse", {})
 
     def reported(self, deployment_id: str, name: str) -> list[int]:
-        """All values of a field that were reported."""
+        """Return all reported values of a field."""
         items = [item for report in self.traffic for item in report.get("items", [])]
         return [int(item.get(name, 0)) for item in items if item["deployment_id"] == deployment_id]
 
@@ -123,7 +123,7 @@ def route(
     adapters: Mapping[str, Sequence[str]] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """One deployment of the model `name`. `adapters`: addresses that have loaded it, by an adapter's name."""
+    """Return a deployment of the model `name`. `adapters`: addresses that have loaded one, by its name."""
     adapters = adapters or {}
     models = [{"name": name, "engine_name": more.pop("engine_name", name), "project_id": project}]
     models += [
@@ -198,7 +198,7 @@ class GatewayProcess:
         return {"Authorization": f"Bearer {self.token}"}
 
     def set_routes(self, *routes: Mapping[str, Any], budgets: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Returns when the gateway serves by them."""
+        """Set the routes; return when the gateway serves by them."""
         self.control_plane.set_routes(routes, budgets)
         file = self.home / "gateway" / "routes.json"
         version = str(self.control_plane.version)
@@ -208,7 +208,7 @@ class GatewayProcess:
         )
 
     def start(self) -> None:
-        """Anew, after it ended."""
+        """Start it again after it has ended."""
         self.process = _start(self.arguments, self.url, self.home)
 
 
@@ -216,7 +216,7 @@ class GatewayProcess:
 def gateway_process(
     home: Path, *options: str, token: str = "key-a", control_plane: FakeControlPlane | None = None
 ) -> Iterator[GatewayProcess]:
-    """Knows one caller, of tenant-a and project-a, and no routes yet."""
+    """Return a service with one caller, of tenant-a and project-a, and no routes."""
     control_plane = control_plane or FakeControlPlane()
     control_plane.add_caller(token, tenant="tenant-a", projects=["project-a"])
     server = grpc.server(futures.ThreadPoolExecutor(8))
@@ -276,7 +276,7 @@ def _start(arguments: list[str], url: str, home: Path) -> "subprocess.Popen[byte
 
 
 def free_port() -> int:
-    """Free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""An engine that speaks vLLM's shape and computes nothing: to test and measure what stands before it.
+"""A model server with vLLM's API that computes nothing, to test and measure the gateway before it.
 
     python -m neocloud.testing.mock_engine --port 8001 --tokens 64 --token-seconds 0.01
 
@@ -33,32 +33,32 @@ TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 @dataclass
 class Behaviour:
-    """How it answers. What a request says of max_tokens goes before `tokens`."""
+    """How it answers. The max_tokens of a request takes precedence over `tokens`."""
 
     tokens: int = 64
     token_seconds: float = 0.0
-    """Between two tokens; 0: all at once."""
+    """The pause between two tokens; 0: none."""
     first_seconds: float = 0.0
     cached: int = 0
-    """So many of the prompt's tokens are said to come from the cache."""
+    """The number of the prompt's tokens that are reported as cached."""
     fault: str = ""
     after: int = 3
     key: str = ""
-    """The bearer token that it asks for."""
+    """The bearer token that it requires."""
     pad: int = 0
     """Bytes added to each chunk's text."""
 
 
 @dataclass
 class Counts:
-    """What it did since it started."""
+    """Counts since its start."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finished: int = 0
     cancelled: int = 0
-    """Left by the other side before they were finished."""
+    """Requests whose client left before the end."""
     in_flight: int = 0
     adapters: dict[str, int] = field(default_factory=dict)
     """Requests by the model's engine name."""
@@ -77,13 +77,13 @@ class Engine:
         return await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
 
     def drop_all(self) -> None:
-        """As a killed process does."""
+        """Close all connections, as a killed process does."""
         for connection in list(self.connections):
             connection.transport.abort()
 
 
 class Connection(asyncio.Protocol):
-    """One client's; requests on it one after the other."""
+    """The connection of one client, with one request after the other."""
 
     transport: asyncio.Transport
 
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
 
 
 class Answer:
-    """What is said to one request, in vLLM's shape for its path."""
+    """The answer to one request, in vLLM's shape for its path."""
 
     def __init__(self, engine: Engine, path: str, body: dict[str, Any]) -> None:
         self.engine = engine
@@ -271,7 +271,7 @@ class Answer:
         self.created = int(time.time())
 
     def _words(self) -> int:
-        """One token a word, whatever is asked in."""
+        """Count one token for each word, in every kind of request."""
         asked = self.body.get("messages") or self.body.get("prompt") or self.body.get("input") or ""
         if isinstance(asked, list):
             return sum(
@@ -326,7 +326,7 @@ class Answer:
         return {**head, "model": self.body.get("model"), "output": [message], "usage": self.usage()}
 
     def role_event(self) -> bytes:
-        """A chat's stream begins with one without text."""
+        """Return the first chunk of a chat's stream, which has no text."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         return _event({**self._chunk_head(), "choices": [choice]})
@@ -372,7 +372,7 @@ def _error(status: int, message: str) -> dict[str, Any]:
 
 
 async def serve(host: str, port: int, behaviour: Behaviour) -> None:
-    """Until SIGTERM. Prints its address, since the port may be any free one."""
+    """Serve until SIGTERM. Print the address, since the port may be any free one."""
     server = await Engine(behaviour).listen(host, port)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     print(f"{bound_host}:{bound_port}", flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own for tests: started from the machine's packages, gone afterwards.
+"""Run a PostgreSQL server for tests: started from the machine's packages, removed afterwards.
 
 It listens on a socket in a temporary folder only. The server refuses to run as root, so root lends it to an
 unprivileged user. Nothing is flushed to disk: what a power cut would lose is not what the tests ask.
@@ -30,7 +30,7 @@ _OPTIONS = {
 
 @contextmanager
 def running_postgres() -> Iterator[str]:
-    """The address of a fresh server's empty database, as `open_store` takes it."""
+    """Yield the address of a fresh server's empty database, as `open_store` takes it."""
     binaries = _binaries()
     folder = Path(tempfile.mkdtemp(prefix="neocloud-pg-"))
     user = _unprivileged_user()
@@ -72,7 +72,7 @@ def _binaries() -> Path:
 
 
 def _unprivileged_user() -> str | None:
-    """Whom to run it as; None when we are not root ourselves."""
+    """Return the user to run it as; None when this process is not root."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}

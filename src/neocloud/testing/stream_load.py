@@ -1,4 +1,4 @@
-"""Many requests at a time to an OpenAI-compatible address, timed, and with what each of them got counted."""
+"""Send many requests at a time to an OpenAI-compatible address, time them, and count their answers."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ class Outcome:
     status: int
     """0: the connection broke."""
     first_seconds: float
-    """To the first byte of the answer's body."""
+    """Seconds to the first byte of the answer's body."""
     seconds: float
     content: bytes
 
@@ -26,11 +26,11 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """An answer, or a stream that came to its end."""
+        """Whether it is an answer, or a complete stream."""
         return self.status == 200 and (not self.content.startswith(b"data:") or b"[DONE]" in self.content)
 
     def usage(self) -> dict[str, Any] | None:
-        """Of an answer, or of a stream that was asked to tell it."""
+        """The usage of an answer, or of a stream that was requested with it."""
         events = self.content.split(b"\n\n") if self.content.startswith(b"data:") else [self.content]
         for event in reversed(events):
             if b'"usage"' in event:
@@ -50,7 +50,7 @@ def request_bytes(
 
 
 async def ask(pool: ConnectionPool, address: str, request: bytes) -> Outcome:
-    """One request. An error is an outcome like others."""
+    """Send one request; an error is an outcome too."""
     started = time.perf_counter()
     first, status, request_id = 0.0, 0, ""
     pieces: list[bytes] = []
@@ -74,7 +74,7 @@ async def ask(pool: ConnectionPool, address: str, request: bytes) -> Outcome:
 async def keep_asking(
     address: str, make_request: Callable[[int], bytes], *, streams: int, seconds: float
 ) -> list[Outcome]:
-    """So many at a time, each followed by the next; those under way at the end are finished."""
+    """Keep this many requests under way; at the end, finish those."""
     pool = ConnectionPool()
     outcomes: list[Outcome] = []
     deadline = time.perf_counter() + seconds

@@ -1,4 +1,4 @@
-"""What every engine must do, as tests.
+"""Tests of the behaviour of every engine, to inherit from.
 
 Subclass `EngineConformance`, give it a module-scoped `bench` fixture, and pytest runs the whole suite against
 that engine. The programs used are those of busybox; the suite asks nothing that `engines.base` does not
@@ -21,7 +21,7 @@ from neocloud.testing.engine_space import Space
 
 @pytest.mark.asyncio(loop_scope="module")
 class EngineConformance(PodConformance, ProcessConformance, VolumeConformance, NetworkConformance):
-    """All of it."""
+    """All tests of an engine."""
 
     @pytest_asyncio.fixture(loop_scope="module")
     async def space(self, bench: Bench) -> AsyncIterator[Space]:

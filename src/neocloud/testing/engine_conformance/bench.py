@@ -1,4 +1,4 @@
-"""What the suite needs of the engine under test, and programs for its pods."""
+"""The engine under test for the suite, and programs for its pods."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ OPEN_RULES = [
 
 
 class Bench(Protocol):
-    """The engine under test and what only its own test knows."""
+    """The engine under test and the details that only its own test knows."""
 
     engine: Engine
     image: str

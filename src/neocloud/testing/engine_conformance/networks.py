@@ -1,4 +1,4 @@
-"""Who reaches whom: namespaces, and networks with rules and addresses."""
+"""Conformance of networks: namespaces, rules and addresses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a pod is: applied, replaced, adopted, removed; and what an engine refuses."""
+"""Conformance of pods: applied, replaced, adopted, removed, refused."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ class PodConformance:
         kinds = {"ConfigMap", "Secret", "Service", "PersistentVolumeClaim", "Namespace"}
         assert {reference.kind for reference in others} == kinds
 
-    async def test_restart_starts_the_same_pod_anew(self, space: Space) -> None:
+    async def test_restart_starts_the_same_pod_again(self, space: Space) -> None:
         await space.apply(space.pod("one", ["sh", "-c", "echo started; exec sleep 3600"]))
         before = await space.until("one", lambda pod: pod.ready)
         await space.engine.restart(space.reference("Pod", "one"))

@@ -1,4 +1,4 @@
-"""What runs in a pod: commands, logs, probes, ends and the events that tell of them."""
+"""Conformance of processes in pods: commands, logs, probes, ends and their events."""
 
 import asyncio
 from collections.abc import AsyncIterator

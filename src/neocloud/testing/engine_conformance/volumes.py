@@ -1,4 +1,4 @@
-"""What a pod is given to read and write: volumes, configuration, secrets."""
+"""Conformance of volumes, configuration and secrets."""
 
 import base64
 

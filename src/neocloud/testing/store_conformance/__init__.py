@@ -1,4 +1,4 @@
-"""What every `Store` must do, as tests to inherit from.
+"""Tests of the behaviour of every `Store`, to inherit from.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
@@ -7,16 +7,19 @@
 `clock` is a fixture that gives the FakeClock which the store was opened with.
 """
 
-from neocloud.testing.store_conformance.audit import AuditConformance
-from neocloud.testing.store_conformance.counters import CounterConformance
+from neocloud.testing.store_conformance.counters import (
+    CounterConformance,
+    MarkConformance,
+    ReservationConformance,
+)
 from neocloud.testing.store_conformance.history import HistoryConformance
-from neocloud.testing.store_conformance.marks import MarkConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
-from neocloud.testing.store_conformance.records import RecordConformance
-from neocloud.testing.store_conformance.reservations import ReservationConformance
-from neocloud.testing.store_conformance.resources import ResourceConformance
-from neocloud.testing.store_conformance.secrets import SecretConformance
-from neocloud.testing.store_conformance.transactions import TransactionConformance
+from neocloud.testing.store_conformance.records import AuditConformance, RecordConformance
+from neocloud.testing.store_conformance.resources import (
+    ResourceConformance,
+    SecretConformance,
+    TransactionConformance,
+)
 
 
 class StoreConformance(
@@ -31,7 +34,7 @@ class StoreConformance(
     MarkConformance,
     TransactionConformance,
 ):
-    """All of it."""
+    """All tests of a store."""
 
 
 __all__ = ["StoreConformance"]

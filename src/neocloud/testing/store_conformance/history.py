@@ -1,4 +1,4 @@
-"""The history of resources: each change is there, and what was replaced long ago can be forgotten."""
+"""Conformance of the history: every change is kept, and old versions can be removed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -146,7 +146,7 @@ async def entries(store: Store) -> Sequence[Any]:
 async def forget(
     store: Store, before: datetime, *, keep: Sequence[str] = (), size: int = 100
 ) -> Mapping[str, tuple[int, int]]:
-    """All pages; what was removed."""
+    """Return all pages of the removed versions."""
     total: dict[str, tuple[int, int]] = {}
     after, has_more = "", True
     while has_more:

@@ -1,4 +1,4 @@
-"""The queue: one holder at a time, nothing woken is forgotten, the dead hold nothing for long."""
+"""Conformance of the queue: one holder at a time, no lost notification, leases of dead workers end."""
 
 from datetime import timedelta
 from typing import Any

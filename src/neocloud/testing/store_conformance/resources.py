@@ -1,9 +1,14 @@
-"""Resources: what is written is read, names are unique, lists page stably."""
+"""Conformance of resources, of their secrets, and of transactions."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from neocloud.core.store import AlreadyExists, Page, StaleVersion, Store
-from neocloud.testing.store_conformance.samples import KIND, NOW, PARENT, resource
+from neocloud.core.store import AlreadyExists, Page, Resource, StaleVersion, Store, Transaction
+from neocloud.messages.nebius.compute.v1 import InstanceSpec
+from neocloud.testing.store_conformance.samples import KIND, NOW, PARENT, operation, resource
 
 
 class ResourceConformance:
@@ -110,3 +115,113 @@ class ResourceConformance:
         assert await store.read(lambda tx: tx.children("cluster")) == [child]
         assert await store.read(lambda tx: tx.owned("cluster")) == [child]
         assert await store.read(lambda tx: tx.owned("")) == []
+
+
+INSTANCE = "nebius.compute.v1.Instance"
+
+
+def instance(user_data: str, id: str = "computeinstance-e00a") -> Resource:
+    spec = InstanceSpec(cloud_init_user_data=user_data).SerializeToString()
+    return resource(id, kind=INSTANCE, name=id, spec=spec, status=b"\x08\x01", owner_id="owner")
+
+
+class SecretConformance:
+    async def test_a_spec_with_secrets_is_read_as_it_was_written(self, store: Store) -> None:
+        row = instance("first")
+        await store.write(lambda tx: tx.insert(row))
+        assert await store.read(lambda tx: tx.get(row.id)) == row
+        assert await store.read(lambda tx: tx.find(INSTANCE, PARENT, row.name)) == row
+        assert await store.read(lambda tx: tx.list(INSTANCE, page=Page(size=1))[0]) == [row]
+        assert await store.read(lambda tx: tx.children(PARENT)) == [row]
+        assert await store.read(lambda tx: tx.owned("owner")) == [row]
+
+    async def test_the_history_of_specs_with_secrets_is_read_as_it_was(self, store: Store) -> None:
+        first, second = instance("first"), replace(instance("second"), resource_version=2)
+        await store.write(lambda tx: tx.insert(first))
+        await store.write(lambda tx: tx.update(second))
+        await store.write(lambda tx: tx.delete(first.id))
+        entries = await store.read(lambda tx: tx.history(resource_id=first.id))
+        assert sorted(entry.spec for entry in entries) == [first.spec, second.spec, second.spec]
+
+    async def test_a_changed_status_alone_adds_nothing_to_the_history(self, store: Store) -> None:
+        row = instance("first")
+        await store.write(lambda tx: tx.insert(row))
+        lease = await store.write(lambda tx: tx.lease(row.id, "t", NOW, NOW + timedelta(seconds=10)))
+        assert lease is not None
+        await store.write(
+            lambda tx: tx.commit_result(
+                lease,
+                status=b"\x08\x02",
+                state=None,
+                observed_version=None,
+                finalizers=None,
+                due_at=None,
+                attempts=0,
+                now=NOW,
+            )
+        )
+        assert await store.read(lambda tx: tx.get(row.id)) == replace(row, status=b"\x08\x02")
+        assert len(await store.read(lambda tx: tx.history(resource_id=row.id))) == 1
+
+
+class Refused(Exception):
+    pass
+
+
+class TransactionConformance:
+    async def test_a_work_that_raises_leaves_nothing_behind(self, store: Store) -> None:
+        def work(tx: Transaction) -> None:
+            tx.insert(resource("r1"))
+            tx.insert_operation(operation())
+            tx.put_secret("r1", "a", b"b")
+            raise Refused("no")
+
+        with pytest.raises(Refused):
+            await store.write(work)
+        assert await store.read(lambda tx: tx.get("r1")) is None
+        assert await store.read(lambda tx: tx.get_operation(operation().id)) is None
+        assert await store.read(lambda tx: tx.secret("r1", "a")) is None
+        assert await store.read(lambda tx: tx.history()) == []
+
+    async def test_a_work_that_raises_does_not_hurt_those_beside_it(self, store: Store) -> None:
+        def work(tx: Transaction, number: int) -> int:
+            tx.insert(resource(f"r{number}", name=f"n{number}"))
+            if number % 3 == 0:
+                raise Refused(str(number))
+            return number
+
+        writes = (store.write(lambda tx, n=number: work(tx, n)) for number in range(30))
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        for number, result in enumerate(results):
+            if number % 3 == 0:
+                assert isinstance(result, Refused)
+            else:
+                assert result == number
+        kept, _ = await store.read(lambda tx: tx.list(resource().kind))
+        assert sorted(row.id for row in kept) == sorted(f"r{n}" for n in range(30) if n % 3)
+
+    async def test_a_transaction_sees_what_it_wrote(self, store: Store) -> None:
+        def work(tx: Transaction) -> bool:
+            tx.insert(resource("r1"))
+            return tx.get("r1") == resource("r1")
+
+        assert await store.write(work)
+
+    async def test_what_was_answered_is_read_by_the_next_reader(self, store: Store) -> None:
+        await store.write(lambda tx: tx.insert(resource("r1")))
+        for version in range(2, 12):
+            changed = resource("r1", resource_version=version)
+            await store.write(lambda tx, row=changed: tx.update(row))
+            assert await store.read(lambda tx: tx.get("r1")) == changed
+
+    async def test_writers_side_by_side_lose_no_update(self, store: Store) -> None:
+        await store.write(lambda tx: tx.insert(resource("r1")))
+
+        def increment(tx: Transaction) -> None:
+            row = tx.get("r1")
+            assert row is not None
+            tx.update(replace(row, observed_version=row.observed_version + 1))
+
+        await asyncio.gather(*(store.write(increment) for _ in range(40)))
+        row = await store.read(lambda tx: tx.get("r1"))
+        assert row is not None and row.observed_version == 40

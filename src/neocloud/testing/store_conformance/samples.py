@@ -1,4 +1,4 @@
-"""Rows to test stores with."""
+"""Sample rows for tests of stores."""
 
 from datetime import UTC, datetime
 from typing import Any
