@@ -47,7 +47,7 @@ def set_up_logging(level: str, form: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
-    handler.addFilter(_add_bound)
+    handler.addFilter(add_bound)
     root = logging.getLogger()
     for each in root.handlers[:]:
         root.removeHandler(each)
@@ -56,7 +56,8 @@ def set_up_logging(level: str, form: str) -> None:
     logging.getLogger("neocloud").setLevel(level.upper())
 
 
-def _add_bound(record: logging.LogRecord) -> bool:
+def add_bound(record: logging.LogRecord) -> bool:
+    """Add the fields of the current task to the record: a filter for handlers."""
     for name, value in (_bound.get() or {}).items():
         if not hasattr(record, name):
             setattr(record, name, value)

@@ -7,6 +7,7 @@ delays, or that wait for something else, are answered unfinished.
 
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import cast
 
 from google.protobuf.message import Message
 
@@ -59,9 +60,10 @@ class EmulatorMiddleware:
             answer = await serve(request)
             if request.rpc.output.DESCRIPTOR.full_name not in OPERATIONS or not _is_change(request):
                 return answer
+            operation = cast(Operation, answer)
             for delay in delays:
-                self._faults.hold(_tenant(request), answer.resource_id, delay)
-        return await self._finished(request, answer)
+                self._faults.hold(_tenant(request), operation.resource_id, delay)
+        return await self._finished(request, operation)
 
     async def _finished(self, request: Request, answer: Operation) -> Operation:
         deadline = self._clock.monotonic() + MAX_WAIT_SECONDS

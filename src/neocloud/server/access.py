@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Resource, Transaction
@@ -91,14 +93,14 @@ _SUBJECT_FIELDS = frozenset({"id", "parent_id", "metadata"})
 _ANY_KIND = "*"
 
 
-def references(request: Any) -> Iterator[tuple[str, str]]:
+def references(request: Message) -> Iterator[tuple[str, str]]:
     """(field path, id) of each resource that the request names besides its own."""
     for field, content in request.ListFields():
         if field.name not in _SUBJECT_FIELDS:
             yield from _in_field(request.DESCRIPTOR, field, content, field.name)
 
 
-def spec_references(spec: Any) -> Iterator[tuple[str, str]]:
+def spec_references(spec: Message) -> Iterator[tuple[str, str]]:
     """The same for the spec of a resource that is there already."""
     yield from _in_message(spec, "spec.")
 
@@ -109,19 +111,21 @@ def acting_prefixes(kinds: Iterable[Kind]) -> frozenset[str]:
     return frozenset(kind.id_prefix for kind in kinds if kind.reference_verb != Kind.reference_verb)
 
 
-def acts_as(spec: Any, prefixes: frozenset[str]) -> frozenset[str]:
+def acts_as(spec: Message, prefixes: frozenset[str]) -> frozenset[str]:
     """Ids of the accounts that a resource with this spec acts as."""
     return frozenset(named for _, named in spec_references(spec) if contract.id_prefix(named) in prefixes)
 
 
-def _in_message(message: Any, path: str) -> Iterator[tuple[str, str]]:
+def _in_message(message: Message, path: str) -> Iterator[tuple[str, str]]:
     if not _may_name_others(message.DESCRIPTOR):
         return
     for field, content in message.ListFields():
         yield from _in_field(message.DESCRIPTOR, field, content, f"{path}{field.name}")
 
 
-def _in_field(owner: Any, field: Any, content: Any, path: str) -> Iterator[tuple[str, str]]:
+def _in_field(
+    owner: contract.MessageType, field: contract.Field, content: Any, path: str
+) -> Iterator[tuple[str, str]]:
     if field.message_type is None:
         if _is_reference(owner, field):
             values = enumerate(content) if field.is_repeated else ((None, content),)
@@ -137,17 +141,17 @@ def _in_field(owner: Any, field: Any, content: Any, path: str) -> Iterator[tuple
             yield from _in_message(item, f"{path}[{index}].")
 
 
-def _is_reference(owner: Any, field: Any) -> bool:
+def _is_reference(owner: contract.MessageType, field: contract.Field) -> bool:
     nid = contract.message_annotations(owner)[field.name].nid
     return nid is not None and _ANY_KIND not in nid.resources
 
 
 @cache
-def _may_name_others(descriptor: Any) -> bool:
+def _may_name_others(descriptor: contract.MessageType) -> bool:
     """Worked out once: most messages name nobody."""
     seen: set[str] = set()
 
-    def search(current: Any) -> bool:
+    def search(current: contract.MessageType) -> bool:
         if current.full_name in seen:
             return False
         seen.add(current.full_name)
@@ -162,7 +166,7 @@ def _may_name_others(descriptor: Any) -> bool:
 GET_SECRET = "getSecret"
 
 
-async def withhold_secrets(runtime: Runtime, request: Request, answer: Any) -> None:
+async def withhold_secrets(runtime: Runtime, request: Request, answer: Message) -> None:
     """Blank, in place, the secrets of every resource in the answer that the caller may not read."""
     may_read: dict[tuple[str, str], bool] = {}
 
@@ -197,7 +201,7 @@ async def may_read_secrets(runtime: Runtime, request: Request, kind: Kind, targe
     return True
 
 
-def _resources(value: Any) -> Iterator[Any]:
+def _resources(value: Message) -> Iterator[Any]:
     """All messages of kinds that can hold secrets, inside this message."""
     descriptor = value.DESCRIPTOR
     if not _may_hold_resources(descriptor):
@@ -220,11 +224,11 @@ def _resources(value: Any) -> Iterator[Any]:
 
 
 @cache
-def _may_hold_resources(descriptor: Any) -> bool:
+def _may_hold_resources(descriptor: contract.MessageType) -> bool:
     """Worked out once: most answers hold none."""
     seen: set[str] = set()
 
-    def search(current: Any) -> bool:
+    def search(current: contract.MessageType) -> bool:
         if current.full_name in seen:
             return False
         seen.add(current.full_name)
@@ -235,6 +239,6 @@ def _may_hold_resources(descriptor: Any) -> bool:
     return search(descriptor)
 
 
-def _is_resource(descriptor: Any) -> bool:
+def _is_resource(descriptor: contract.MessageType) -> bool:
     """Whether this is a resource that can hold secrets, or a request or another message shaped like one."""
     return "metadata" in descriptor.fields_by_name and bool(contract.secret_parts(descriptor.full_name))

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from google.protobuf.message import Message
 
@@ -114,7 +113,7 @@ def accepted(kind: Kind, operation: OperationRow, now: datetime) -> OperationRow
     return operation if kind.is_reconciled else operations.finish(operation, now)
 
 
-def recall(tx: Transaction, request: Request) -> Any | None:
+def recall(tx: Transaction, request: Request) -> Message | None:
     """The answer of an earlier attempt with the same idempotency key."""
     key = request.headers.get(IDEMPOTENCY_HEADER)
     if not key:
@@ -133,7 +132,7 @@ def recall(tx: Transaction, request: Request) -> Any | None:
     return request.rpc.output.FromString(known.response)
 
 
-def remember(tx: Transaction, request: Request, answer: Any, now: datetime) -> None:
+def remember(tx: Transaction, request: Request, answer: Message, now: datetime) -> None:
     key = request.headers.get(IDEMPOTENCY_HEADER)
     if key:
         tx.remember(

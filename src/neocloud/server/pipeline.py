@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from neocloud.core import contract
 from neocloud.core.gateway_key import CLIENT_HEADER, GatewayKey
@@ -28,11 +28,13 @@ from neocloud.server.validation import MAX_REQUEST_BYTES, check_bounds, check_si
 
 logger = logging.getLogger(__name__)
 
-Middleware = Callable[[Request, Serve], Awaitable[Any]]
+Decode = Callable[[type[Any]], Message]
+"""Makes a request of its message class."""
+Middleware = Callable[[Request, Serve], Awaitable[Message]]
 """Wraps the serving of every call of a known caller: serves it, refuses it, or answers later."""
 
 
-async def no_middleware(request: Request, serve: Serve) -> Any:
+async def no_middleware(request: Request, serve: Serve) -> Message:
     return await serve(request)
 
 
@@ -109,9 +111,7 @@ class Pipeline:
         endpoint = self._endpoints.get(path)
         return endpoint.max_bytes if endpoint is not None else MAX_REQUEST_BYTES
 
-    async def answer(
-        self, path: str, decode: Callable[[Any], Any], headers: Mapping[str, str], *, size: int
-    ) -> Answer:
+    async def answer(self, path: str, decode: Decode, headers: Mapping[str, str], *, size: int) -> Answer:
         """Serve the method at `path`; `decode` makes the request of a message class, from `size` bytes."""
         request_id = secrets.token_hex(16)
         with bind(request_id=request_id, method=path):
@@ -120,7 +120,7 @@ class Pipeline:
     async def _answer(
         self,
         path: str,
-        decode: Callable[[Any], Any],
+        decode: Decode,
         headers: Mapping[str, str],
         request_id: str,
         size: int,
@@ -173,11 +173,11 @@ class Pipeline:
     async def _serve(
         self,
         endpoint: Endpoint,
-        decode: Callable[[Any], Any],
+        decode: Decode,
         headers: Mapping[str, str],
         request_id: str,
         size: int,
-    ) -> Any:
+    ) -> Message:
         subject = None
         if not endpoint.is_public:
             subject = await self.known_caller(headers)
@@ -204,7 +204,7 @@ class Pipeline:
             logger.info("%s by %s", endpoint.rpc.path, request.subject_id or "anyone")
         return answer
 
-    async def _earlier_answer(self, endpoint: Endpoint, request: Request) -> Any | None:
+    async def _earlier_answer(self, endpoint: Endpoint, request: Request) -> Message | None:
         """A retry may be refused only because its first attempt succeeded: the resource is there, or gone."""
         if not endpoint.is_change or IDEMPOTENCY_HEADER not in request.headers:
             return None

@@ -6,6 +6,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
 from neocloud.core.defaults import Defaults
@@ -51,7 +53,7 @@ class Request:
         return self.subject.id if self.subject else ""
 
 
-Serve = Callable[[Request], Awaitable[Any]]
+Serve = Callable[[Request], Awaitable[Message]]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import protovalidate
+from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
@@ -26,33 +27,33 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _VALIDATOR = protovalidate.Validator()
 
 
-def annotation_violations(message: Any) -> list[Violation]:
+def annotation_violations(message: Message) -> list[Violation]:
     """What the field annotations (required, ranges, patterns, CEL) say against this message."""
     found = _VALIDATOR.collect_violations(message)
     return [Violation(_path(violation), violation.proto.message) for violation in found]
 
 
-def check(message: Any) -> None:
+def check(message: Message) -> None:
     """Raise ApiError when the message breaks its annotations."""
     violations = annotation_violations(message)
     if violations:
         raise contract.bad_request(violations)
 
 
-def check_request(rules: Rules, request: Any) -> None:
+def check_request(rules: Rules[Any], request: Message) -> None:
     """Raise ApiError when the kind's rules refuse the request by itself. Not for a transaction."""
     if violations := list(rules.request_violations(request)):
         raise contract.bad_request(violations)
 
 
-def check_present(message: Any, *fields: str) -> None:
+def check_present(message: Message, *fields: str) -> None:
     """Raise ApiError when one of these text fields is empty; annotations do not say it everywhere."""
     missing = [name for name in fields if not getattr(message, name)]
     if missing:
         raise contract.bad_request((name, "is required") for name in missing)
 
 
-def refuse_unserved(message: Any, served: Collection[str]) -> None:
+def refuse_unserved(message: Message, served: Collection[str]) -> None:
     """Raise ApiError for a set field that nothing here honours; ignoring it would change what was asked."""
     unserved = [field.name for field, _ in message.ListFields() if field.name not in served]
     if unserved:
@@ -90,7 +91,7 @@ def label_violations(new: Mapping[str, str], old: Mapping[str, str]) -> Iterator
             )
 
 
-def immutable_violations(new: Any, old: Any, path: str = "") -> Iterator[Violation]:
+def immutable_violations(new: Message, old: Message, path: str = "") -> Iterator[Violation]:
     """Fields that are set once and differ now."""
     known = contract.message_annotations(new.DESCRIPTOR)
     for field in new.DESCRIPTOR.fields:
@@ -108,7 +109,7 @@ def immutable_violations(new: Any, old: Any, path: str = "") -> Iterator[Violati
                 yield from immutable_violations(new_item, old_item, f"{name}[{index}].")
 
 
-def _presence(message: Any, field: Any) -> bool:
+def _presence(message: Message, field: contract.Field) -> bool:
     return field.has_presence and message.HasField(field.name)
 
 
@@ -160,7 +161,7 @@ def check_size(size: int, limit: int) -> None:
         )
 
 
-def check_bounds(message: Any, size: int) -> None:
+def check_bounds(message: Message, size: int) -> None:
     """Raise ApiError when a decoded request of `size` encoded bytes holds more than it may."""
     if size <= MAX_LABEL_KEY_BYTES:
         return  # too small to break any limit
@@ -173,7 +174,7 @@ def check_bounds(message: Any, size: int) -> None:
         raise contract.bad_request(found)
 
 
-def check_tree(content: Any) -> None:
+def check_tree(content: object) -> None:
     """Raise ApiError when parsed JSON has too many nodes or is too deep to be turned into a message."""
     level, nodes = [content], 0
     for _ in range(MAX_DEPTH):
@@ -203,11 +204,11 @@ class _Walk:
         self._nodes = 0
         self._found: list[Violation] = []
 
-    def violations(self, message: Any) -> list[Violation]:
+    def violations(self, message: Message) -> list[Violation]:
         self._visit(message, "", 0)
         return self._found
 
-    def _visit(self, message: Any, path: str, depth: int) -> None:
+    def _visit(self, message: Message, path: str, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise _TooMuch(_TOO_DEEP)
         set_fields = message.ListFields()
@@ -227,7 +228,7 @@ class _Walk:
             elif limit and len(content) * 4 > limit:
                 self._check_text(content, limit, f"{path}{name}")
 
-    def _visit_many(self, content: Any, limit: int, inner: Any, path: str, depth: int) -> None:
+    def _visit_many(self, content: Any, limit: int, inner: str | None, path: str, depth: int) -> None:
         if inner == _MESSAGE and len(content) > MAX_ELEMENTS:
             self._add(path, f"are {len(content)}; at most {MAX_ELEMENTS} are taken")
             return
@@ -279,12 +280,12 @@ def _elements(content: Any) -> Iterator[tuple[Any, str | None, Any]]:
 
 
 @cache
-def _plan(descriptor: Any) -> dict[str, tuple[int, bool, str | None]]:
+def _plan(descriptor: contract.MessageType) -> dict[str, tuple[int, bool, str | None]]:
     """By field: the limit of its texts (0: none), whether there are many, and what is inside."""
     return {field.name: _of_field(field) for field in descriptor.fields}
 
 
-def _of_field(field: Any) -> tuple[int, bool, str | None]:
+def _of_field(field: contract.Field) -> tuple[int, bool, str | None]:
     inner = field.message_type
     if inner is not None and inner.GetOptions().map_entry:
         value = inner.fields_by_name["value"]
@@ -297,7 +298,7 @@ def _of_field(field: Any) -> tuple[int, bool, str | None]:
     return text_limit(field), field.is_repeated, None
 
 
-def text_limit(field: Any) -> int:
+def text_limit(field: contract.Field) -> int:
     """Return the bytes that a field's text may have; 0 when it is no text, or its own rule says."""
     is_text = field.cpp_type == field.CPPTYPE_STRING
     if not is_text or field.full_name in _LIMITED_TOGETHER or _has_own_length(field):
@@ -305,7 +306,7 @@ def text_limit(field: Any) -> int:
     return MAX_DESCRIPTION_BYTES if field.name in _DESCRIPTIONS else MAX_TEXT_BYTES
 
 
-def _has_own_length(field: Any) -> bool:
+def _has_own_length(field: contract.Field) -> bool:
     options = contract.message("google.protobuf.FieldOptions").FromString(
         field.GetOptions().SerializeToString()
     )

@@ -1,16 +1,27 @@
 """Each run ends in one log line; it is shown only when something has changed."""
 
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from neocloud.core import contract
+from neocloud.core.logs import add_bound
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Failed
 from tests.core.reconcile.test_worker import ID, ready
 from tests.core.reconcile.toy_reconcilers import Cloud
 
 LOGGER = "neocloud.core.reconcile.run"
+
+
+@pytest.fixture(autouse=True)
+def _bound_fields(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Show the test the fields that handlers of the program show."""
+    caplog.handler.addFilter(add_bound)
+    yield
+    caplog.handler.removeFilter(add_bound)
 
 
 def lines(caplog: pytest.LogCaptureFixture, resource_id: str = ID) -> list[logging.LogRecord]:
@@ -77,3 +88,22 @@ async def test_an_unexpected_error_is_a_warning_with_its_trace_once(
     assert (first.levelname, first.__dict__["result"], bool(first.exc_info)) == ("WARNING", "error", True)
     assert (second.__dict__["attempt"], bool(second.exc_info)) == (2, False)
     assert (after.levelname, after.__dict__["result"]) == ("INFO", "done")
+
+
+async def test_lines_that_an_engine_writes_in_a_run_carry_its_fields(
+    cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_logger, machines_of = logging.getLogger("neocloud.engines.toy"), cloud.office.machines_of
+
+    async def machines_of_with_a_line(*arguments: Any) -> Any:
+        engine_logger.info("looked")
+        return await machines_of(*arguments)
+
+    monkeypatch.setattr(cloud.office, "machines_of", machines_of_with_a_line)
+    caplog.set_level(logging.INFO, "neocloud.engines")
+    await cloud.requests.create(count=1)
+    await cloud.clock.run_until(lambda: ready(cloud))
+    found = [each for each in lines(caplog) if each.name == "neocloud.engines.toy"]
+    assert found and {each.__dict__["kind"] for each in found} == {"neocloud.slurm.v1.Cluster"}
+    engine_logger.info("outside of a run")
+    assert "resource" not in caplog.records[-1].__dict__

@@ -7,7 +7,7 @@ committed, or the lease is released, or it expires.
 
 import asyncio
 import logging
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from typing import Any
 from neocloud.core import contract, operations
 from neocloud.core.contract import ApiError
 from neocloud.core.kind import FINALIZER
+from neocloud.core.logs import bind
 from neocloud.core.operations import ProgressStep, StepOutcome
 from neocloud.core.reconcile import deletion
 from neocloud.core.reconcile.context import RunContext, WorkerContext
@@ -52,18 +53,22 @@ class ReconcileRun:
         self._lease = lease
         self._began_at = self._renewed_at = worker.clock.monotonic()
         self._steps = _StepRunner(reconciler, RunContext(worker, resource, lease), lease.attempts)
-        bound = {"resource": resource.id, "kind": resource.kind, "attempt": lease.attempts + 1}
-        self._log = _BoundLogger(logger, bound)
 
     async def run(self) -> None:
+        """Run and commit. Every record that is logged in it, also by the engine, carries the run's fields."""
+        resource, attempt = self._resource, self._lease.attempts + 1
+        with bind(resource=resource.id, kind=resource.kind, attempt=attempt):
+            await self._run()
+
+    async def _run(self) -> None:
         try:
             result = await self._run_leased()
             is_deleted = await self._commit(result)
             self._log_result(result, is_deleted)
         except LeaseLost as lost:
-            self._log.info("%s: the result is dropped: %s", self._resource.id, lost)
+            logger.info("%s: the result is dropped: %s", self._resource.id, lost)
         except StoreError as error:
-            self._log.error("%s: the result cannot be written: %s", self._resource.id, error)
+            logger.error("%s: the result cannot be written: %s", self._resource.id, error)
         except asyncio.CancelledError:
             await self._release()
             raise
@@ -103,7 +108,7 @@ class ReconcileRun:
         except LeaseLost:
             raise
         except StoreError as error:
-            self._log.error("%s: the lease cannot be renewed: %s", self._resource.id, error)
+            logger.error("%s: the lease cannot be renewed: %s", self._resource.id, error)
 
     async def _commit(self, result: ReconcileResult) -> bool:
         """Write the result; True when the resource is gone."""
@@ -147,7 +152,7 @@ class ReconcileRun:
             level = logging.WARNING if is_failure else logging.INFO
         why = f": {result.error.reason}: {reason}" if result.error else f": {reason}" if reason else ""
         duration_ms = round((self._worker.clock.monotonic() - self._began_at) * 1000)
-        self._log.log(
+        logger.log(
             level,
             "%s: %s after %d ms%s",
             resource.id,
@@ -343,11 +348,3 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     """Cancel the task and wait until it has ended."""
     task.cancel()
     await asyncio.wait({task})
-
-
-class _BoundLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the fields of one run to those of each call."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs

@@ -1,7 +1,8 @@
 """Serve an alias: translate the request, let the other method serve it, and translate the answer back."""
 
 from dataclasses import replace
-from typing import Any
+
+from google.protobuf.message import Message
 
 from neocloud.core.service import MethodAlias
 from neocloud.server.request import Endpoint, Request
@@ -12,7 +13,7 @@ class AliasEndpoint:
         self._alias = alias
         self._other = other
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         rpc = replace(self._other.rpc, path=request.rpc.path)
         message = self._alias.request(request.message)
         translated = replace(request, rpc=rpc, message=message, original_message=request.message)

@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract, wire
 from neocloud.core.defaults import create_defaults
 from neocloud.core.kind import Violation
@@ -29,7 +31,7 @@ class Create:
         self._descriptor = descriptor
         self._kind = descriptor.kind
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         parent_id = message.metadata.parent_id
         if parent_id or not self._kind.parent_kinds:

@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from google.protobuf.message import Message
 
@@ -36,7 +35,7 @@ class Custom:
         self._method = method
         self._keys = KeyLocks()
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         target = self._target(request)
         if self._method.permission:
             if not target:
@@ -53,7 +52,9 @@ class Custom:
                 await require_acting(self._runtime, request, await accounts_of(self._runtime, target))
         self._check(request)
         if not self._method.is_change:
-            return await self._handle(request)
+            answer = await self._handle(request)
+            assert isinstance(answer, Message), f"{self._method.path} is a read, and returns no Write."
+            return answer
         if not self._method.has_outside_effects:
             return await self._change(request, target)
         async with self._keys.held(f"{request.subject_id} {request.headers.get(IDEMPOTENCY_HEADER, '')}"):

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract, operations, wire
 from neocloud.core.reconcile import deletion
 from neocloud.core.reconcile.dependents import enqueue_dependents
@@ -24,7 +26,7 @@ class Delete:
         self._descriptor = descriptor
         self._kind = descriptor.kind
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         check_present(message, "id")
         await require(self._runtime, request, f"{self._kind.permission}.delete", message.id)

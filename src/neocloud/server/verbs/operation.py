@@ -6,6 +6,8 @@ gone, to get such resources in its parent.
 
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import OperationRow, Page, Transaction
 from neocloud.server.access import require
@@ -20,7 +22,7 @@ class GetOperation:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         check_present(message, "id")
         row = await self._runtime.store.read(lambda tx: tx.get_operation(message.id))
@@ -47,7 +49,7 @@ class ListOperations:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         if not message.resource_id:
             raise contract.bad_field(
@@ -88,7 +90,7 @@ class ListOperationsByParent:
         self._kind = kind
         self._permission = permission
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         check_present(message, "parent_id")
         await require(self._runtime, request, f"{self._permission}.list", message.parent_id)

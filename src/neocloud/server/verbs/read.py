@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Page, Resource, Transaction
@@ -21,7 +23,7 @@ class Get:
         self._descriptor = descriptor
         self._permission = f"{descriptor.kind.permission}.get"
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         check_present(message, "id")
         await require(self._runtime, request, self._permission, message.id)
@@ -43,7 +45,7 @@ class GetByName:
         self._runtime = runtime
         self._descriptor = descriptor
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         check_present(message, "parent_id", "name")
         kind = self._descriptor.kind
@@ -70,7 +72,7 @@ class List:
                 f"{descriptor.rpcs['List'].path} has no parent_id; give the service a Method for it."
             )
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         parent_id = message.parent_id
         if not parent_id:

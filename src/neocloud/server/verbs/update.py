@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from google.protobuf.message import Message
+
 from neocloud.core import contract, operations, wire
 from neocloud.core.kind import Violation
 from neocloud.core.reconcile.dependents import enqueue_dependents
@@ -42,7 +44,7 @@ class Update:
         self._descriptor = descriptor
         self._kind = descriptor.kind
 
-    async def __call__(self, request: Request) -> Any:
+    async def __call__(self, request: Request) -> Message:
         message = request.message
         resource_id = message.metadata.id
         if not resource_id:
