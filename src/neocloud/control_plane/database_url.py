@@ -1,3 +1,4 @@
+# pyright: strict
 """Read the URL of a PostgreSQL database from the environment or a private file.
 
 It may hold a password, and every user of the machine can read arguments of processes.

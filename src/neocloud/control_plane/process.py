@@ -1,3 +1,4 @@
+# pyright: strict
 """A process, a child of this one or not: start or find it, send it signals, wait for its end.
 
 A pidfd refers to it, so that another process which gets the same number later is never mistaken for it.

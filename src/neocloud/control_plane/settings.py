@@ -1,3 +1,4 @@
+# pyright: strict
 """What an operator may choose about a control plane: the fields of `Settings`.
 
 Each field says how its option is named, read and described. The options of `neo up`, those of the server's

@@ -1,3 +1,4 @@
+# pyright: strict
 """Stop a cloud's workloads after its server has ended, or remove every trace of them."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# pyright: strict
 """The certificate and names of this cloud's TLS port, from its settings."""
 
 import datetime

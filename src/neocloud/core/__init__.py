@@ -1,1 +1,2 @@
+# pyright: strict
 """Ideas that all services share. Knows no product noun and imports nothing above itself."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """What resources hold of the machine, as each service declares it for its kinds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

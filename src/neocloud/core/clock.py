@@ -1,3 +1,4 @@
+# pyright: strict
 """Time as a dependency, so that no test waits and no bill depends on the wall clock."""
 
 import asyncio

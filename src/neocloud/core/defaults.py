@@ -1,3 +1,4 @@
+# pyright: strict
 """Default resources that services create in new resources of others: a project starts with a network.
 
 They are created in the transaction that creates the resource, and once for each resource that is there when

@@ -1,3 +1,4 @@
+# pyright: strict
 """Which addresses the cloud may connect to for somebody else, and which its workloads may reach. Pure.
 
 An address that a tenant names, directly or by a host name, can point at the machine itself, at the operator's

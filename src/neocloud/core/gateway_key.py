@@ -1,3 +1,4 @@
+# pyright: strict
 """The key by which the control plane recognises its gateway, in a file that the control plane makes.
 
 Anyone who can read it can look up the owner of any token, so only the owner of the file may read it.

@@ -1,3 +1,4 @@
+# pyright: strict
 """A folder that only its owner may enter: the state folder of a cloud.
 
 A user who can enter it could read the database, keys and logs, and run the set-uid programs that tenants'

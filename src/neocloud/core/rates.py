@@ -1,3 +1,4 @@
+# pyright: strict
 """Token buckets: how many calls each caller may make in a second.
 
 A call takes one token. A bucket is refilled steadily and holds a burst.

@@ -1,3 +1,4 @@
+# pyright: strict
 """What rules may look up while a resource is written."""
 
 from collections.abc import Mapping, Sequence

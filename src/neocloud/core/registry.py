@@ -1,3 +1,4 @@
+# pyright: strict
 """What services offer to one another, looked up by interface type."""
 
 from collections.abc import Callable

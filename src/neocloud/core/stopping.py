@@ -1,3 +1,4 @@
+# pyright: strict
 """Writes into the history that workloads were stopped on purpose, so that nobody pays for them meanwhile.
 
 Called once the engine has stopped them; the next server brings them back and their reconcilers say so.

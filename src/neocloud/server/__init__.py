@@ -1,3 +1,4 @@
+# pyright: strict
 """The front door: gRPC and JSON on the contract, for whatever services it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, ServerError, Tls

@@ -1,3 +1,4 @@
+# pyright: strict
 """Write the audit event of a request: the caller, the address, the action or refusal, and the resource.
 
 An event belongs to the tenant of its resource, and a refusal to the tenant of the refused caller. A refusal

@@ -1,3 +1,4 @@
+# pyright: strict
 """Write a change of a standard or custom verb: resource, operation, audit event and idempotency key, in one
 transaction.
 

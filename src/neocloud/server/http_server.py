@@ -1,3 +1,4 @@
+# pyright: strict
 """JSON over HTTP: `POST /<package.Service>/<Method>`, in the shape of Connect's unary calls.
 
 The same pipeline as gRPC. Besides it: health, the status page for signed-in callers, and the token

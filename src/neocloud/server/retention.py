@@ -1,3 +1,4 @@
+# pyright: strict
 """Forget what is old, so that no table grows for ever.
 
 Idempotency keys go after a day, since no client retries for longer; marks when they have ended; audit events

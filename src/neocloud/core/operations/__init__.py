@@ -1,3 +1,4 @@
+# pyright: strict
 """Long-running operations: rows that say what was asked for, how far it is and how it ended.
 
 They are written in the same transaction as the change they speak of, so an operation is never ahead of its

@@ -1,3 +1,4 @@
+# pyright: strict
 """How operations end: done, failed, or replaced by a later one. An operation ends once and stays as it is."""
 
 from dataclasses import replace

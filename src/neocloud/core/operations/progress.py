@@ -1,3 +1,4 @@
+# pyright: strict
 """How far an operation is, step by step, for people who wait.
 
 Kept as the contract's ProgressTracker in JSON. A step's times are those of the first run that began it and of

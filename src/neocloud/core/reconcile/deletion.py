@@ -1,3 +1,4 @@
+# pyright: strict
 """Deletion: a resource is marked first; its row is removed once no finalizer is left."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# pyright: strict
 """The dependents of a resource: those that the rules of its kind name, to be reconciled after a change.
 
 A dependent without a reconciler stands for its own dependents: a security rule names its group, the group its

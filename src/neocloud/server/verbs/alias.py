@@ -1,3 +1,4 @@
+# pyright: strict
 """Serve an alias: translate the request, let the other method serve it, and translate the answer back."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# pyright: strict
 """Create: a new resource of any kind, under a parent that may hold it."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# pyright: strict
 """Delete: at once where nothing runs, otherwise by asking the reconciler to take everything down first."""
 
 from collections.abc import Sequence

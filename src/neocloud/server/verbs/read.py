@@ -1,3 +1,4 @@
+# pyright: strict
 """Get, GetByName and List of any kind."""
 
 from typing import Any

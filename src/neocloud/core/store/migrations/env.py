@@ -1,3 +1,4 @@
+# pyright: strict
 """Run by Alembic: applies migrations on the connection that `schema.upgrade` hands over."""
 
 from alembic import context

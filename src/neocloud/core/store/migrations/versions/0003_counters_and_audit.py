@@ -1,3 +1,4 @@
+# pyright: strict
 """Counters that are kept in the transaction of what they count, and who, whence and where of audit events."""
 
 import sqlalchemy as sa

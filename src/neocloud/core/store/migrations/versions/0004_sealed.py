@@ -1,3 +1,4 @@
+# pyright: strict
 """Which parts of which kinds are sealed. Older releases, which could not read them, are refused."""
 
 import sqlalchemy as sa

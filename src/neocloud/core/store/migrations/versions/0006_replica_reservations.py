@@ -1,3 +1,4 @@
+# pyright: strict
 """The capacity that a replica reserves is a ReplicaReservation; it was called a Place before."""
 
 from alembic import op
