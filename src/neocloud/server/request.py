@@ -36,7 +36,7 @@ class Request:
     subject: Subject | None = None
     original_message: Any = None
     """What the caller sent, where another method serves it with another message."""
-    notes: set[str] = field(default_factory=set, compare=False)
+    notes: set[str] = field(default_factory=set[str], compare=False)
     """What has been recorded of it already."""
 
     @property

@@ -1,3 +1,4 @@
+# pyright: strict
 """Build the table from method path to endpoint out of the services' own tables.
 
 Precedence: a service's Method over the standard verb of its kind; a MethodAlias is served by either. Two
@@ -122,7 +123,7 @@ def _method(path: str) -> contract.Rpc:
         raise DescriptorError(f"{error} A service has a Method for it.") from None
 
 
-def _custom_endpoint(runtime: Runtime, method: Method) -> Endpoint:
+def _custom_endpoint(runtime: Runtime, method: Method[Any]) -> Endpoint:
     is_public = method.permission is None
     return Endpoint(
         _method(method.path),

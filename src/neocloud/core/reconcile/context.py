@@ -1,3 +1,4 @@
+# pyright: strict
 """The `Context` of a run: what it may read and write besides its engine.
 
 Each call is one transaction. A writing one checks the lease first: a worker that lost its lease must not
@@ -42,7 +43,7 @@ class WorkerContext:
     notify: Callable[[], None]
     """Call it after a transaction that made other resources due."""
     lease_seconds: float = 10.0
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
     """Why resources wait or have failed, as last logged, by id."""
 
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """One reconcile run over one resource: run the steps under a lease, then commit the result.
 
 A run reads the current state and trusts nothing that an earlier run believed. An unexpected error of a
@@ -46,7 +47,7 @@ class ReconcileRun:
     committed."""
 
     def __init__(
-        self, worker: WorkerContext, reconciler: Reconciler, resource: Resource, lease: Lease
+        self, worker: WorkerContext, reconciler: Reconciler[Any], resource: Resource, lease: Lease
     ) -> None:
         self._worker = worker
         self._resource = resource
@@ -175,7 +176,7 @@ def _outcome_of(result: ReconcileResult) -> str:
 class _StepRunner:
     """Runs the steps of one reconciler in order; `progress` may be read while it runs."""
 
-    def __init__(self, reconciler: Reconciler, context: RunContext, attempts: int) -> None:
+    def __init__(self, reconciler: Reconciler[Any], context: RunContext, attempts: int) -> None:
         self._reconciler = reconciler
         self._context = context
         self._attempts = attempts
@@ -210,7 +211,7 @@ class _StepRunner:
             return self._with_progress()
         return await self._with_status(scope)
 
-    async def _run_all(self, steps: Sequence[Step], scope: object) -> None:
+    async def _run_all(self, steps: Sequence[Step[Any]], scope: object) -> None:
         """Run the steps until one does not succeed."""
         self._pending = [step.name for step in steps]
         for step in steps:
@@ -220,7 +221,7 @@ class _StepRunner:
             if not done.is_done:
                 return
 
-    async def _run_step(self, step: Step, scope: object) -> ProgressStep:
+    async def _run_step(self, step: Step[Any], scope: object) -> ProgressStep:
         try:
             await step.run(scope)
         except RetryLater as later:
@@ -241,7 +242,7 @@ class _StepRunner:
             return self._unexpected(step, error)
         return ProgressStep(step.name, StepOutcome.OK)
 
-    def _unexpected(self, step: Step, error: Exception) -> ProgressStep:
+    def _unexpected(self, step: Step[Any], error: Exception) -> ProgressStep:
         self.unexpected = error
         text = str(error) or type(error).__name__
         delay = back_off_seconds(self._attempts)

@@ -1,3 +1,4 @@
+# pyright: strict
 """The worker: leases what is due and reconciles it, several resources at a time.
 
 The queue is in the store, so a killed worker loses nothing: its leases expire, or the next worker takes them
@@ -9,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
@@ -30,7 +32,7 @@ class Worker:
         self,
         store: Store,
         clock: Clock,
-        reconcilers: Sequence[Reconciler],
+        reconcilers: Sequence[Reconciler[Any]],
         *,
         kinds: Iterable[Kind] = (),
         new_id: Callable[[str], str] = contract.new_id,

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -30,7 +31,7 @@ from neocloud.server.validation import check
 
 
 class Custom:
-    def __init__(self, runtime: Runtime, method: Method) -> None:
+    def __init__(self, runtime: Runtime, method: Method[Any]) -> None:
         self._runtime = runtime
         self._method = method
         self._keys = KeyLocks()
