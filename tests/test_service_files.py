@@ -1,0 +1,79 @@
+"""The files that a service may have (docs/howto/add-a-service.md), the same in all services."""
+
+from pathlib import Path
+
+import pytest
+
+SERVICES = Path(__file__).resolve().parents[1] / "src" / "neocloud" / "services"
+REQUIRED = {"README.md", "__init__.py"}
+USUAL = REQUIRED | {
+    "types.py",
+    "public.py",
+    "rules",
+    "api",
+    "reconcile",
+    "render",
+    "meter.py",
+    "runtime_state.py",
+}
+"""A name without a suffix may be a file, or a folder of three files or more."""
+OTHERS = {
+    "ai": {"images.py": "which container images a job may name"},
+    "audit": {"events.py": "how a call becomes an event"},
+    "billing": {
+        "prices.yaml": "the price list",
+        "models.yaml": "the sizes of known models",
+        "tco": "a calculator with no resources",
+        "views.py": "what a bill is read from",
+    },
+    "compute": {
+        "capacity_check.py": "what the engine has left for all services",
+        "catalogue.py": "platforms and presets",
+        "catalogue.yaml": "platforms and presets",
+        "machine_control.py": "the client of the launcher in a machine's pod",
+        "public_images.py": "images that come with the cloud",
+    },
+    "emulator": {"faults.py": "what can be made to go wrong"},
+    "iam": {
+        "access": "who calls, and what they may do: used by the server at every call",
+        "bootstrap.py": "the first tenant, project and operator",
+        "defaults.py": "what a new tenant and project start with",
+        "roles_page.py": "the generator of docs/reference/roles.md",
+    },
+    "inference": {
+        "model_server_key.py": "the key between gateway and model servers",
+        "route_changes.py": "how the gateway learns of changed routes",
+        "traffic.py": "what the gateway reports of requests",
+    },
+    "quotas": {"quotas.yaml": "the usual limits", "ledger.py": "counters, in the creating transaction"},
+    "slurm": {
+        "access.py": "the client of a cluster's login node",
+        "batch_jobs.py": "how jobs are submitted and read",
+        "slurmrestd.py": "the client of a cluster's slurmrestd",
+    },
+    "tuning": {"work_folder.py": "the folder that a job shares with its recipe"},
+    "vpc": {"defaults.py": "what a new project starts with"},
+}
+"""More names, each with its reason."""
+
+
+def names(service: Path) -> set[str]:
+    found = (path for path in service.iterdir() if path.is_file() or any(path.rglob("*.py")))
+    return {path.name for path in found}
+
+
+@pytest.mark.parametrize(
+    "service", sorted(path.name for path in SERVICES.iterdir() if (path / "__init__.py").exists())
+)
+def test_a_service_has_no_other_files(service: str) -> None:
+    found = names(SERVICES / service)
+    assert found >= REQUIRED
+    usual = {name for name in found if name in USUAL or name.removesuffix(".py") in USUAL}
+    assert found - usual == set(OTHERS.get(service, {}))
+
+
+def test_a_folder_has_three_files_or_more() -> None:
+    folders = [path for path in SERVICES.glob("*/*/") if any(path.rglob("*.py"))]
+    assert folders
+    small = [path for path in folders if len(list(path.rglob("*.py"))) < 3]
+    assert not small, f"fold these into one file each: {small}"
