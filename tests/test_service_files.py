@@ -24,7 +24,6 @@ OTHERS = {
         "prices.yaml": "the price list",
         "models.yaml": "the sizes of known models",
         "tco": "a calculator with no resources",
-        "views.py": "what a bill is read from",
     },
     "compute": {
         "capacity_check.py": "what the engine has left for all services",

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from neocloud.messages.neocloud.emulator.v1 import ClearFaultsRequest, ListFaultsRequest
 
 from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import compose
@@ -73,11 +74,11 @@ async def test_faults_meet_the_calls_of_the_tenant_that_injected_them() -> None:
     fault = await inject(call(book, "one"), refusal())
     assert len(book.match("one", PATH)) == 1
     assert book.match("two", PATH) == []
-    assert len((await list_faults(call(book, "one"), None)).items) == 1
-    assert len((await list_faults(call(book, "two"), None)).items) == 0
+    assert len((await list_faults(call(book, "one"), ListFaultsRequest())).items) == 1
+    assert len((await list_faults(call(book, "two"), ListFaultsRequest())).items) == 0
     with pytest.raises(ApiError):
-        await clear(call(book, "two"), SimpleNamespace(id=fault.id))
-    await clear(call(book, "two"), SimpleNamespace(id=""))
+        await clear(call(book, "two"), ClearFaultsRequest(id=fault.id))
+    await clear(call(book, "two"), ClearFaultsRequest(id=""))
     assert len(book.match("one", PATH)) == 1
 
 
