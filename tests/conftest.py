@@ -48,6 +48,7 @@ REAL = (
     "tests/security/test_gateway_source.py",
     "tests/security/test_home.py",
     "tests/security/test_secrets.py",
+    "tests/server/test_killed_server.py",
     "tests/services/billing/test_pricing_policies.py",
     "tests/services/slurm/test_kill.py",
 )
