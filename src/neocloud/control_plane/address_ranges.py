@@ -1,3 +1,5 @@
+# pyright: strict
+
 """The address ranges of a cloud, chosen at its first start so that several clouds can run on one host.
 
 The choice is recorded in the home and never changes. A file of the host lists the homes on it. Each home's
@@ -8,7 +10,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
@@ -71,7 +73,7 @@ class HostRegistry:
             self._write(list(self._others(home)))
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None, None, None]:
         """Wait for other clouds that start or go. Locks the folder itself: a lock file would stay behind."""
         try:
             folder = os.open(self.homes.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Writes docs/reference/coverage.md: what becomes of each RPC of the contract, and which tests call it.
 
     python -m neocloud.control_plane.api_coverage docs/reference/coverage.md
@@ -16,7 +18,7 @@ from typing import Any
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
-from neocloud.core.kind import Kind, Rules
+from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.server.request import Runtime
 from neocloud.server.routing import endpoints, kinds_of
@@ -67,7 +69,7 @@ def _no() -> None:
 
 def _acts(kind: Kind) -> bool:
     """Its reconciler makes it true, or the one of a kind that it wakes does."""
-    return kind.is_reconciled or type(kind.rules).dependents is not Rules.dependents
+    return kind.is_reconciled or kind.has_dependents
 
 
 def page(found: Mapping[str, Served], calls: Mapping[str, Sequence[str]]) -> str:
@@ -96,7 +98,7 @@ def _summary(found: Mapping[str, Served], calls: Mapping[str, Sequence[str]]) ->
 def _services(
     by_service: Mapping[str, Sequence[str]], found: Mapping[str, Served], calls: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    unserved = []
+    unserved: list[str] = []
     for service, paths in by_service.items():
         if all(found[path] is Served.UNIMPLEMENTED for path in paths):
             unserved.append(f"{service} ({len(paths)})")

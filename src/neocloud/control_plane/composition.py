@@ -1,10 +1,12 @@
+# pyright: strict
+
 """Name the services and the engine that make up a control plane; `lifecycle` starts them.
 
 A new service is one name in SERVICE_MODULES; what it offers to other services is in its `provides`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -83,7 +85,7 @@ def control_plane(
 
 
 @asynccontextmanager
-async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
+async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
     settings = await asyncio.to_thread(with_own_ranges, settings, host_subnets())
     engine = PodmanEngine(settings.home, opened_ranges=settings.opened_ranges)
     try:
@@ -108,7 +110,7 @@ async def on_podman(settings: Settings) -> AsyncIterator[Composition]:
 
 
 @asynccontextmanager
-async def on_emulator(settings: Settings) -> AsyncIterator[Composition]:
+async def on_emulator(settings: Settings) -> AsyncGenerator[Composition, None]:
     clock = SystemClock()
     async with emulator.emulated_machine(settings, clock) as machine:
         yield emulator.emulated(compose(settings, machine.engine, clock), machine)

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Start the gateway's process, restart it when it dies, and find it after a restart of the control plane.
 
 It outlives the control plane, so that requests go on. The next control plane adopts it if it is alive, runs
@@ -16,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 
@@ -191,12 +194,12 @@ def _record_file(home: Path) -> Path:
     return gateway_folder(home) / "process.json"
 
 
-def _read_record(home: Path) -> dict:
+def _read_record(home: Path) -> dict[str, Any]:
     try:
         record = json.loads(_record_file(home).read_text())
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
+    return cast(dict[str, Any], record) if isinstance(record, dict) else {}
 
 
 def _write_record(home: Path, process: Process, port: int, arguments: Sequence[str]) -> None:

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Start a control plane in order, watch it while it runs, and stop it in reverse order.
 
 Knows no concrete class: `composition` names them.
@@ -6,7 +8,7 @@ Knows no concrete class: `composition` names them.
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -81,7 +83,7 @@ class Composition:
     """Runs as long as the control plane does."""
     middleware: Callable[[Store], Middleware] = lambda store: no_middleware
     """Wraps every call."""
-    reconciler: Callable[[Reconciler], Reconciler] = lambda reconciler: reconciler
+    reconciler: Callable[[Reconciler[Any]], Reconciler[Any]] = lambda reconciler: reconciler
     """Wraps every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
     """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""
@@ -102,7 +104,7 @@ class ControlPlane:
 
 
 @asynccontextmanager
-async def control_plane(composition: Composition) -> AsyncIterator[ControlPlane]:
+async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane, None]:
     """Start everything; on exit stop it, and leave the workloads running."""
     settings, engine, clock = composition.settings, composition.engine, composition.clock
     async with AsyncExitStack() as stack:

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """`config.json` in the state folder: the settings that the operator chose, and reading them with arguments.
 
 `neo up` writes the file and the server reads it. It holds only what differs from the defaults. A database's
@@ -11,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from neocloud.control_plane import database_url
 from neocloud.control_plane.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
@@ -21,7 +23,7 @@ CONFIG_FILE = "config.json"
 EARLIER_FILE = "neo.json"
 """What `neo up` of earlier versions wrote."""
 URL_FILE = "database-url"
-_UNSET_BEFORE = ("", 0, [], None)
+_UNSET_BEFORE: tuple[object, ...] = ("", 0, [], None)
 """In `neo.json`: the default, except for ports and rates."""
 _ZERO_COUNTS = (
     "grpc_port",
@@ -91,7 +93,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
         values["database_url"] = from_environment
     if "database_url" in values:
         values["database_url_file"] = None
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    values = {
+        name: tuple(cast(list[object], value)) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
     settings = replace(settings, **values)
     if settings.database_url_file is not None:
         try:
@@ -141,7 +146,7 @@ def _chosen(home: Path) -> dict[str, Any]:
 def _object(document: object) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("it holds no JSON object")
-    return document
+    return cast(dict[str, Any], document)
 
 
 def _of_earlier_version(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def _of_earlier_version(document: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {
         name: value
         for name, value in document.items()
-        if value not in _UNSET_BEFORE or (name in _ZERO_COUNTS and value == 0 and value is not None)
+        if value not in _UNSET_BEFORE or (name in _ZERO_COUNTS and value == 0)
     }
     if document.get("tls_port") == 0:
         chosen["redirector_port"] = 0
@@ -160,7 +165,7 @@ def _from_json(item: Field[Any], option: Option, value: Any) -> Any:
     if is_list(item):
         if not isinstance(value, list):
             raise ValueError(f"{item.name} is no list")
-        return tuple(_from_text(option, each) for each in value)
+        return tuple(_from_text(option, each) for each in cast(list[object], value))
     return _from_text(option, value)
 
 
@@ -176,5 +181,5 @@ def _to_json(name: str, value: Any) -> Any:
     if name == "login_ports":
         return f"{value[0]}-{value[1]}"
     if isinstance(value, tuple):
-        return [_to_json("", each) for each in value]
+        return [_to_json("", each) for each in cast(tuple[object, ...], value)]
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

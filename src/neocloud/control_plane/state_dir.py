@@ -1,8 +1,10 @@
+# pyright: strict
+
 """The state folder of a running server: its lock, and the files that it writes for clients."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,7 +19,7 @@ class HomeInUse(Exception):
 
 
 @contextmanager
-def locked(settings: Settings) -> Iterator[None]:
+def locked(settings: Settings) -> Generator[None, None, None]:
     """Lock the state folder; the kernel unlocks it even when this process is killed. Raises HomeInUse, and
     OpenFolder when other users may enter it."""
     ensure_private(settings.home)

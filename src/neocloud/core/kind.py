@@ -1,3 +1,5 @@
+# pyright: strict
+
 """A kind of resource: its standard verbs, its states, and the rules that say what is legal."""
 
 from collections.abc import Callable, Iterable, Mapping
@@ -84,6 +86,9 @@ class Rules(Generic[M]):
         """Raise ApiError (bad state) when the resource must not be deleted now."""
 
 
+_NO_DEPENDENTS = Rules[Any].dependents
+_NOTHING_TO_COMPLETE = Rules[Any].complete
+
 View = Callable[[Any, Transaction, datetime], None]
 """Sets, in place, the part of a resource's message that follows from the time or from other rows."""
 OutsideView = Callable[[Any, datetime, ServiceRegistry], None]
@@ -108,7 +113,7 @@ class Kind:
     parent_kinds: tuple[str, ...]
     """Kinds that may be the parent, by message name."""
     verbs: frozenset[str] = frozenset({"Create", "Get", "GetByName", "List", "Update", "Delete"})
-    rules: Rules[Any] = field(default_factory=Rules)
+    rules: Rules[Any] = field(default_factory=Rules[Any])
     initial_state: str = ""
     deleting_state: str = "DELETING"
     stopped_state: str = ""
@@ -122,7 +127,7 @@ class Kind:
     """The contract calls the kind unnamed, and clients give it names all the same."""
     is_named_by_rules: bool = False
     """What a name may be is the rules' word, instead of the letters, digits and dashes of our own nouns."""
-    method_overrides: Mapping[str, str] = field(default_factory=dict)
+    method_overrides: Mapping[str, str] = field(default_factory=dict[str, str])
     """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: View | None = None
     """Computes parts of the status each time a resource of the kind is read."""
@@ -136,16 +141,21 @@ class Kind:
         has cleaned up."""
         return (FINALIZER,) if self.is_reconciled else ()
 
+    @property
+    def has_dependents(self) -> bool:
+        """Whether the rules say on which resources a change of one of the kind has an effect."""
+        return type(self.rules).dependents is not _NO_DEPENDENTS
+
     def dependents(self, row: Resource) -> Iterable[str]:
-        """Whom a row of the kind wakes; it is decoded only where the rules want to know."""
-        if type(self.rules).dependents is Rules.dependents:
-            return ()
+        """Return the ids of the resources to reconcile when this one changes."""
+        if not self.has_dependents:
+            return ()  # the row need not be decoded
         return self.rules.dependents(wire.resource_message(row))
 
     def completed(self, row: Resource, old: Resource | None, reader: ResourceReader) -> Resource:
         """A new or changed child with the status that the rules complete. A reconciler that the kind has is
         alone with the status once the child is there."""
-        if type(self.rules).complete is Rules.complete or (old is not None and self.is_reconciled):
+        if type(self.rules).complete is _NOTHING_TO_COMPLETE or (old is not None and self.is_reconciled):
             return row
         resource = wire.resource_message(row)
         self.rules.complete(resource, wire.resource_message(old) if old else None, reader)

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Logging of a process of ours: level, form of a line, and fields that every record of a task carries.
 
 `bind` adds fields to all records that the current task writes; `extra={...}` adds them to one. Secrets are in
@@ -7,7 +9,7 @@ neither.
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -24,7 +26,7 @@ _bound: ContextVar[dict[str, Any] | None] = ContextVar("bound_log_fields", defau
 
 
 @contextmanager
-def bind(**fields: Any) -> Iterator[None]:
+def bind(**fields: Any) -> Generator[None, None, None]:
     """Add these fields to all records that are written inside the context, by this task."""
     token = _bound.set({**(_bound.get() or {}), **fields})
     try:

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Files at paths that nobody but the operator can change: written whole, private, and locked.
 
 For folders in which tenants or containers can write, use `untrusted_files`. All calls block for as long as a
@@ -8,7 +10,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Protocol
 
@@ -105,7 +107,7 @@ def take_lock(path: Path, *, wait: bool = False, on_wait: Callable[[], None] | N
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = False) -> Generator[None, None, None]:
     """Hold the lock while the context lasts; see `take_lock`."""
     lock = take_lock(path, wait=wait)
     try:
@@ -122,7 +124,7 @@ def _holder(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _draft(path: Path, content: bytes | str, mode: int, *, durable: bool) -> Iterator[Path]:
+def _draft(path: Path, content: bytes | str, mode: int, *, durable: bool) -> Generator[Path, None, None]:
     """A file beside `path` with this content, removed at the end if it still has its own name."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

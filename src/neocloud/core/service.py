@@ -1,3 +1,5 @@
+# pyright: strict
+
 """How a service declares itself: Service, Method, MethodAlias, and what handlers get.
 
 The server, the reconcile worker and billing are built from these tables and know no service by name. A kind
@@ -142,11 +144,13 @@ class Service:
     aliases: tuple[MethodAlias, ...] = ()
     reconcilers: Callable[[Dependencies], Sequence[Reconciler[Any]]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
-    defaults: Mapping[str, CreateDefaults] = field(default_factory=dict)
+    defaults: Mapping[str, CreateDefaults] = field(default_factory=dict[str, CreateDefaults])
     """By kind, often another service's, whose new resources start with default resources of this service."""
     capacity: tuple[CapacityUse, ...] = ()
     """What resources of the service hold of the machine."""
-    provides: Mapping[type[object], Callable[[Dependencies], object]] = field(default_factory=dict)
+    provides: Mapping[type[object], Callable[[Dependencies], object]] = field(
+        default_factory=dict[type[object], Callable[[Dependencies], object]]
+    )
     """What the service offers to others and to itself: a factory by interface, run once a control plane. A
     value that the composition holds for the interface goes before it."""
 

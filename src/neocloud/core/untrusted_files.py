@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Files below a folder in which somebody else can write: a tenant's volume, weights, what a container left.
 
 A user who can write in a folder can put a link, a fifo or a device where a file was, between any two looks at
@@ -17,7 +19,7 @@ import itertools
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self
 
@@ -79,7 +81,9 @@ class Folder:
         os.close(self.descriptor)
 
     @contextlib.contextmanager
-    def pinned(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> Iterator[int]:
+    def pinned(
+        self, relative: str | PurePosixPath, *, inner_links: bool = False
+    ) -> Generator[int, None, None]:
         """A descriptor (O_PATH) of the regular file or folder there, while the context lasts.
 
         `inner_links` follows relative links that stay below this folder. Raises UnsafePath;
@@ -145,7 +149,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return the names of all entries, sorted. Raises UnsafePath when there are too many."""
-        found = []
+        found: list[str] = []
         for name in self.each_name():
             found.append(name)
             if len(found) > MAX_TREE_ENTRIES:
@@ -176,7 +180,7 @@ class Folder:
             self.unlink(partial)
 
     @contextlib.contextmanager
-    def staged(self, name: str) -> Iterator["Folder"]:
+    def staged(self, name: str) -> Generator["Folder", None, None]:
         """Fill a new folder, which gets this name when the block ends, and is removed when that raises."""
         partial = f".{_name(name)}.partial"
         self.remove(partial)
@@ -370,7 +374,7 @@ def _copy_bytes(source: int, target: int, size: int) -> None:
 
 
 @contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
+def _closing(descriptor: int) -> Generator[int, None, None]:
     try:
         yield descriptor
     finally:

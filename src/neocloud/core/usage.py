@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Usage: what a resource consumed, before anybody speaks of money.
 
 A service's `meter.py` turns state history into usage records. Records are pure functions of the history, in
@@ -131,7 +133,7 @@ def intervals(history: Sequence[HistoryEntry], start: datetime, end: datetime) -
     for entry in history:
         at = _whole_second(entry.at)
         moments.append(max(at, moments[-1]) if moments else at)
-    found = []
+    found: list[Interval] = []
     for entry, (begin, finish) in zip(history, pairwise([*moments, last]), strict=True):
         if entry.is_deleted:
             break

@@ -1,12 +1,15 @@
+# pyright: strict
+
 """What YAML of a tenant is, without building it: the kind of its root, and whether it is within bounds.
 
 Only events of libyaml are read, one after another, so time and memory grow with the text alone. Aliases and
 merge keys are counted as what they would become, as a reader that builds the document has to pay for it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -47,8 +50,8 @@ class _Outline:
     root: Root = Root.NOTHING
     documents: int = 0
     nodes: int = 0
-    open: list[_Open] = field(default_factory=list)
-    anchors: dict[str, int] = field(default_factory=dict)
+    open: list[_Open] = field(default_factory=list[_Open])
+    anchors: dict[str, int] = field(default_factory=dict[str, int])
 
     def read(self, event: Any) -> None:
         match event:
@@ -72,6 +75,8 @@ class _Outline:
                 if event.anchor not in self.anchors:
                     raise OutlineError(f"has an alias of what was not there before{_place(event)}")
                 self._add(Root.SCALAR, self.anchors[event.anchor], event)
+            case _:
+                pass  # ends of documents and of the stream
 
     def _begin(self, root: Root, event: Any) -> None:
         self._add(root, 1, event)
@@ -102,7 +107,8 @@ def yaml_root(text: str) -> Root:
     refuse_while_writing("Parsing YAML")
     outline = _Outline()
     try:
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        events = cast(Iterator[yaml.Event], yaml.parse(text, Loader=yaml.CSafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        for event in events:
             outline.read(event)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "it cannot be read"

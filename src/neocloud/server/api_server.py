@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Start and stop the front door: gRPC and JSON in plain text on loopback, and gRPC over TLS where asked.
 
 Plain text never leaves the machine: only the TLS port may listen on another address.
@@ -6,7 +8,7 @@ Plain text never leaves the machine: only the TLS port may listen on another add
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -239,7 +241,7 @@ class _Uvicorn(uvicorn.Server):
         self.is_listening.set()
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None, None, None]:
         yield
 
 

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """The shape of a kind, read from the contract: its classes, methods, states and result fields.
 
 Worked out once at start; a kind whose contract does not fit the generic verbs is refused then, not when the
@@ -7,6 +9,8 @@ first request comes.
 import re
 from dataclasses import dataclass
 from typing import Any
+
+from google.protobuf.message import Message
 
 from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
@@ -33,9 +37,11 @@ class KindDescriptor:
         state = self.kind.initial_state
         status = wire.with_state(self.kind.message, b"", state)
         if self.kind.is_reconciled and self.has("status"):
-            message = type(self.resource().status).FromString(status)
+            empty: Any = self.resource()
+            message: Message = type(empty.status)()
+            message.ParseFromString(status)
             if "reconciling" in message.DESCRIPTOR.fields_by_name:
-                message.reconciling = True
+                setattr(message, "reconciling", True)  # noqa: B010  a field that only some statuses have
             status = message.SerializeToString()
         return status, state
 
@@ -72,10 +78,15 @@ def descriptor_of(kind: Kind) -> KindDescriptor:
         resource=resource,
         word=re.sub(r"(?<=[a-z])(?=[A-Z])", " ", resource.DESCRIPTOR.name).lower(),
         rpcs={rpc.name: rpc for rpc in rpcs},
-        behaviors=contract.resource_behaviors(resource.DESCRIPTOR)
-        - ({"UNNAMED"} if kind.is_named_anyway else set())
-        | ({NAMED_BY_RULES} if kind.is_named_by_rules else set()),
+        behaviors=_behaviors(kind, resource),
     )
+
+
+def _behaviors(kind: Kind, resource: Any) -> frozenset[str]:
+    found = contract.resource_behaviors(resource.DESCRIPTOR)
+    if kind.is_named_anyway:
+        found -= {"UNNAMED"}
+    return found | {NAMED_BY_RULES} if kind.is_named_by_rules else found
 
 
 def require_operation_answer(rpc: contract.Rpc) -> None:
@@ -90,7 +101,7 @@ def _check_states(kind: Kind, resource: Any) -> None:
     state = status.message_type.fields_by_name.get("state") if status is not None else None
     if state is None or state.enum_type is None:
         return
-    needed = {kind.initial_state} | ({kind.deleting_state} if kind.is_reconciled else set())
+    needed = {kind.initial_state, *([kind.deleting_state] if kind.is_reconciled else [])}
     missing = sorted(needed - set(state.enum_type.values_by_name) - {""})
     if missing:
         raise DescriptorError(f"{kind.message} has no state {', '.join(missing)} in its status.")

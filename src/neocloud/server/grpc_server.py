@@ -1,3 +1,5 @@
+# pyright: strict
+
 """gRPC: one generic handler for all methods of the contract.
 
 Bytes go in and out; the pipeline decodes. The ping settings let the published clients' 20-second keep-alive
@@ -9,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
-import grpc.aio
 
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.request import SOURCE_HEADER

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """A decoded request, the endpoint that serves it, and what the server serves with."""
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +12,7 @@ from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
-from neocloud.core.defaults import Defaults
+from neocloud.core.defaults import CreateDefaults, Defaults
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ResourceReader, Subject, TransactionReader
 from neocloud.core.service import Authenticator, Authorizer, Dependencies
@@ -82,7 +84,7 @@ class Runtime:
     """All served kinds by message name."""
     notify: Callable[[], None]
     inventory: Callable[[], Capabilities | None]
-    defaults: Defaults = field(default_factory=dict)
+    defaults: Defaults = field(default_factory=dict[str, tuple[tuple[str, CreateDefaults], ...]])
     """What creates default resources in new ones."""
 
     @property

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Check messages: their size and depth, the contract's annotations, and the rules that all resources share.
 
 Pure: sees messages, not the store. Rules of one kind belong to its service. The size is checked for every
@@ -9,7 +11,7 @@ here.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import protovalidate
 from google.protobuf.message import Message
@@ -178,12 +180,12 @@ def check_tree(content: object) -> None:
     """Raise ApiError when parsed JSON has too many nodes or is too deep to be turned into a message."""
     level, nodes = [content], 0
     for _ in range(MAX_DEPTH):
-        below: list[Any] = []
+        below: list[object] = []
         for each in level:
             if isinstance(each, dict):
-                below.extend(each.values())
+                below.extend(cast(dict[str, object], each).values())
             elif isinstance(each, list):
-                below.extend(each)
+                below.extend(cast(list[object], each))
         nodes += len(below)
         if nodes > MAX_NODES:
             raise contract.bad_request([], _TOO_MANY)

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """PostgreSQL: the store of several servers.
 
 Writes run serialisable, so a rule that was checked by reading holds when the write commits, whichever server
@@ -132,7 +134,8 @@ def _explain(error: DBAPIError, where: str) -> StoreError:
             return StoreError(f"Too many servers write to {where} at the same time. Try again.")
         case _ if isinstance(error, OperationalError) or error.connection_invalidated:
             return StoreError(f"PostgreSQL at {where} does not answer ({_first_line(error)}). Is it running?")
-    return StoreError(f"PostgreSQL at {where} refused: {_first_line(error)}.")
+        case _:
+            return StoreError(f"PostgreSQL at {where} refused: {_first_line(error)}.")
 
 
 def _first_line(error: DBAPIError) -> str:

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """What the control plane asks of its database.
 
 A store holds resources, operations, idempotency keys, audit events, state history, reservations, counters,
@@ -50,7 +52,7 @@ class Resource:
     created_at: datetime
     updated_at: datetime
     resource_version: int = 1
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     spec: bytes = b""
     status: bytes = b""
     state: str = ""
@@ -74,7 +76,7 @@ class OperationRow:
     created_at: datetime
     resource_version: int
     request: bytes = b""
-    request_headers: Mapping[str, str] = field(default_factory=dict)
+    request_headers: Mapping[str, str] = field(default_factory=dict[str, str])
     finished_at: datetime | None = None
     code: int | None = None
     message: str = ""
@@ -104,7 +106,7 @@ class HistoryEntry:
     state: str
     resource_version: int
     spec: bytes
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     is_deleted: bool = False
 
 

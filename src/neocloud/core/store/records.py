@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Every table but resources, their queue and their reservations, in one database transaction."""
 
 from collections.abc import Mapping, Sequence
@@ -7,7 +9,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     LargeBinary,
-    Select,
     and_,
     bindparam,
     case,
@@ -47,7 +48,7 @@ from neocloud.core.store.rows import (
     operation_values,
     to_micros,
 )
-from neocloud.core.store.session import Session, chosen, insert_new
+from neocloud.core.store.session import Rows, Session, chosen, insert_new
 from neocloud.core.store.tables import audit, counters, history, idempotency, marks, operations, secrets
 from neocloud.core.store.vault import FORMAT, SEALED_BYTES
 
@@ -200,7 +201,7 @@ class Records(Session):
         return None if row is None else self._vault.open(resource_id, name, row.value)
 
     def _newest(
-        self, statement: Select, wanted: Mapping[str, str | None], page: Page | None
+        self, statement: Rows, wanted: Mapping[str, str | None], page: Page | None
     ) -> tuple[Any, str]:
         statement, values = chosen(statement, wanted)
         if page is None:
@@ -249,7 +250,8 @@ class Records(Session):
                 return or_(false(), *(self._sql(part) for part in parts))
             case Not(part):
                 return not_(self._sql(part))
-        raise TypeError(f"{condition!r} is no condition.")
+            case _:
+                raise TypeError(f"{condition!r} is not a condition.")
 
     # History
     def history(

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Rows of the tables to the store's dataclasses and back. Plain functions of plain data."""
 
 import json
@@ -168,9 +170,9 @@ def audit_values(event: AuditEvent) -> dict[str, Any]:
 
 
 def audit_from(row: Any) -> AuditEvent:
-    values = dict(row._mapping)
+    values: dict[str, Any] = {**row._mapping, "at": from_micros(row.at)}
     del values["seq"]
-    return AuditEvent(**{**values, "at": from_micros(values["at"])})
+    return AuditEvent(**values)
 
 
 def key_values(key: IdempotencyKey) -> dict[str, Any]:
@@ -178,4 +180,5 @@ def key_values(key: IdempotencyKey) -> dict[str, Any]:
 
 
 def key_from(row: Any) -> IdempotencyKey:
-    return IdempotencyKey(**{**row._mapping, "created_at": from_micros(row.created_at)})
+    values: dict[str, Any] = {**row._mapping, "created_at": from_micros(row.created_at)}
+    return IdempotencyKey(**values)

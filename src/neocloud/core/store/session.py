@@ -1,3 +1,5 @@
+# pyright: strict
+
 """A database transaction in progress, and the ways in which it runs statements."""
 
 import sqlite3
@@ -12,6 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import Watcher
 from neocloud.core.store.vault import Vault
+
+Rows = Select[*tuple[Any, ...]]
+"""A query, whatever its columns."""
 
 
 class Session:
@@ -60,14 +65,14 @@ def _sqlite_text(statement: Any) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
-def chosen(statement: Select, wanted: Mapping[str, str | None]) -> tuple[Select, dict[str, Any]]:
+def chosen(statement: Rows, wanted: Mapping[str, str | None]) -> tuple[Rows, dict[str, Any]]:
     """Narrow the statement to rows whose columns have these values; None means any value."""
     values: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     return _narrowed(statement, tuple(values)), values
 
 
 @cache
-def _narrowed(statement: Select, names: tuple[str, ...]) -> Select:
+def _narrowed(statement: Rows, names: tuple[str, ...]) -> Rows:
     """Return the statement with conditions; cached, since building one takes longer than running it."""
     columns = statement.selected_columns
     return statement.where(*(columns[name] == bindparam(name) for name in names))

@@ -1,3 +1,5 @@
+# pyright: strict
+
 """The one implementation of `Transaction`, for both databases: resources, their queue and reservations.
 
 A queue row without a lease is due when its `due_at` has come. Taking a lease clears `due_at`, so an `enqueue`
@@ -9,7 +11,18 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Select, and_, bindparam, delete, func, insert, literal_column, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from neocloud.core.store.protocol import (
     AlreadyExists,
@@ -29,14 +42,14 @@ from neocloud.core.store.rows import (
     to_micros,
     to_micros_or_none,
 )
-from neocloud.core.store.session import insert_new
+from neocloud.core.store.session import Rows, insert_new
 from neocloud.core.store.tables import claims, counters, history, queue, resources, secrets
 
 _INSERT_RESOURCE = insert_new(resources)
 _INSERT_QUEUE = insert(queue).inline()
 _INSERT_HISTORY = insert(history).inline()
 _GET = select(resources).where(resources.c.id == bindparam("id"))
-_EMPTY_TEXT = literal_column("''")
+_EMPTY_TEXT: ColumnElement[str] = literal_column("''")
 """Written out: SQLite uses a partial index only if the statement contains the index's own condition."""
 _FIND = select(resources).where(
     resources.c.kind == bindparam("kind"),
@@ -307,7 +320,7 @@ class SqlTransaction(Records):
         self._do(_RELEASE, {"space": namespace, "value": value})
 
 
-def _one_page(statement: Select, page: Page) -> Select:
+def _one_page(statement: Rows, page: Page) -> Rows:
     """Select one row more than the page has, to know whether there is a next page."""
     if page.after:
         statement = statement.where(resources.c.seq > int(page.after))

@@ -1,7 +1,9 @@
+# pyright: strict
+
 """Whether this thread is in the one write transaction, for which all other writers wait."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
@@ -13,7 +15,7 @@ _state = _State()
 
 
 @contextmanager
-def writing() -> Iterator[None]:
+def writing() -> Generator[None, None, None]:
     """Say so for as long as it is entered."""
     _state.depth += 1
     try:
@@ -23,7 +25,7 @@ def writing() -> Iterator[None]:
 
 
 @contextmanager
-def reading_own() -> Iterator[None]:
+def reading_own() -> Generator[None, None, None]:
     """Around the parsing of what the cloud wrote itself: no tenant decides what it costs."""
     depth, _state.depth = _state.depth, 0
     try:

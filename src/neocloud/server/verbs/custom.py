@@ -1,3 +1,5 @@
+# pyright: strict
+
 """Serve a service's own method: check request and permission, call the handler, commit the change.
 
 The handler of a change prepares what it needs and returns a Write, which is committed together with its
@@ -9,7 +11,7 @@ these with the same idempotency key wait for one another.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -115,7 +117,7 @@ class KeyLocks:
         self._users: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def held(self, key: str) -> AsyncIterator[None]:
+    async def held(self, key: str) -> AsyncGenerator[None, None]:
         """A key that ends in a space stands for a request without one, and waits for nobody."""
         if key.endswith(" "):
             yield
