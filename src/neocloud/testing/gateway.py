@@ -67,7 +67,7 @@ class FakeControlPlane:
         )
 
     def set_routes(
-        self, routes: Sequence[Mapping[str, Any]], budgets: Sequence[Mapping[str, Any]] = ()
+        self, routes: Sequence[Mapping[str, object]], budgets: Sequence[Mapping[str, object]] = ()
     ) -> None:
         with self._changed:
             self.routes = [dict(route) for route in routes]
@@ -158,7 +158,7 @@ class EngineProcess:
     address: str
     process: "subprocess.Popen[str]"
 
-    def tell(self, **behaviour: Any) -> dict[str, Any]:
+    def tell(self, **behaviour: object) -> dict[str, Any]:
         return httpx.post(f"http://{self.address}/mock", json=behaviour).json()
 
     def counts(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class GatewayProcess:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
 
-    def set_routes(self, *routes: Mapping[str, Any], budgets: Sequence[Mapping[str, Any]] = ()) -> None:
+    def set_routes(self, *routes: Mapping[str, object], budgets: Sequence[Mapping[str, object]] = ()) -> None:
         """Set the routes; return when the gateway serves by them."""
         self.control_plane.set_routes(routes, budgets)
         file = self.home / "gateway" / "routes.json"

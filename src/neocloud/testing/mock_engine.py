@@ -11,6 +11,7 @@ import asyncio
 import json
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -244,7 +245,7 @@ class Connection(asyncio.Protocol):
         size = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
         self.transport.write(b"HTTP/1.1 %d OK\r\ncontent-type: %b\r\n%b\r\n\r\n" % (status, kind, size))
 
-    def _send(self, status: int, content: Any) -> None:
+    def _send(self, status: int, content: object) -> None:
         data = json.dumps(content, separators=(",", ":")).encode()
         head = b"HTTP/1.1 %d OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         self.transport.write(head % (status, len(data)) + data)
@@ -282,7 +283,7 @@ class Answer:
     def count(self, tokens: int) -> None:
         self.engine.counts.completion_tokens += tokens
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, object]:
         cached = min(self.engine.behaviour.cached, self.prompt_tokens)
         if self.path == "/v1/responses":
             return {
@@ -298,14 +299,14 @@ class Answer:
             "prompt_tokens_details": {"cached_tokens": cached} if cached else None,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         text, model = self.text * self.tokens, self.body.get("model")
         if self.is_embedding:
             data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25, 0.125]}]
             return {"object": "list", "data": data, "model": model, "usage": self.usage()}
         if self.path == "/v1/responses":
             return self._response("completed", text)
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "logprobs": None}
+        choice: dict[str, object] = {"index": 0, "finish_reason": "stop", "logprobs": None}
         if self.path == "/v1/completions":
             choice["text"] = text
         else:
@@ -314,7 +315,7 @@ class Answer:
         head = {"id": self.id, "object": kind, "created": self.created, "model": model}
         return {**head, "choices": [choice], "usage": self.usage()}
 
-    def _response(self, status: str, text: str) -> dict[str, Any]:
+    def _response(self, status: str, text: str) -> dict[str, object]:
         message = {
             "type": "message",
             "id": "msg_1",
@@ -331,11 +332,11 @@ class Answer:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         return _event({**self._chunk_head(), "choices": [choice]})
 
-    def _chunk_head(self) -> dict[str, Any]:
+    def _chunk_head(self) -> dict[str, object]:
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.get("model")}
 
-    def events(self) -> Any:
+    def events(self) -> Iterator[bytes]:
         """Of a stream, each as its bytes."""
         if self.path == "/v1/responses":
             yield from self._response_events()
@@ -352,7 +353,7 @@ class Answer:
             yield _event({**head, "choices": [], "usage": self.usage()})
         yield b"data: [DONE]\n\n"
 
-    def _response_events(self) -> Any:
+    def _response_events(self) -> Iterator[bytes]:
         for number in range(self.tokens):
             delta = {"type": "response.output_text.delta", "delta": self.text, "sequence_number": number}
             yield b"event: response.output_text.delta\n" + _event(delta)
@@ -363,11 +364,11 @@ class Answer:
         yield b"event: response.completed\n" + _event(done)
 
 
-def _event(content: Any) -> bytes:
+def _event(content: object) -> bytes:
     return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
 
 
-def _error(status: int, message: str) -> dict[str, Any]:
+def _error(status: int, message: str) -> dict[str, object]:
     return {"error": {"message": message, "type": "InternalServerError", "param": None, "code": status}}
 
 

@@ -39,7 +39,7 @@ class Outcome:
 
 
 def request_bytes(
-    address: str, token: str, body: Mapping[str, Any], path: str = "/v1/chat/completions"
+    address: str, token: str, body: Mapping[str, object], path: str = "/v1/chat/completions"
 ) -> bytes:
     content = json.dumps(body).encode()
     head = (
