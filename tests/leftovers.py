@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TextIO
 
 RECORDS = Path(tempfile.gettempdir()) / f"neocloud-tests-{os.getuid()}"
 REMOVE_ENGINE = """
@@ -26,26 +25,28 @@ async def remove():
 
 asyncio.run(remove())
 """
-_held: dict[Path, TextIO] = {}
+_held: dict[Path, tuple[Path, int]] = {}
+"""By home: the file, and the descriptor that holds its lock until this process ends."""
 
 
 def record(home: Path) -> None:
     """Note that this process is using `home`. Call it before anything starts there."""
     home = home.resolve()
     RECORDS.mkdir(mode=0o700, exist_ok=True)
-    file = (RECORDS / hashlib.sha256(str(home).encode()).hexdigest()[:12]).open("w")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.write(str(home))
-    file.flush()
-    _held[home] = file
+    path = RECORDS / hashlib.sha256(str(home).encode()).hexdigest()[:12]
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, os.fsencode(home))
+    _held[home] = path, descriptor
 
 
 def forget(home: Path) -> None:
     """Nothing of `home` is left."""
-    file = _held.pop(home.resolve(), None)
-    if file is not None:
-        Path(file.name).unlink(missing_ok=True)
-        file.close()
+    held = _held.pop(home.resolve(), None)
+    if held is not None:
+        path, descriptor = held
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def remove_leftovers() -> list[Path]:
