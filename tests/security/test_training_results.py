@@ -57,6 +57,31 @@ def test_a_folder_that_became_a_link_shows_nothing(folder: WorkFolder, tmp_path:
     assert folder.metrics == [] and folder.checkpoints() == [] and not folder.has_begun_training
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": 2**31},
+        {"step": -1},
+        {"total_steps": 10**400},
+        {"tokens": 2**62},
+        {"tokens": -1},
+        {"time": 10**12},
+    ],
+    ids=str,
+)
+def test_numbers_that_no_status_can_hold_are_left_out(folder: WorkFolder, changes: dict[str, int]) -> None:
+    row = {"time": 1.0, "step": 1, "total_steps": 2, "train_loss": 1.5, "tokens": 100}
+    lines = [json.dumps(each) + "\n" for each in (row, {**row, **changes})]
+    (folder.path / "finetune" / "metrics.jsonl").write_text("".join(lines))
+    assert [each.step for each in folder.metrics] == [1]
+
+
+def test_a_checkpoint_beyond_any_step_is_left_out(folder: WorkFolder) -> None:
+    for name in ("checkpoint-000010", "checkpoint-999999999999"):
+        (folder.path / "finetune" / name).mkdir()
+    assert len(folder.checkpoints()) == 1
+
+
 def test_an_event_is_not_appended_to_another_file(folder: WorkFolder, outside: Path) -> None:
     before = outside.read_text()
     (folder.path / "control.jsonl").symlink_to(outside)

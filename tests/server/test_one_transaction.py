@@ -6,17 +6,15 @@ for standard and custom verbs alike.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import httpx
 import pytest
-from neocloud.messages.nebius.common.v1 import Operation
 
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Call, Method, NewOperation, Service, Write, row_to_change
+from neocloud.core.service import Method, Service, Write
 from neocloud.core.store import Transaction, open_store
 from neocloud.server import ApiServer
 from neocloud.services import emulator
@@ -32,24 +30,11 @@ from tests.server.conftest import (
     TokenTable,
     project,
 )
+from tests.server.killed_server import STOP, stop
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
-STOP = "nebius.compute.v1.InstanceService/Stop"
 KEY = "3f0c5a52-8d0d-4a3c-9b39-0e3f1a6e2f10"
 MOST_WRITES = 30
-
-
-async def stop(call: Call, request: Any) -> Write[Operation]:
-    """A custom verb of the test: it counts in a label how often it was done."""
-
-    def work(tx: Transaction) -> NewOperation:
-        row = row_to_change(tx, FILESYSTEM.message, request.id, "filesystem")
-        times = int(row.labels.get("stopped", "0")) + 1
-        changed = replace(row, labels={"stopped": str(times)}, resource_version=row.resource_version + 1)
-        tx.update(changed)
-        return NewOperation(changed, "filesystem")
-
-    return Write(work)
 
 
 class Cloud:

@@ -62,6 +62,22 @@ def test_an_adapter_s_folder_without_a_base_says_so(tmp_path: Path) -> None:
     assert "name its base model" in refusal(write_adapter(tmp_path / "adapter"))
 
 
+@pytest.mark.parametrize(
+    "number", ["abc", "9" * 4000, 10**30, -5, 1e400, [8]], ids=lambda each: str(each)[:5]
+)
+@pytest.mark.parametrize(
+    "name",
+    ["num_hidden_layers", "hidden_size", "max_position_embeddings", "head_dim", "num_key_value_heads"],
+)
+def test_a_number_that_no_model_has_is_refused_by_its_name(tmp_path: Path, name: str, number: object) -> None:
+    assert f'"{name}"' in refusal(write_model(tmp_path / "model", **{name: number}))
+
+
+def test_layers_whose_memory_no_status_can_hold_are_refused(tmp_path: Path) -> None:
+    most = {"num_hidden_layers": 2**26, "head_dim": 2**26, "num_key_value_heads": 2**26}
+    assert "too large" in refusal(write_model(tmp_path / "model", **most))
+
+
 def test_shards_that_the_index_names_must_be_there(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
     index = folder / "model.safetensors.index.json"

@@ -267,7 +267,7 @@ class WorkFolder:
             with contextlib.suppress(OSError), folder.folder("finetune") as inner:
                 for name in inner.names():
                     step, state = _CHECKPOINT.fullmatch(name), inner.state(name)
-                    if step and state is not None:
+                    if step and state is not None and _is_step(int(step[1])):
                         yield int(step[1]), min(max(0.0, state.st_mtime), LATEST_SECONDS)
 
 
@@ -302,6 +302,7 @@ def _metrics(time: float, row: Row) -> Metrics | None:
         and _is_step(total_steps)
         and _is_number(tokens)
         and type(tokens) is int
+        and tokens >= 0
         and ("train_loss" not in row or _is_loss(train_loss))
         and ("valid_loss" not in row or _is_loss(valid_loss))
     ):

@@ -8,10 +8,14 @@ _ENCODER = re.compile(r"(Bert|BERT|Roberta|MPNet|Electra)\w*(Model|ForMaskedLM)$
 """Architectures that read a text and cannot continue it."""
 BYTES_OF_SERVED = 2
 """The bytes of a number among keys, values and adapters: 16 bits."""
+LARGEST_NUMBER = 2**26
+"""The largest number that config.json may hold. The longest published context is 10 million tokens."""
+LARGEST_BYTES = 2**36
+"""The most that a token, or a rank of an adapter, may take: what follows from it fits a status."""
 
 
 class UnknownArchitecture(ValueError):
-    """A config.json that lacks a needed field; the message names it."""
+    """A config.json that lacks a needed field, or has one that no model has; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def read_architecture(config: Mapping[str, object]) -> Architecture:
     text: Mapping[str, object] = inner if isinstance(inner, Mapping) else config
     layers = _number(text, "num_hidden_layers", "n_layer", "num_layers")
     hidden = _number(text, "hidden_size", "n_embd", "d_model")
-    return Architecture(
+    found = Architecture(
         name=names[0],
         context_length=_number(text, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
         kv_bytes_per_token=layers * _kv_bytes_per_layer(text, hidden),
@@ -48,12 +52,14 @@ def read_architecture(config: Mapping[str, object]) -> Architecture:
         layers=layers,
         dtype=_dtype(config) or _dtype(text),
     )
+    if max(found.kv_bytes_per_token, found.adapter_bytes_per_rank) > LARGEST_BYTES:
+        raise UnknownArchitecture("config.json describes layers that are too large")
+    return found
 
 
 def _kv_bytes_per_layer(text: Mapping[str, object], hidden: int) -> int:
-    rank = text.get("kv_lora_rank")
-    if isinstance(rank, int):  # latent attention keeps one compressed vector
-        return (rank + _number_or(text, "qk_rope_head_dim", 0)) * BYTES_OF_SERVED
+    if isinstance(text.get("kv_lora_rank"), int):  # latent attention keeps one compressed vector
+        return (_number(text, "kv_lora_rank") + _number_or(text, "qk_rope_head_dim", 0)) * BYTES_OF_SERVED
     heads = _number(text, "num_attention_heads", "n_head")
     kv_heads = _number_or(text, "num_key_value_heads", heads)
     return 2 * kv_heads * _head_size(text, hidden, heads) * BYTES_OF_SERVED
@@ -76,20 +82,20 @@ def _head_size(text: Mapping[str, object], hidden: int, heads: int) -> int:
 def _number(config: Mapping[str, object], *names: str) -> int:
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_NUMBER:
             return value
-    raise UnknownArchitecture(f'config.json has no "{names[0]}"')
+    raise UnknownArchitecture(f'config.json has no usable "{names[0]}"')
 
 
 def _number_or(config: Mapping[str, object], name: str, default: int) -> int:
     """Return the number of this name; the default where it is missing, null or 0."""
     value = config.get(name) or default
     try:
-        if isinstance(value, int | float | str):
-            return int(value)
+        if isinstance(value, int | float | str) and 0 <= (number := int(value)) <= LARGEST_NUMBER:
+            return number
     except (ValueError, OverflowError):
         pass
-    raise UnknownArchitecture(f'config.json has no number "{name}"')
+    raise UnknownArchitecture(f'config.json has no usable number "{name}"')
 
 
 def _dtype(config: Mapping[str, object]) -> str:
