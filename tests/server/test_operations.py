@@ -52,6 +52,14 @@ async def test_the_request_is_kept_with_its_operation(cloud: Cloud) -> None:
     assert updated.json()["requestHeaders"] == {"x-resetmask": {"values": [mask]}}
 
 
+async def test_the_id_of_the_request_is_stored_with_its_operation(cloud: Cloud) -> None:
+    body = {"metadata": {"parentId": PROJECT, "name": "bank"}, "spec": SPEC}
+    answer = await cloud.call(f"{SERVICE}/Create", body)
+    assert answer.status_code == 200, answer.text
+    row = await cloud.store.read(lambda tx: tx.get_operation(answer.json()["id"]))
+    assert row is not None and row.request_id == answer.headers["x-request-id"]
+
+
 async def test_an_update_beside_an_unfinished_create_is_refused(cloud: Cloud) -> None:
     pending = await create(cloud)
     refused = await scale(cloud, pending["resourceId"], 3)

@@ -93,6 +93,7 @@ def new_operation(request: Request, row: Resource, now: datetime, title: str) ->
         resource_version=row.resource_version,
         request=request.redacted,
         request_headers={RESET_MASK_HEADER: mask} if mask else {},
+        request_id=request.request_id,
     )
 
 

@@ -43,6 +43,27 @@ async def test_a_change_of_state_is_logged_with_its_fields(
     assert f"{ID}: READY after" in done.getMessage()
 
 
+async def test_runs_that_a_request_causes_carry_its_id_until_it_is_done(
+    cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER)
+    await cloud.requests.create(count=1)
+    await cloud.clock.run_until(lambda: ready(cloud))
+    caused = {(each.__dict__["kind"], each.__dict__.get("request_id", "")) for each in caplog.records}
+    request = "request-create-bank"
+    assert caused == {("neocloud.slurm.v1.Cluster", request), ("nebius.compute.v1.Filesystem", request)}
+    await cloud.clock.advance(1)
+    caplog.clear()
+    worker.enqueue(ID)
+    await cloud.clock.advance(1)
+    assert lines(caplog)
+    assert not any("request_id" in each.__dict__ for each in caplog.records)
+    caplog.clear()
+    await cloud.requests.scale(ID, 2)
+    await cloud.clock.run_until(lambda: any("READY" in each.getMessage() for each in lines(caplog)))
+    assert {each.__dict__["request_id"] for each in lines(caplog)} == {"request-update-bank"}
+
+
 async def test_an_idle_cloud_logs_nothing(
     cloud: Cloud, worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:

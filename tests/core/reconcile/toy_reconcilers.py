@@ -238,6 +238,7 @@ class Requests:
             created_by="serviceaccount-e00a",
             created_at=self._clock.now(),
             resource_version=row.resource_version,
+            request_id=f"request-{verb.lower()}-{row.name}",
         )
 
 

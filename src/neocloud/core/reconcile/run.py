@@ -47,18 +47,26 @@ class ReconcileRun:
     committed."""
 
     def __init__(
-        self, worker: WorkerContext, reconciler: Reconciler[Any], resource: Resource, lease: Lease
+        self,
+        worker: WorkerContext,
+        reconciler: Reconciler[Any],
+        resource: Resource,
+        lease: Lease,
+        request_id: str = "",
     ) -> None:
+        """`request_id` names the request that waits for the resource, if there is one."""
         self._worker = worker
         self._resource = resource
         self._lease = lease
+        self._request_id = request_id
         self._began_at = self._renewed_at = worker.clock.monotonic()
         self._steps = _StepRunner(reconciler, RunContext(worker, resource, lease), lease.attempts)
 
     async def run(self) -> None:
         """Run and commit. Every record that is logged in it, also by the engine, carries the run's fields."""
         resource, attempt = self._resource, self._lease.attempts + 1
-        with bind(resource=resource.id, kind=resource.kind, attempt=attempt):
+        request = {"request_id": self._request_id} if self._request_id else {}
+        with bind(resource=resource.id, kind=resource.kind, attempt=attempt, **request):
             await self._run()
 
     async def _run(self) -> None:

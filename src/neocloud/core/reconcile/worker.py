@@ -100,8 +100,8 @@ class Worker:
         """Start runs for what is due; return the seconds until the queue is to be read again."""
         try:
             await self._store_enqueued()
-            for lease, resource in await self._lease_due():
-                self._start(lease, resource)
+            for lease, resource, request_id in await self._lease_due():
+                self._start(lease, resource, request_id)
             due_at = await self._store.read(lambda tx: tx.next_due(self._kinds))
         except StoreError as error:
             self._store_errors += 1
@@ -137,28 +137,30 @@ class Worker:
             self._is_new = is_new
             raise
 
-    async def _lease_due(self) -> list[tuple[Lease, Resource]]:
+    async def _lease_due(self) -> list[tuple[Lease, Resource, str]]:
+        """Return leased resources, each with the id of the request that its run serves."""
         free = self._concurrency - len(self._runs)
         if free <= 0 or not await self._store.read(lambda tx: tx.due(self._kinds, self._clock.now(), 1)):
             return []
 
-        def take(tx: Transaction) -> list[tuple[Lease, Resource]]:
+        def take(tx: Transaction) -> list[tuple[Lease, Resource, str]]:
             now = self._clock.now()
             until = now + timedelta(seconds=self._lease_seconds)
-            taken: list[tuple[Lease, Resource]] = []
+            taken: list[tuple[Lease, Resource, str]] = []
             for resource_id in tx.due(self._kinds, now, free):
                 if resource_id in self._runs:
                     continue  # its lease expired because this process was held up; the run renews it
                 lease = tx.lease(resource_id, secrets.token_hex(8), now, until)
                 resource = tx.get(resource_id)
                 if lease is not None and resource is not None:
-                    taken.append((lease, resource))
+                    taken.append((lease, resource, _request_of(tx, resource)))
             return taken
 
         return await self._store.write(take)
 
-    def _start(self, lease: Lease, resource: Resource) -> None:
-        run = ReconcileRun(self._context, self._reconcilers[resource.kind], resource, lease)
+    def _start(self, lease: Lease, resource: Resource, request_id: str) -> None:
+        reconciler = self._reconcilers[resource.kind]
+        run = ReconcileRun(self._context, reconciler, resource, lease, request_id)
         task = asyncio.create_task(run.run(), name=f"reconcile {resource.id}")
         self._runs[resource.id] = task
         task.add_done_callback(lambda done: self._ended(resource, done))
@@ -192,3 +194,12 @@ class Worker:
     @property
     def _kinds(self) -> list[str]:
         return list(self._reconcilers)
+
+
+def _request_of(tx: Transaction, resource: Resource) -> str:
+    """Return the id of the newest request that waits for this resource, or else for one that owns it."""
+    unfinished, _ = tx.list_operations(resource_id=resource.id, unfinished=True)
+    if unfinished:
+        return unfinished[0].request_id
+    owner = tx.get(resource.owner_id) if resource.owner_id else None
+    return _request_of(tx, owner) if owner is not None else ""

@@ -82,6 +82,8 @@ class OperationRow:
     message: str = ""
     details: bytes = b""
     progress: str = ""
+    request_id: str = ""
+    """The id of the request that caused it, for the log; empty in operations of older releases."""
 
 
 @dataclass(frozen=True)

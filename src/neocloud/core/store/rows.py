@@ -98,6 +98,7 @@ def operation_values(operation: OperationRow) -> dict[str, Any]:
         "message": operation.message,
         "details": operation.details,
         "progress": operation.progress,
+        "request_id": operation.request_id,
     }
 
 
@@ -119,6 +120,7 @@ def operation_from(row: Any) -> OperationRow:
         message=row.message,
         details=row.details,
         progress=row.progress,
+        request_id=row.request_id,
     )
 
 

@@ -113,6 +113,7 @@ operations = Table(
     _text("message"),
     Column("details", LargeBinary, nullable=False),
     _text("progress"),
+    _text("request_id"),
     Index("operations_by_resource", "resource_id", "seq"),
     Index("operations_by_parent", "parent_id", "resource_kind", "seq"),
     Index(

@@ -259,6 +259,7 @@ def _done(
         created_at=now,
         resource_version=row.resource_version if row else 0,
         request=contract.pack(request).SerializeToString(),
+        request_id=call.request_id,
     )
     finished = operations.finish(operation, now)
     tx.insert_operation(finished)

@@ -18,7 +18,9 @@ def event(number: int, parent_id: str = PARENT, resource_id: str = "r1") -> Audi
 
 class RecordConformance:
     async def test_an_operation_is_read_as_it_was_written(self, store: Store) -> None:
-        full = operation(request=b"\x00", request_headers={"x-resetmask": "spec"}, progress="half")
+        full = operation(
+            request=b"\x00", request_headers={"x-resetmask": "spec"}, progress="half", request_id="abc"
+        )
         await store.write(lambda tx: tx.insert_operation(full))
         assert await store.read(lambda tx: tx.get_operation(full.id)) == full
         ended = replace(full, finished_at=NOW, code=0, message="done", details=b"\x01")
