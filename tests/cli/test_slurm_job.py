@@ -152,3 +152,21 @@ def test_an_unknown_job_is_not_found(signed_in: Neo, bank: FakeServer) -> None:
 
     bank.serve(f"{JOBS}/Get", refuse)
     assert signed_in("slurm", "job", "get", "bank", "9").code == 3
+
+
+def test_logs_and_get_take_the_newest_job_unless_one_is_named(signed_in: Neo, bank: FakeServer) -> None:
+    older, newest = job("COMPLETED", id="3"), job("COMPLETED", id="12", name="hello")
+    bank.serve(f"{JOBS}/List", contract.method(f"{JOBS}/List").output(items=[newest, older]))
+    bank.serve(f"{JOBS}/ReadLog", read_log(b"worker-0\n", ends_after=2))
+    ran = signed_in("slurm", "job", "logs", "bank")
+    assert (ran.code, ran.out) == (0, "worker-0\n")
+    assert "Job 12 (hello)" in ran.err
+    assert bank.asked(f"{JOBS}/ReadLog")[0].job_id == 12
+    shown = signed_in("slurm", "job", "get", "bank", "-o", "json")
+    assert json.loads(shown.out)["id"] == "12"
+
+
+def test_a_cluster_without_jobs_says_how_to_submit_one(signed_in: Neo, bank: FakeServer) -> None:
+    bank.serve(f"{JOBS}/List", contract.method(f"{JOBS}/List").output())
+    ran = signed_in("slurm", "job", "logs", "bank")
+    assert ran.code == 3 and "has run no jobs" in ran.err and "neo slurm job submit bank" in ran.err

@@ -107,3 +107,16 @@ async def test_a_service_accounts_token_reaches_the_guest(cloud: Cloud) -> None:
     profile = await cloud.call("nebius.iam.v1.ProfileService/Get")
     assert profile
     assert token["access_token"].count(".") == 2
+
+
+async def test_a_taken_name_is_said_of_the_instance_and_not_of_its_disk(cloud: Cloud) -> None:
+    """The boot disk's name follows from the instance's, so both are taken."""
+    first = await cloud.create("Instance", "web", instance_spec())
+    request = {"metadata": {"parent_id": cloud.project_id, "name": "web"}, "spec": instance_spec()}
+    refused = await cloud.refusal("InstanceService/Create", request)
+    assert refused.code.name == "ALREADY_EXISTS"
+    assert refused.message.startswith("An instance named 'web' exists already.")
+    assert first in str(refused.details)
+    request["metadata"]["name"] = "other"
+    refused = await cloud.refusal("InstanceService/Create", request)
+    assert "the name of the disk computedisk-" in refused.message

@@ -89,7 +89,7 @@ Built = tuple[Parameters, Body, str, str]
 def _create(noun: Noun, verb: str) -> Built:
     flags = [flag for flag in flags_of(noun.rpc(verb).input.DESCRIPTOR) if flag.path[:1] != IDENTITY]
     parameters: Parameters = {
-        "name": (Annotated[str, typer.Option(help=f"Name of the new {noun.words}.")], ""),
+        **_new_name(noun),
         **_parent(noun),
         **_flag_parameters(flags, noun),
         **_labels(),
@@ -193,6 +193,16 @@ def _flag_parameters(flags: list[Flag], noun: Noun) -> Parameters:
         flag.parameter: [shortcuts[path]] for flag in flags if (path := ".".join(flag.path)) in shortcuts
     }
     return {flag.parameter: (option(flag, *words.get(flag.parameter, [])), None) for flag in flags}
+
+
+def _new_name(noun: Noun) -> Parameters:
+    """Return the argument NAME; `--name`, which it replaces, is still accepted in this release."""
+    text = f"Name of the new {noun.words}."
+    argument = typer.Argument(help=text, metavar="NAME", show_default=False)
+    return {
+        "name": (Annotated[str, argument], ""),
+        "name_option": (Annotated[str, typer.Option("--name", hidden=True)], ""),
+    }
 
 
 def _labels() -> Parameters:

@@ -13,7 +13,7 @@ PRODUCTS: Mapping[str, Product] = {
         "Projects, service accounts, groups and their permissions.",
         (
             "neo iam role list",
-            "neo iam service-account create --name pipeline",
+            "neo iam service-account create pipeline",
             "neo iam group-membership create --parent-id group-e00abc --member-id serviceaccount-e00abc",
             "neo iam access-permit create --parent-id group-e00abc --resource-id project-e00abc"
             " --role editor",
@@ -31,13 +31,13 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.iam.v2.ProjectService",
                 "Projects: groups of resources in a tenant.",
-                "--name risk",
+                "risk",
                 parent=Parent.TENANT,
             ),
             Noun(
                 "nebius.iam.v1.ServiceAccountService",
                 "Service accounts: accounts for programs.",
-                "--name pipeline --description 'Nightly training'",
+                "pipeline --description 'Nightly training'",
             ),
             Noun(
                 "nebius.iam.v1.AuthPublicKeyService",
@@ -53,8 +53,7 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.iam.v1.StaticKeyService",
                 "Long-lived tokens for clients that cannot renew tokens.",
-                "--name pulls --account-service-account-id serviceaccount-e00abc --service"
-                " CONTAINER_REGISTRY",
+                "pulls --account-service-account-id serviceaccount-e00abc --service CONTAINER_REGISTRY",
                 without=("Find", "Revoke"),
             ),
             Noun(
@@ -83,18 +82,16 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.iam.v1.FederatedCredentialsService",
                 "External workloads that may act as a service account.",
-                "--name ci --oidc-provider-issuer-url https://issuer.example --federated-subject-id"
+                "ci --oidc-provider-issuer-url https://issuer.example --federated-subject-id"
                 " repo:bank/app --subject-id serviceaccount-e00abc",
             ),
             Noun(
                 "neocloud.iam.v1.OidcFederationService",
                 "OpenID providers through which people sign in.",
-                "--name corp --issuer-url https://login.example --client-id neocloud",
+                "corp --issuer-url https://login.example --client-id neocloud",
                 parent=Parent.TENANT,
             ),
-            Noun(
-                "nebius.iam.v1.GroupService", "Groups of accounts.", "--name analysts", parent=Parent.TENANT
-            ),
+            Noun("nebius.iam.v1.GroupService", "Groups of accounts.", "analysts", parent=Parent.TENANT),
             Noun(
                 "nebius.iam.v1.GroupMembershipService",
                 "Members of groups.",
@@ -116,7 +113,7 @@ PRODUCTS: Mapping[str, Product] = {
         "Networks, subnets, addresses, routes and security groups.",
         (
             "neo vpc subnet list",
-            "neo vpc network create --name lab",
+            "neo vpc network create lab",
             "neo vpc allocation list",
             "neo vpc security-rule list --parent-id vpcsecuritygroup-e00abc",
         ),
@@ -124,7 +121,7 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.vpc.v1.NetworkService",
                 "Networks: resources in one network reach each other and nothing else.",
-                "--name lab",
+                "lab",
                 shortcuts=(
                     ("spec.ipv4_private_pools.pools", "--private-pool-id"),
                     ("spec.ipv4_public_pools.pools", "--public-pool-id"),
@@ -133,41 +130,41 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.vpc.v1.SubnetService",
                 "Subnets: ranges of a network for machines.",
-                "--name workers --network-id vpcnetwork-e00abc --cidr 10.128.200.0/24",
+                "workers --network-id vpcnetwork-e00abc --cidr 10.128.200.0/24",
                 shortcuts=(("spec.ipv4_private_pools.pools", "--cidr"),),
             ),
             Noun(
                 "nebius.vpc.v1.PoolService",
                 "Pools: address ranges for networks.",
-                "--name office --version IPV4 --visibility PRIVATE --cidr 172.20.0.0/16",
+                "office --version IPV4 --visibility PRIVATE --cidr 172.20.0.0/16",
                 shortcuts=(("spec.cidrs", "--cidr"),),
             ),
             Noun(
                 "nebius.vpc.v1.AllocationService",
                 "Allocations: reserved addresses.",
-                "--name login --ipv4-public-subnet-id vpcsubnet-e00abc",
+                "login --ipv4-public-subnet-id vpcsubnet-e00abc",
             ),
             Noun(
                 "nebius.vpc.v1.RouteTableService",
                 "Route tables of subnets.",
-                "--name inspected --network-id vpcnetwork-e00abc",
+                "inspected --network-id vpcnetwork-e00abc",
             ),
             Noun(
                 "nebius.vpc.v1.RouteService",
                 "Routes of a route table.",
-                "--parent-id vpcroutetable-e00abc --name out --destination-cidr 0.0.0.0/0"
+                "out --parent-id vpcroutetable-e00abc --destination-cidr 0.0.0.0/0"
                 " --next-hop-default-egress-gateway",
                 parent=Parent.GIVEN,
             ),
             Noun(
                 "nebius.vpc.v1.SecurityGroupService",
                 "Security groups: firewall rules for machines.",
-                "--name web --network-id vpcnetwork-e00abc",
+                "web --network-id vpcnetwork-e00abc",
             ),
             Noun(
                 "nebius.vpc.v1.SecurityRuleService",
                 "Rules of a security group.",
-                "--parent-id vpcsecuritygroup-e00abc --name https --access ALLOW --protocol TCP"
+                "https --parent-id vpcsecuritygroup-e00abc --access ALLOW --protocol TCP"
                 " --ingress-source-cidrs 0.0.0.0/0 --ingress-destination-ports 443",
                 parent=Parent.GIVEN,
             ),
@@ -178,7 +175,7 @@ PRODUCTS: Mapping[str, Product] = {
         (
             "neo compute instance create web --public-ip",
             "neo compute instance ssh web",
-            "neo compute disk create --name data --size-gibibytes 20 --type NETWORK_SSD",
+            "neo compute disk create data --size-gibibytes 20 --type NETWORK_SSD",
             "neo compute platform list",
         ),
         (
@@ -200,22 +197,22 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.compute.v1.DiskService",
                 "Disks; one machine at a time can write to each.",
-                "--name data --size-gibibytes 100 --type NETWORK_SSD",
+                "data --size-gibibytes 100 --type NETWORK_SSD",
             ),
             Noun(
                 "nebius.compute.v1.DiskSnapshotService",
                 "Snapshots of disks.",
-                "--name before-upgrade --source-disk-id computedisk-e00abc",
+                "before-upgrade --source-disk-id computedisk-e00abc",
             ),
             Noun(
                 "nebius.compute.v1.ImageService",
                 "Images that disks are created from.",
-                "--name golden --image-family golden --source-disk-id computedisk-e00abc",
+                "golden --image-family golden --source-disk-id computedisk-e00abc",
             ),
             Noun(
                 "nebius.compute.v1.GpuClusterService",
                 "Groups of machines that share an InfiniBand fabric.",
-                "--name pretraining --infiniband-fabric fabric-2",
+                "pretraining --infiniband-fabric fabric-2",
             ),
             Noun(
                 "nebius.compute.v1.MaintenanceService",
@@ -225,7 +222,7 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.compute.v1.FilesystemService",
                 "Shared file systems.",
-                "--name data --size-gibibytes 10 --type NETWORK_SSD",
+                "data --size-gibibytes 10 --type NETWORK_SSD",
             ),
         ),
         overrides="instance",
@@ -235,24 +232,25 @@ PRODUCTS: Mapping[str, Product] = {
         (
             "neo inference model list",
             "neo inference deployment update inferencedeployment-e00abc --max-adapters 4",
-            "neo inference budget create --name monthly --monthly-limit 250.00",
+            "neo inference budget create monthly --monthly-limit 250.00",
         ),
         (
             Noun(
                 "neocloud.inference.v1.ModelService",
                 "Models and adapters that can be served; see also neo model.",
-                "--name bank --source-folder /srv/models/bank",
+                "bank --source-folder /srv/models/bank",
                 shortcuts=(("spec.source.folder", "--source-folder"),),
             ),
             Noun(
                 "neocloud.inference.v1.DeploymentService",
                 "Models being served; see also neo deploy and neo deployment.",
-                "--name bank --model-id inferencemodel-e00abc --platform cpu-local --preset 2vcpu-4gb",
+                "bank --model-id inferencemodel-e00abc --platform cpu-local --preset 2vcpu-4gb",
             ),
             Noun(
                 "neocloud.inference.v1.BudgetService",
-                "Monthly token budgets of projects.",
-                "--name monthly --monthly-limit 250.00",
+                "Monthly token budgets of projects. Models without a price are refused while there is one.",
+                "monthly --monthly-limit 250.00",
+                after_create="inference.price:warn_of_unpriced",
             ),
         ),
     ),
@@ -287,13 +285,13 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.ai.v1.EndpointService",
                 "Container images that run until they are stopped.",
-                "--name web --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
+                "web --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
                 " --disk-type NETWORK_SSD --container-command 'python3 -m http.server 8000'",
             ),
             Noun(
                 "nebius.ai.v1.JobService",
                 "Container images that run until they end.",
-                "--name nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset"
+                "nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset"
                 " 2vcpu-4gb --disk-type NETWORK_SSD --container-command 'python3 train.py'"
                 " --restart-attempts 2",
             ),
@@ -306,7 +304,7 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.billing.v1.PricingPolicyService",
                 "Price limits of preemptible machines.",
-                "--name cheap --platform gpu-h100-sxm --max-price 1.50",
+                "cheap --platform gpu-h100-sxm --max-price 1.50",
                 shortcuts=(
                     ("spec.compute_instance_spec.v1.platform", "--platform"),
                     ("spec.pricing.max_price_v1.max_price", "--max-price"),

@@ -1,5 +1,6 @@
 """Bodies of the derived commands: build a request, call, wait, print."""
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from google.protobuf.message import Message
 from neocloud.cli.output import Format, JsonObject, say, show
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
+from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table
 from neocloud.cli.target import profile_of, project_of
@@ -36,14 +38,17 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         metadata["parent_id"] = (
             given.get("parent_id") or metadata.get("parent_id") or _parent(noun, profile, given)
         )
-        if given["name"]:
-            metadata["name"] = given["name"]
+        metadata["name"] = _new_name(given) or metadata.get("name", "")
         _add_labels(metadata, given["label"])
         if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
             request.setdefault("spec", {})
         fill(request, flags, given)
         operation = client.call(noun.rpc(verb).path, request)
         _finish(noun, client, operation, given, "created")
+        if noun.after_create:
+            module, _, name = noun.after_create.partition(":")
+            after = getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), name)
+            after(ProjectClient(client, profile, metadata["parent_id"]))
 
     return run
 
@@ -54,7 +59,7 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
         parent_id = given.get("parent_id") or _parent(noun, profile, given)
-        metadata: JsonObject = {"parent_id": parent_id, "name": given["name"]}
+        metadata: JsonObject = {"parent_id": parent_id, "name": _new_name(given)}
         _add_labels(metadata, given["label"])
         request: JsonObject = {"metadata": metadata, "spec": {}}
         fill(request, flags, given)
@@ -150,6 +155,13 @@ def _from_manifest(file: Path | None) -> JsonObject:
     }
 
 
+def _new_name(given: Given) -> str:
+    name, option = given["name"], given["name_option"]
+    if name and option and name != option:
+        raise ClientError("INVALID_ARGUMENT", f"Two names were given: {name!r} and {option!r}", "Give one")
+    return name or option
+
+
 def _add_labels(metadata: JsonObject, labels: list[str] | None) -> bool:
     for item in labels or ():
         key, equals, value = item.partition("=")
@@ -187,7 +199,10 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
     except ClientError as error:
         if error.code != "NOT_FOUND":
             raise
-        known = [item.metadata.name for item in client.list_all(noun.rpc("List").path, {"parent_id": parent})]
+        known = [
+            item.metadata.name or item.metadata.id
+            for item in client.list_all(noun.rpc("List").path, {"parent_id": parent})
+        ]
         step = f"There are: {', '.join(sorted(known))}" if known else "There is none yet"
         raise ClientError("NOT_FOUND", f"There is no {noun.words} {target!r}", step) from error
 

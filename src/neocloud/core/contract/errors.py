@@ -131,7 +131,10 @@ def not_found(kind: str, identifier: str) -> ApiError:
 
 
 def already_exists(kind: str, name: str, resource_id: str = "") -> ApiError:
-    text = f"A {kind} named {name!r} exists already. Choose another name, or use the one that is there."
+    article = "An" if kind[:1] in "aeio" else "A"
+    text = (
+        f"{article} {kind} named {name!r} exists already. Choose another name, or use the one that is there."
+    )
     return _error(Code.ALREADY_EXISTS, text, "resource_already_exists", {"resource_id": resource_id or name})
 
 

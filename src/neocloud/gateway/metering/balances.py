@@ -157,7 +157,8 @@ def _start(year: int, month: int) -> int:
 def _unpriced(start: RequestStart) -> OpenAiError:
     return _insufficient_quota(
         f"{start.model_name} has no price, so the budget of the project {start.project_id} cannot be"
-        ' enforced. Set a price in the spec of the deployment ("0" if it is free), or remove the budget.'
+        " enforced. Set a price (`neo deployment price NAME 0.10/0.40`, or 0 if it is free), or remove the"
+        " budget."
     )
 
 

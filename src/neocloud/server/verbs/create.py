@@ -51,6 +51,7 @@ class Create:
             reader = self._runtime.reader(tx, request.subject, now)
             violations = list(self._kind.rules.violations(resource, None, reader))
             if violations:
+                self._refuse_taken_name(tx, resource.metadata)
                 raise contract.bad_request(violations)
             self._kind.rules.complete(resource, None, reader)
             row = self._with_content(draft, resource)
@@ -61,6 +62,12 @@ class Create:
             return Change(accepted(self._kind, operation, now))
 
         return await commit(self._runtime, request, work)
+
+    def _refuse_taken_name(self, tx: Transaction, metadata: Any) -> None:
+        """Say that the name is taken, rather than what follows from it, such as the name of a boot disk."""
+        other = tx.find(self._kind.message, metadata.parent_id, metadata.name) if metadata.name else None
+        if other is not None:
+            raise contract.already_exists(self._descriptor.word, metadata.name, other.id)
 
     def _check_metadata(self, metadata: Any) -> None:
         violations = list(

@@ -18,7 +18,7 @@ HEAD = """# Roles
 Rights come only from groups: an access permit grants a group a role on a tenant, a project or one resource,
 and on everything inside it. `neo iam role list` shows the roles of a running cloud.
 
-    neo iam group create --name nightly
+    neo iam group create nightly
     neo iam group-membership create --parent-id GROUP --member-id SERVICE_ACCOUNT
     neo iam access-permit create --parent-id GROUP --resource-id PROJECT --role slurm.jobs.submitter
 

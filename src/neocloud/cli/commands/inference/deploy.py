@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.inference.price import PriceOption, parsed_price, warn_if_cut_off
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
 from neocloud.cli.progress import stage
@@ -99,6 +100,7 @@ def deploy(
     max_concurrency: MaxConcurrencyOption = 0,
     task: TaskOption = Task.GENERATE,
     by_hour: ByHourOption = False,
+    price: PriceOption = "",
     wait: WaitOption = True,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -116,6 +118,7 @@ def deploy(
       neo deploy bank --replicas 0..1
       neo deploy bge-small --task embed
       neo deploy bank --on-slurm research --gpus 1
+      neo deploy bank --price 0.10/0.40
     """
     cloud = connect_to_project(context, project)
     found = cloud.find(MODELS, model)
@@ -130,6 +133,8 @@ def deploy(
         "context_length": context_length,
         "max_concurrency": max_concurrency,
     }
+    if price:
+        spec["price"] = parsed_price(price, "--price")
     if on_slurm:
         spec["slurm_cluster_id"] = cloud.find(CLUSTERS, on_slurm).metadata.id
         spec["slurm_resources"] = {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus}
@@ -138,6 +143,8 @@ def deploy(
     operation = _create(cloud, chosen, spec, shapes)
     deployment = _follow(cloud, chosen, operation, wait=wait)
     _print_result(cloud, deployment, output)
+    if not price and not by_hour:
+        warn_if_cut_off(cloud, f"{found.metadata.name}-fast" if fast else found.metadata.name)
 
 
 def _create(cloud: ProjectClient, name: str, spec: JsonObject, shapes: Sequence[tuple[str, str]]) -> Any:

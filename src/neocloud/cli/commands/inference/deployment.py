@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.deploy import bounds, how_to_call
+from neocloud.cli.commands.inference.price import parsed_price
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, connect_to_project, state_of
@@ -163,6 +164,38 @@ def scale(
     span = str(least) if least == most else f"{least} to {most}"
     known_as = item.metadata.name
     say(f"Deployment {known_as} now scales to {span} replicas. `neo deployment show {known_as}` shows them.")
+
+
+@app.command()
+def price(
+    context: typer.Context,
+    name: NameArgument,
+    amount: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT/OUTPUT", help="US dollars per million tokens, e.g. 0.10/0.40; 0 if it is free."
+        ),
+    ],
+    project: ProjectOption = "",
+) -> None:
+    """Set the price of a deployment's tokens, which a project with a budget needs.
+
+    Examples:
+
+      neo deployment price bank 0.10/0.40
+      neo deployment price bank 0
+    """
+    cloud = connect_to_project(context, project)
+    item = cloud.find(DEPLOYMENTS, name)
+    spec = {"price": parsed_price(amount, "INPUT/OUTPUT")}
+    request = {"metadata": {"id": item.metadata.id}, "spec": spec}
+    mask = [f"spec.price.{field}" for field in ("input", "cached_input", "output")]
+    cloud.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
+    found = spec["price"]
+    say(
+        f"Deployment {item.metadata.name} costs ${found['input']} per million tokens of input"
+        f" and ${found['output']} per million of output."
+    )
 
 
 @app.command()

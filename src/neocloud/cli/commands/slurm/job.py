@@ -30,6 +30,9 @@ ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUE
 POLL_SECONDS = 0.5
 
 JobArgument = Annotated[int, typer.Argument(help="Number of the job.", min=1)]
+NewestJobArgument = Annotated[
+    int | None, typer.Argument(help="Number of the job. Default: the newest one.", min=1, show_default=False)
+]
 
 app = command_group(
     """Batch jobs of a cluster, without ssh.
@@ -129,7 +132,7 @@ def list_jobs(
 def get(
     context: typer.Context,
     cluster: ClusterArgument,
-    job_id: JobArgument,
+    job_id: NewestJobArgument = None,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -140,7 +143,8 @@ def get(
       neo slurm job get bank 7
     """
     cloud = connect_to_project(context, project)
-    job = _get(cloud, cloud.find(CLUSTERS, cluster).metadata.id, job_id)
+    cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+    job = _get(cloud, cluster_id, job_id) if job_id else _newest(cloud, cluster_id, cluster)
     rows = [
         ("Id", job.id),
         ("Name", job.name),
@@ -163,7 +167,7 @@ def get(
 def logs(
     context: typer.Context,
     cluster: ClusterArgument,
-    job_id: JobArgument,
+    job_id: NewestJobArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     project: ProjectOption = "",
 ) -> None:
@@ -171,11 +175,15 @@ def logs(
 
     Examples:
 
+      neo slurm job logs bank --follow      # of the newest job
       neo slurm job logs bank 7
-      neo slurm job logs bank 7 --follow
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+    if job_id is None:
+        newest = _newest(cloud, cluster_id, cluster)
+        say(f"Job {newest.id} ({newest.name}):")
+        job_id = newest.id
     state = _StateLine(cloud, cluster_id, job_id)
     offset = 0
     while True:
@@ -236,6 +244,17 @@ def _wait(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
 
 def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
     return cloud.client.call(f"{JOBS}/Get", {"cluster_id": cluster_id, "job_id": job_id})
+
+
+def _newest(cloud: ProjectClient, cluster_id: str, cluster: str) -> "Job":
+    jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id}))
+    if not jobs:
+        raise ClientError(
+            "NOT_FOUND",
+            f"Cluster {cluster} has run no jobs",
+            f"Submit one: neo slurm job submit {cluster} SCRIPT",
+        )
+    return max(jobs, key=lambda job: job.id)
 
 
 def _read_script(script: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neocloud.cli.output import Format, OutputOption, View, fields_table, say, show
+from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_table, say, show
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project, state_of
 from neocloud.cli.resources.noun import Overrides
@@ -164,9 +164,9 @@ def _watch(cloud: ProjectClient, job_id: str, detail: Any) -> Any:
         job = get_job(cloud, job_id)
         for event in events.new():
             if event.type == "metrics":
-                speed = json.loads(event.data).get("tokens_per_second", speed)
-                loss = json.loads(event.data)["train_loss"]
-                text = _progress(job, loss, speed)
+                metrics = json.loads(event.data)
+                speed = metrics.get("tokens_per_second", speed)
+                text = _progress(job, metrics, speed)
             else:
                 text = event.message
             if text != shown:
@@ -177,13 +177,16 @@ def _watch(cloud: ProjectClient, job_id: str, detail: Any) -> Any:
         time.sleep(POLL_SECONDS)
 
 
-def _progress(job: "FineTuningJob", loss: float, speed: float) -> str:
+def _progress(job: "FineTuningJob", metrics: JsonObject, speed: float) -> str:
+    """Return a line about the step of this event, which the job itself may have passed."""
     left = ""
     if job.status.HasField("estimated_finish"):
         end = contract.to_datetime(job.status.estimated_finish)
         left = f", {duration(max(0.0, (end - datetime.now(UTC)).total_seconds()))} left"
     status = job.status
-    return f"step {status.step}/{status.total_steps}, loss {loss:.3f}, {speed:,.0f} tokens/s{left}"
+    total = metrics.get("total_steps") or status.total_steps
+    step = f"{metrics.get('step', status.step)}/{total}" if total else f"{metrics.get('step', status.step)}"
+    return f"step {step}, loss {metrics['train_loss']:.3f}, {speed:,.0f} tokens/s{left}"
 
 
 def require_success(job: "FineTuningJob") -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.deploy import deploy
+from neocloud.cli.commands.inference.price import PriceOption, is_cut_off
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
 from neocloud.cli.commands.tuning.job import JOBS, evaluation_view, follow, get_job, require_success
 from neocloud.cli.gateway import gateway_of
@@ -99,6 +100,7 @@ def tune(
     nodes: NodesOption = 1,
     serve_it: ServeItOption = False,
     question: QuestionOption = "",
+    price: PriceOption = "",
     following: FollowingOption = True,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -116,6 +118,12 @@ def tune(
     """
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, base)
+    if serve_it and not price and is_cut_off(cloud, model.metadata.name):
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{base} has no price, and this project has a budget, so the served model could not be called",
+            "Add --price INPUT/OUTPUT (US dollars per million tokens; 0 if it is free)",
+        )
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     settings |= {"lora_r": rank, "context_length": context_length}
     spec: JsonObject = {
@@ -138,20 +146,15 @@ def tune(
             require_success(job)
         _print_result(job, output)
         if serve_it:
-            _serve_and_compare(context, cloud, gateway, model, job, question or first_question(data))
+            base_model = cloud.client.call(
+                f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id}
+            )
+            serve(context, cloud, base_model, job, price)
+            _compare(gateway, base_model, job, question or first_question(data))
 
 
-def _serve_and_compare(
-    context: typer.Context,
-    cloud: ProjectClient,
-    gateway: Gateway,
-    model: "Model",
-    job: "FineTuningJob",
-    question: str,
-) -> None:
-    """Serve base and new model and print the answers of both."""
-    base = cloud.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id})
-    serve(context, cloud, base, job)
+def _compare(gateway: Gateway, base: "Model", job: "FineTuningJob", question: str) -> None:
+    """Print the answers of base and new model."""
     names = [base.metadata.name, job.status.fine_tuned_model]
     answers(gateway, names, question or "Hello, who are you?")
     echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
@@ -200,9 +203,11 @@ def _print_result(job: "FineTuningJob", output: Format) -> None:
     print_view(evaluation_view(job))
 
 
-def serve(context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob") -> None:
+def serve(
+    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str = ""
+) -> None:
     """Deploy what is missing and wait until both names can be called."""
-    _ensure_deployment(context, cloud, base, job)
+    _ensure_deployment(context, cloud, base, job, price)
     names = {base.metadata.name, job.status.fine_tuned_model}
     with stage(f"Wait until {' and '.join(sorted(names))} can be called"):
         deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
@@ -231,11 +236,11 @@ def answers(gateway: Gateway, models: list[str], question: str) -> None:
 
 
 def _ensure_deployment(
-    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob"
+    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str
 ) -> None:
     here = [each for each in cloud.list_all(DEPLOYMENTS) if each.spec.model_id == base.metadata.id]
     if job.spec.merge:
-        deploy(context, job.status.fine_tuned_model, platform=job.spec.platform)
+        deploy(context, job.status.fine_tuned_model, platform=job.spec.platform, price=price)
     if not here:
         adapters = 0 if job.spec.merge else ADAPTERS
         deploy(
@@ -243,6 +248,7 @@ def _ensure_deployment(
             base.metadata.name,
             max_adapters=adapters,
             platform=job.spec.platform,
+            price=price,
         )
     elif not job.spec.merge and not any(each.spec.max_adapters for each in here):
         name = here[0].metadata.name

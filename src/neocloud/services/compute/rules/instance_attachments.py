@@ -108,7 +108,8 @@ def _name_violations(
     taken = reader.find(DISK, new.metadata.parent_id, managed.name) if is_new else None
     if taken is not None:
         yield Violation(
-            f"{field}.managed_disk.name", f'"{managed.name}" is the name of {taken.id}; choose another'
+            f"{field}.managed_disk.name",
+            f"is {managed.name!r}, the name of the disk {taken.id}; choose another",
         )
 
 

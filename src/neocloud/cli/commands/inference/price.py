@@ -1,0 +1,96 @@
+"""Token prices of deployments, and a warning where a budget cuts off those without a price."""
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neocloud.cli.output import warn
+from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectClient
+from neocloud.client.errors import ClientError
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.inference.v1 import Deployment
+
+BUDGETS = "neocloud.inference.v1.BudgetService"
+LIST_PRICES = "neocloud.billing.v1.TokenPriceService/List"
+CHARGE = DeploymentSpec.Charge
+FLAVOUR = DeploymentSpec.Flavour
+HINT = "`neo deployment price NAME INPUT/OUTPUT` sets a price, or 0 if it is free"
+_AMOUNT = r"\d{1,6}(\.\d{1,8})?"
+_PRICE = re.compile(rf"(?P<input>{_AMOUNT})(/(?P<output>{_AMOUNT}))?")
+
+PriceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="INPUT/OUTPUT",
+        help="US dollars per million tokens, e.g. 0.10/0.40; 0 if it is free. Default: the price list's.",
+    ),
+]
+
+
+def parsed_price(text: str, where: str) -> dict[str, str]:
+    """Return the price in the contract's form; one number is the price of input and output."""
+    match = _PRICE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(
+            f'"{text}" is not INPUT/OUTPUT in US dollars per million tokens; write 0.10/0.40, or 0',
+            param_hint=where,
+        )
+    return {"input": match["input"], "output": match["output"] or match["input"]}
+
+
+def is_cut_off(cloud: ProjectClient, model: str) -> bool:
+    """Return whether calls of this model are refused: it has no price, and its project has a budget."""
+    if model in _listed(cloud) or not list(_optional(cloud, BUDGETS)):
+        return False
+    names = {item.metadata.id: item.metadata.name for item in _optional(cloud, MODELS)}
+    own = [item for item in _optional(cloud, DEPLOYMENTS) if _called(item, names) == model]
+    return not any(_has_own_price(item) for item in own)
+
+
+def warn_if_cut_off(cloud: ProjectClient, model: str) -> None:
+    if is_cut_off(cloud, model):
+        warn(f"{model} has no price, and this project has a budget, so calls of it are refused. {HINT}.")
+
+
+def warn_of_unpriced(cloud: ProjectClient) -> None:
+    """Warn of the deployments that the project's budget cuts off."""
+    deployments = _optional(cloud, DEPLOYMENTS)
+    models = {model.metadata.id: model.metadata.name for model in _optional(cloud, MODELS)}
+    listed = _listed(cloud)
+    names = sorted(
+        item.metadata.name
+        for item in deployments
+        if not _has_own_price(item) and _called(item, models) not in listed
+    )
+    if names:
+        warn(f"Calls of models without a price are refused from now on: {', '.join(names)}. {HINT}.")
+
+
+def _has_own_price(deployment: "Deployment") -> bool:
+    spec = deployment.spec
+    return CHARGE.Name(spec.charge) == "BY_HOUR" or bool(spec.price.input or spec.price.output)
+
+
+def _called(deployment: "Deployment", models: dict[str, str]) -> str:
+    name = models.get(deployment.spec.model_id, "")
+    return f"{name}-fast" if FLAVOUR.Name(deployment.spec.flavour) == "FAST" else name
+
+
+def _listed(cloud: ProjectClient) -> set[str]:
+    """Return the names of the models in the price list."""
+    try:
+        return {item.model for item in cloud.client.call(LIST_PRICES, {}).items}
+    except ClientError:
+        return set()
+
+
+def _optional(cloud: ProjectClient, service: str) -> Iterable["Deployment"]:
+    """Return the resources, or none if the caller may not list them: a warning is no reason to fail."""
+    try:
+        return cloud.list_all(service)
+    except ClientError:
+        return []
