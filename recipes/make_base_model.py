@@ -103,16 +103,20 @@ def new_model(tokenizer: Any, args: argparse.Namespace) -> Qwen3ForCausalLM:
     )
 
 
-def train(model: Qwen3ForCausalLM, stream: torch.Tensor, args: argparse.Namespace) -> float:
-    """Predict the next token on random windows of the stream until steps or seconds run out."""
+def train(model: Qwen3ForCausalLM, stream: torch.Tensor, args: argparse.Namespace) -> int:
+    """Predict the next token on random windows of the stream; return the number of steps taken.
+
+    The learning rate follows the steps alone, so a slow machine trains the same model as a fast one. Only a
+    run that reaches `--max-seconds` ends earlier.
+    """
     window = min(args.window, len(stream) - 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, fused=True)
     generator = torch.Generator().manual_seed(args.seed)
     started = time.monotonic()
-    step, loss, done = 0, torch.zeros(()), 0.0
-    while done < 1:
+    step, elapsed = 0, 0.0
+    while step < args.max_steps and (step == 0 or elapsed < args.max_seconds):
         for group in optimizer.param_groups:
-            group["lr"] = args.learning_rate * min((step + 1) / 20, 1) * _cosine(done)
+            group["lr"] = args.learning_rate * min((step + 1) / 20, 1) * _cosine(step / args.max_steps)
         starts = torch.randint(0, len(stream) - window, (args.batch,), generator=generator)
         batch = torch.stack([stream[start : start + window] for start in starts.tolist()])
         loss = model(input_ids=batch, labels=batch).loss
@@ -122,15 +126,17 @@ def train(model: Qwen3ForCausalLM, stream: torch.Tensor, args: argparse.Namespac
         optimizer.zero_grad()
         step += 1
         elapsed = time.monotonic() - started
-        done = max(step / args.max_steps, elapsed / args.max_seconds)
-        if step % 20 == 0 or done >= 1:
+        if step % 20 == 0 or step == args.max_steps:
             speed = step * args.batch * window / elapsed
-            note(f"base step {step} loss {loss.item():.3f} {speed:.0f} tokens/s {done:.0%}")
-    return loss.item()
+            note(
+                f"base step {step} of {args.max_steps} loss {loss.item():.3f}"
+                f" {speed:.0f} tokens/s {step / args.max_steps:.0%}"
+            )
+    return step
 
 
 def _cosine(done: float) -> float:
-    return 0.05 + 0.95 * (1 + math.cos(math.pi * min(done, 1))) / 2
+    return 0.05 + 0.95 * (1 + math.cos(math.pi * done)) / 2
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,7 +149,12 @@ def run(args: argparse.Namespace) -> int:
     model = new_model(tokenizer, args)
     size = sum(parameter.numel() for parameter in model.parameters())
     note(f"{len(stream)} tokens of text, vocabulary {len(tokenizer)}, {size / 1e6:.1f}M parameters")
-    train(model, stream, args)
+    steps = train(model, stream, args)
+    if steps < args.max_steps:
+        note(
+            f"warning: stopped by --max-seconds {args.max_seconds:g} after {steps} of {args.max_steps} steps;"
+            " this model is worse than one trained in full. Allow more seconds, or fewer steps."
+        )
     partial = args.output.with_name(f".{args.output.name}.partial")
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
@@ -153,6 +164,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def checked_run(args: argparse.Namespace) -> int:
+    if args.max_steps < 1:
+        raise RecipeError(f"--max-steps {args.max_steps}: must be at least 1")
     if args.output.exists():
         raise RecipeError(f"{args.output}: exists already; remove it or choose another --output")
     if args.hidden_size % 64:
@@ -167,8 +180,18 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("text", type=Path, nargs="+", help="conversations (.jsonl) or plain text")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    parser.add_argument("--max-seconds", type=float, default=40, help="training time (default 40)")
-    parser.add_argument("--max-steps", type=int, default=1_000_000, help="stop earlier")
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=110,
+        help="training steps (default 110); the same number gives the same model on a machine of any speed",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=float,
+        default=1800,
+        help="end earlier, with a warning, on a machine too slow for the steps (default 1800)",
+    )
     parser.add_argument("--vocab-size", type=int, default=2048)
     parser.add_argument("--hidden-size", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)

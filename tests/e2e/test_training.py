@@ -32,7 +32,7 @@ def prepared(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     settings = tmp_path_factory.mktemp("training") / "config_e2e.json"
     settings.write_text(json.dumps(CONFIGURATION))
     bank.copy_in(settings, f"{CODE}/")
-    job = int(bank.ssh(f"cd {CODE} && BASE_SECONDS=2 sbatch --parsable prepare.sbatch"))
+    job = int(bank.ssh(f"cd {CODE} && BASE_STEPS=6 sbatch --parsable prepare.sbatch"))
     state = bank.wait_for_job(job, seconds=180)
     assert state == "COMPLETED", bank.ssh(f"cat {CODE}/prepare_{job}.out")
     return bank

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,3 +50,42 @@ def test_an_existing_model_is_not_overwritten(
 ) -> None:
     assert make_base_model.main([str(chats), "--output", str(tiny_model)]) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+def train_small_model(chats: Path, output: Path, *arguments: str) -> bytes:
+    """Train for a few steps with the recipe; return the weights."""
+    size = ["--hidden-size", "64", "--layers", "1", "--vocab-size", "400", "--context", "128"]
+    batch = ["--window", "32", "--batch", "2"]
+    assert make_base_model.main([str(chats), "--output", str(output), *size, *batch, *arguments]) == 0
+    return (output / "model.safetensors").read_bytes()
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, seconds_a_look: int) -> None:
+    ticks = itertools.count(step=seconds_a_look)
+    monkeypatch.setattr(make_base_model, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+
+
+def test_a_slow_machine_trains_the_same_model(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_clock(monkeypatch, 1)
+    fast = train_small_model(chats, tmp_path / "fast", "--max-steps", "6")
+    set_clock(monkeypatch, 200)
+    assert train_small_model(chats, tmp_path / "slow", "--max-steps", "6") == fast
+    printed = capsys.readouterr().err
+    assert printed.count("base step 6 of 6 ") == 2 and "warning" not in printed
+
+
+def test_a_training_that_its_time_limit_ends_says_so(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_clock(monkeypatch, 10)
+    train_small_model(chats, tmp_path / "model", "--max-steps", "6", "--max-seconds", "25")
+    assert "stopped by --max-seconds 25 after 3 of 6 steps" in capsys.readouterr().err
+
+
+def test_a_training_without_steps_is_refused(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make_base_model.main([str(chats), "--output", str(tmp_path / "model"), "--max-steps", "0"]) == 1
+    assert "--max-steps 0: must be at least 1" in capsys.readouterr().err
