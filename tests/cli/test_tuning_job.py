@@ -33,16 +33,16 @@ def metrics(step: int, loss: float) -> dict[str, Any]:
 
 
 def test_each_loss_is_shown_with_its_own_step(
-    signed_in: Neo, cloud: FakeServer, capsys: pytest.CaptureFixture[str]
+    signed_in: Neo, cloud: FakeServer, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """The job is read before its events are, so its own step is another."""
     cloud.serve(f"{JOBS}/Get", job("SUCCEEDED", step=87))
-    events = contract.message("neocloud.tuning.v1.ListFineTuningJobEventsResponse")
+    events = contract.method(f"{JOBS}/ListEvents").output
     parsed = contract.from_dict(events, {"items": [metrics(1, 5.423), metrics(2, 4.1)]})
     cloud.serve(f"{JOBS}/ListEvents", parsed)
     profile = read_profiles(config_file()).get("test")
     with connect(profile) as client:
         follow(ProjectClient(client, profile, PROJECT), JOB_ID)
-    shown = capsys.readouterr().err
+    shown = capfdbinary.readouterr().err.decode()
     assert "step 1/90, loss 5.423" in shown and "step 2/90, loss 4.100" in shown
     assert "step 87" not in shown
