@@ -16,6 +16,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.loopback import BrowserReply
 from neocloud.client.profiles import Profile, session_file
 from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now, write_session
+from neocloud.client.trust import find_cloud
 from neocloud.core import contract
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class SignInTarget:
 
     endpoint: str
     ca_file: str
+    http_endpoint: str = ""
+    gateway: str = ""
 
     def call(self, path: str, message: Any) -> Any:
         with open_channel(self.endpoint, self.ca_file) as channel:
@@ -42,13 +45,39 @@ def sign_in_target(context: typer.Context, endpoint: str, ca_file: str) -> SignI
     if not endpoint:
         profile = profile_of(context)
         endpoint, ca_file = live_endpoint(profile), ca_file or profile.ca_file
+    require_encryption(endpoint, ca_file, "Your password")
+    return SignInTarget(endpoint, ca_file)
+
+
+def require_encryption(endpoint: str, ca_file: str, what: str) -> None:
+    """Raise ClientError where a secret would leave this machine in plain text."""
     if not ca_file and endpoint.rpartition(":")[0] not in LOOPBACK:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"Your password would be sent to {endpoint} unencrypted",
-            "Give the cloud's certificate with --ca-file, or connect through `ssh -L`",
+            f"{what} would be sent to {endpoint} unencrypted",
+            "Give the cloud's URL (https://HOST:PORT), its certificate with --ca-file, or connect through"
+            " `ssh -L`",
         )
-    return SignInTarget(endpoint, ca_file)
+
+
+def remote_target(url: str, ca_file: str, fingerprint: str) -> SignInTarget:
+    """Return the cloud at this URL once its authority is trusted. Raises ClientError."""
+    found = find_cloud(url, ca_file, fingerprint, lambda shown: _confirm(url, shown))
+    return SignInTarget(found.endpoint, found.ca_file, found.url, found.gateway)
+
+
+def _confirm(url: str, shown: str) -> bool:
+    say(
+        f"{url} has a certificate authority that you have not confirmed yet. SHA-256 fingerprint:"
+        f"\n\n  {shown}\n\nCompare it with the one in `neo status` on the cloud's machine."
+    )
+    if not sys.stdin.isatty():
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            "Nobody is here to compare the fingerprint",
+            "Give the fingerprint with --fingerprint, or the authority's certificate with --ca-file",
+        )
+    return typer.confirm("Are they the same?", err=True)
 
 
 def by_password(target: SignInTarget, email: str, code: str, tenant: str, from_stdin: bool) -> Session:
@@ -111,6 +140,8 @@ def make_profile(target: SignInTarget, session: Session, name: str, project: str
         project_id=project,
         session_file=str(file),
         ca_file=target.ca_file,
+        http_endpoint=target.http_endpoint,
+        gateway_endpoint=target.gateway,
     )
     if project:
         return profile

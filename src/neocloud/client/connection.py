@@ -175,7 +175,7 @@ def connect(profile: Profile) -> Client:
     if profile.session_file:
         channel = open_channel(endpoint, profile.ca_file)
         return Client(channel, endpoint, SessionToken(Path(profile.session_file), invoker(channel, endpoint)))
-    return connect_as(read_credentials(Path(profile.credentials_file)), endpoint)
+    return connect_as(read_credentials(Path(profile.credentials_file)), endpoint, profile.ca_file)
 
 
 def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
@@ -196,8 +196,8 @@ def invoker(channel: grpc.Channel, endpoint: str) -> Invoke:
     return lambda path, message: invoke(channel, endpoint, path, message)
 
 
-def connect_as(credentials: Credentials, endpoint: str) -> Client:
-    channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+def connect_as(credentials: Credentials, endpoint: str, ca_file: str = "") -> Client:
+    channel = open_channel(endpoint, ca_file)
 
     def exchange(path: str, message: "Message") -> object:
         return invoke(channel, endpoint, path, message)

@@ -33,6 +33,8 @@ class Profile:
     """Session of a person who signed in; then there is no credentials file."""
     ca_file: str = ""
     """File of certificates to trust, if the endpoint uses TLS."""
+    gateway_endpoint: str = ""
+    """URL of the OpenAI-compatible API of a cloud on another machine, without the version."""
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,8 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     tls=addresses.tls,
                     redirector=addresses.redirector,
                     gateway=running.gateway,
+                    listen=settings.listen,
+                    https_port=addresses.https_port,
                     credentials=first.credentials,
                     tenant_id=first.tenant_id,
                     project_id=first.project_id,

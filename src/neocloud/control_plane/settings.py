@@ -8,7 +8,7 @@ program and `config.json` in the state folder all follow from that.
 import json
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ DEFAULT_GRPC_PORT = 7370
 DEFAULT_HTTP_PORT = 7371
 DEFAULT_TLS_PORT = 7372
 DEFAULT_REDIRECTOR_PORT = 7373
+DEFAULT_HTTPS_PORT = 7374
 DEFAULT_GATEWAY_PORT = 8900
+DEFAULT_GATEWAY_TLS_PORT = 8901
 DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 PUBLISHED_DOMAIN = "api.nebius.cloud"
@@ -45,6 +47,22 @@ def media_domain(text: str) -> str:
     if ":" in name or name.rpartition(".")[2].isdigit():
         raise ValueError("a host name, not an address")
     return name
+
+
+EVERY_ADDRESS = "all"
+
+
+def listen_address(text: str) -> str:
+    """Return an address of this host, or "all". Raises ValueError with a message for the operator."""
+    if text == EVERY_ADDRESS:
+        return text
+    try:
+        found = ip_address(text.strip("[]"))
+    except ValueError:
+        raise ValueError(f"{text!r} is neither an address nor 'all'") from None
+    if found.is_multicast or "%" in text:
+        raise ValueError(f"clients cannot connect to {text}")
+    return EVERY_ADDRESS if found.is_unspecified else str(found)
 
 
 def rate(text: str) -> float:
@@ -161,6 +179,24 @@ class Settings:
         "127.0.0.1",
         "Address on which the TLS API listens; 0.0.0.0: all. Plain text is served on loopback"
         " only. Default: 127.0.0.1.",
+    )
+    listen: tuple[str, ...] = _option(
+        (),
+        "Address of this host on which other machines reach the cloud, over TLS only; repeatable. 'all':"
+        ' every address, IPv4 and IPv6. Replaces the previous addresses; "none" removes all. Default:'
+        " none, loopback only.",
+        parse=listen_address,
+        metavar="ADDRESS",
+        clears=True,
+        example="Write an address of this host, such as 192.0.2.7, or 'all'",
+    )
+    """gRPC, the JSON API and the gateway are served there. Plain text stays on loopback."""
+    https_port: int = _port(
+        DEFAULT_HTTPS_PORT, "Port of the JSON API over TLS, with --listen; 0: any free port. Default: 7374."
+    )
+    gateway_tls_port: int = _port(
+        DEFAULT_GATEWAY_TLS_PORT,
+        "Port of the OpenAI-compatible API over TLS, with --listen; 0: any free port. Default: 8901.",
     )
     domain: str = _option(
         DEFAULT_DOMAIN,

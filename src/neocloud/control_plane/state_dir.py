@@ -4,7 +4,7 @@
 
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -54,10 +54,13 @@ def announce(
     tls: str = "",
     redirector: str = "",
     gateway: str = "",
+    listen: Sequence[str] = (),
+    https_port: int = 0,
 ) -> None:
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}
     write_file(settings.credentials_file, json.dumps({**credentials, "endpoint": grpc, **ids}, indent=2))
     ready = {"pid": os.getpid(), "version": __version__, "tenant_id": tenant_id, "project_id": project_id}
     addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector, "gateway": gateway}
-    write_file(settings.server_file, json.dumps({**ready, **addresses}, indent=2))
+    public = {"listen": list(listen), "https_port": https_port}
+    write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))

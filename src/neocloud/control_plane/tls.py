@@ -1,10 +1,17 @@
 # pyright: strict
-"""The certificate and names of this cloud's TLS port, from its settings."""
+"""The certificate, addresses and names of this cloud's TLS ports, from its settings."""
 
 import datetime
+import ipaddress
+import re
+import socket
 
-from neocloud.control_plane.settings import PUBLISHED_DOMAIN, Settings
-from neocloud.server import Tls, ensure_certificate, server_names
+import psutil
+
+from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
+from neocloud.server import Public, Tls, ensure_certificate, server_names
+
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
 
 def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
@@ -13,11 +20,38 @@ def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
         return None
     domains = (settings.domain, PUBLISHED_DOMAIN)
     hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # compared with  # nosec B104
-    names = server_names(domains, hosts)
+    names = server_names(domains, (*hosts, *public_names(settings)))
     return Tls(
         certificate=ensure_certificate(settings.certificate_folder, names, now),
         host=settings.host,
         port=settings.tls_port,
         redirector_port=settings.redirector_port,
         redirected_names=frozenset(server_names((PUBLISHED_DOMAIN,), ())[2:]),
+        public=Public(settings.listen, settings.https_port) if settings.listen else None,
     )
+
+
+def public_names(settings: Settings) -> tuple[str, ...]:
+    """Return the addresses and names by which other machines reach this cloud; none without `--listen`."""
+    if not settings.listen:
+        return ()
+    addresses = host_addresses() if EVERY_ADDRESS in settings.listen else settings.listen
+    return tuple(dict.fromkeys((*addresses, *_host_name(), *settings.gateway_hosts)))
+
+
+def host_addresses() -> list[str]:
+    """Return the addresses of this host's interfaces that other machines may use, in order."""
+    found = {
+        ipaddress.ip_address(each.address)
+        for addresses in psutil.net_if_addrs().values()
+        for each in addresses
+        if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address
+    }
+    usable = [each for each in found if not (each.is_loopback or each.is_link_local)]
+    return [str(each) for each in sorted(usable, key=lambda each: (each.version, int(each)))]
+
+
+def _host_name() -> tuple[str, ...]:
+    """Return this host's name, unless no certificate may hold it."""
+    name = socket.gethostname().lower()
+    return (name,) if _HOST_NAME.fullmatch(name) and len(name) <= 253 else ()

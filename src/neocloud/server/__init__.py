@@ -1,9 +1,10 @@
 # pyright: strict
 """The front door: gRPC and JSON on the contract, for whatever services it is given."""
 
-from neocloud.server.api_server import Addresses, ApiServer, ServerError, Tls
+from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
 from neocloud.server.certificates import ensure_certificate, server_names
 from neocloud.server.descriptor import DescriptorError
+from neocloud.server.listening import ServerError
 from neocloud.server.pipeline import Middleware, no_middleware
 from neocloud.server.request import Request, Serve
 
@@ -11,6 +12,7 @@ __all__ = [
     "Addresses",
     "ApiServer",
     "Middleware",
+    "Public",
     "Request",
     "Serve",
     "ServerError",

@@ -1,20 +1,18 @@
 # pyright: strict
 
-"""Start and stop the front door: gRPC and JSON in plain text on loopback, and gRPC over TLS where asked.
+"""Start and stop the front door: gRPC and JSON in plain text on loopback, and over TLS where configured.
 
-Plain text never leaves the machine: only the TLS port may listen on another address.
+Plain text never leaves the machine: only the TLS ports may listen on other addresses.
 """
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import grpc.aio
-import uvicorn
 
 from neocloud.core.defaults import defaults_of
 from neocloud.core.rates import Rate
@@ -22,19 +20,26 @@ from neocloud.core.service import Authenticator, Authorizer, Dependencies, Servi
 from neocloud.engines.base import Capabilities
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
-from neocloud.server.http_server import JsonFront, StatusReport
+from neocloud.server.http_server import Discovery, JsonFront, StatusReport
+from neocloud.server.listening import (
+    EVERY_ADDRESS,
+    LOOPBACK,
+    CertificateFiles,
+    HttpServer,
+    ServerError,
+    close_all,
+    host_and_port,
+    listen,
+    listen_on,
+    not_bound,
+)
 from neocloud.server.pipeline import Middleware, Pipeline, Rates, no_middleware
 from neocloud.server.redirector import Redirector
 from neocloud.server.request import Runtime
 from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
 
-LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = ("0.0.0.0", "::")  # compared with  # nosec B104
-
-
-class ServerError(Exception):
-    """The server cannot start; the message says what to do next."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Addresses:
     """gRPC over TLS; "" when it is off."""
     redirector: str = ""
     """The CONNECT proxy for clients that cannot be told a domain; "" when it is off."""
+    https_port: int = 0
+    """JSON over TLS, on the addresses for other machines; 0 when there are none."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,16 @@ class Tls:
     port: int
     redirector_port: int
     redirected_names: frozenset[str]
+    public: "Public | None" = None
+
+
+@dataclass(frozen=True)
+class Public:
+    """Where other machines reach gRPC and JSON, over TLS."""
+
+    addresses: tuple[str, ...]
+    """Of this host; "all" stands for each."""
+    https_port: int
 
 
 class ApiServer:
@@ -87,7 +104,9 @@ class ApiServer:
         self._tls = tls
         self._redirector: Redirector | None = None
         self._grpc: grpc.aio.Server | None = None
-        self._http: _HttpServer | None = None
+        self._http: list[HttpServer] = []
+        self.gateway_port = 0
+        """Of the OpenAI-compatible API over TLS, for other machines; 0: none."""
         self._forgetting: asyncio.Future[Any] | None = None
         self._addresses: Addresses | None = None
 
@@ -109,21 +128,33 @@ class ApiServer:
     async def start(self) -> None:
         """Listen; returns when all ports answer. Raises ServerError when a port is taken."""
         grpc_port, http_port = self._ports
-        listener = _listen(LOOPBACK, http_port)
+        opened: list[socket.socket] = []
         try:
+            near = listen(LOOPBACK, http_port)
+            opened.append(near)
+            far = self._listen_beyond_loopback()
+            opened += far
             server = _grpc_server(self._pipeline)
             grpc_port = _bind(server, LOOPBACK, grpc_port, None)
             tls_address, redirector_address = await self._start_tls(server)
         except ServerError:
-            listener.close()
+            close_all(opened)
             raise
         self._grpc = server
         await self._grpc.start()
-        self._http = _HttpServer(self._json, listener)
-        await self._http.start()
-        http_port = listener.getsockname()[1]
+        self._http = [HttpServer(self._json.application(), [near], None)]
+        if far and self._tls:
+            certificate = self._tls.certificate
+            files = CertificateFiles(certificate.chain_file, certificate.key_file)
+            self._http.append(HttpServer(self._json.application(self._discovery), far, files))
+        for each in self._http:
+            await each.start()
         self._addresses = Addresses(
-            f"{LOOPBACK}:{grpc_port}", f"{LOOPBACK}:{http_port}", tls_address, redirector_address
+            f"{LOOPBACK}:{grpc_port}",
+            f"{LOOPBACK}:{near.getsockname()[1]}",
+            tls_address,
+            redirector_address,
+            far[0].getsockname()[1] if far else 0,
         )
         store, clock = self._dependencies.store, self._dependencies.clock
         days = getattr(self._dependencies.settings, "audit_days", KEEP_EVENTS_FOR.days)
@@ -132,19 +163,32 @@ class ApiServer:
         )
         self._json.is_ready = True
 
+    def _listen_beyond_loopback(self) -> list[socket.socket]:
+        public = self._tls and self._tls.public
+        return listen_on(public.addresses, public.https_port) if public else []
+
+    def _discovery(self) -> Discovery:
+        """Return what a client needs before it signs in."""
+        assert self._tls is not None, "Only the TLS side is asked."
+        port = self.addresses.tls.rpartition(":")[2]
+        return Discovery(self._tls.certificate.authority, int(port), self.gateway_port)
+
     async def _start_tls(self, server: grpc.aio.Server) -> tuple[str, str]:
-        """The addresses of the TLS port and of the redirector."""
+        """Return the addresses of the TLS port, as this machine reaches it, and of the redirector."""
         tls = self._tls
         if tls is None:
             return "", ""
-        port = _bind(server, tls.host, tls.port, tls.certificate)
-        near = tls.host if tls.host not in ANY_ADDRESS else LOOPBACK
+        first, *others = _tls_hosts(tls)
+        port = _bind(server, first, tls.port, tls.certificate)
+        for host in others:
+            _bind(server, host, port, tls.certificate)
+        near = first if first not in ANY_ADDRESS else LOOPBACK
         self._redirector = Redirector(tls.redirected_names, (near, port))
         try:
             await self._redirector.start(LOOPBACK, tls.redirector_port)
-        except OSError:
-            raise _port_taken(LOOPBACK, tls.redirector_port) from None
-        return f"{tls.host}:{port}", self._redirector.address
+        except OSError as error:
+            raise not_bound(LOOPBACK, tls.redirector_port, error) from None
+        return host_and_port(first if not tls.public else near, port), self._redirector.address
 
     async def stop(self, grace_seconds: float = 2.0) -> None:
         """Let running calls end within the grace, then close. May be repeated."""
@@ -154,12 +198,13 @@ class ApiServer:
             await asyncio.gather(self._forgetting, return_exceptions=True)
         if self._grpc is not None:
             await self._grpc.stop(grace_seconds)
-        if self._http is not None:
-            await self._http.stop()
+        for each in self._http:
+            await each.stop()
         if self._redirector is not None:
             await self._redirector.stop()
         self._redirector = None
-        self._grpc = self._http = self._forgetting = None
+        self._http = []
+        self._grpc = self._forgetting = None
 
 
 def _rates(dependencies: Dependencies) -> Rates:
@@ -176,9 +221,17 @@ def _grpc_server(pipeline: Pipeline) -> grpc.aio.Server:
     return server
 
 
+def _tls_hosts(tls: Tls) -> list[str]:
+    """Return what gRPC binds over TLS. It takes the address 0.0.0.0 for every address of each family."""
+    hosts = (tls.host, *(tls.public.addresses if tls.public else ()))
+    if EVERY_ADDRESS in hosts or any(host in ANY_ADDRESS for host in hosts):
+        return [ANY_ADDRESS[0]]
+    return list(dict.fromkeys(hosts))
+
+
 def _bind(server: grpc.aio.Server, host: str, port: int, certificate: ServerCertificate | None) -> int:
     """Listen, over TLS when there is a certificate; returns the port."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = host_and_port(host, port)
     try:
         if certificate is None:
             bound = server.add_insecure_port(address)
@@ -188,81 +241,5 @@ def _bind(server: grpc.aio.Server, host: str, port: int, certificate: ServerCert
     except RuntimeError:
         bound = 0
     if not bound:
-        raise _port_taken(host, port)
+        raise not_bound(host, port)
     return bound
-
-
-class _HttpServer:
-    def __init__(self, front: JsonFront, listener: socket.socket) -> None:
-        config = uvicorn.Config(
-            front.application(),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=2,
-        )
-        self._server = _Uvicorn(config)
-        self._listener = listener
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        await self._server.is_listening.wait()
-
-    async def stop(self) -> None:
-        self._server.end()
-        if self._task is not None:
-            await self._task
-        self._listener.close()
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the program it runs in, and says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_listening = asyncio.Event()
-        self._is_ending = asyncio.Event()
-
-    def end(self) -> None:
-        self.should_exit = True
-        self._is_ending.set()
-
-    async def main_loop(self) -> None:
-        """Uvicorn's own looks only ten times a second whether to end."""
-        ticking = asyncio.ensure_future(super().main_loop())
-        ending = asyncio.ensure_future(self._is_ending.wait())
-        await asyncio.wait((ticking, ending), return_when=asyncio.FIRST_COMPLETED)
-        for each in (ticking, ending):
-            each.cancel()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit it. Without, the end of each answer waits 40 ms for the client's kernel.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise _port_taken(host, port) from None
-    listener.setblocking(False)
-    return listener
-
-
-def _port_taken(host: str, port: int) -> ServerError:
-    return ServerError(
-        f"Port {port} on {host} is taken or may not be used. "
-        "Stop what listens there, or choose another port (0 takes any that is free)."
-    )

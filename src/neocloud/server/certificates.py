@@ -42,6 +42,9 @@ class ServerCertificate:
     key: bytes
     chain: bytes
     authority: bytes
+    """Empty for a certificate that somebody else issued."""
+    key_file: Path
+    chain_file: Path
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,11 @@ def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetim
     if not _serves(files, authority, names, now):
         _sign_server(files, authority, authority_key, names, now)
     return ServerCertificate(
-        files.server_key.read_bytes(), files.server.read_bytes(), files.authority.read_bytes()
+        files.server_key.read_bytes(),
+        files.server.read_bytes(),
+        files.authority.read_bytes(),
+        files.server_key,
+        files.server,
     )
 
 

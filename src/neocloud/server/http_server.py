@@ -8,6 +8,7 @@ exchange as an HTML form (RFC 8693).
 import base64
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -47,14 +48,36 @@ StatusReport = Callable[[Subject], Awaitable[Mapping[str, Any]]]
 """What this caller may know of the cloud's state."""
 
 
+DISCOVERY_PATH = "/.well-known/neocloud"
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What a client on another machine needs before it signs in."""
+
+    authority: bytes
+    """The certificate to trust, in PEM form; the client compares its fingerprint with the operator's."""
+    grpc_port: int
+    gateway_port: int
+
+
 class JsonFront:
     def __init__(self, pipeline: Pipeline, status: StatusReport | None) -> None:
         self._pipeline = pipeline
         self._status = status
         self.is_ready = False
 
-    def application(self) -> Starlette:
+    def application(self, discovery: Callable[[], Discovery] | None = None) -> Starlette:
+        """Return the application; `discovery` is for the side that other machines reach."""
+
+        async def discover(request: Request) -> Response:
+            assert discovery is not None, "Else there is no such route."
+            found = discovery()
+            document = {**asdict(found), "authority": found.authority.decode(), "version": __version__}
+            return JSONResponse(document, headers={"cache-control": "no-store"})
+
         routes = [
+            *([Route(DISCOVERY_PATH, discover, methods=["GET"])] if discovery else []),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/status", self._report, methods=["GET"]),
             Route(TOKEN_EXCHANGE_PATH, TokenExchangeForm(self._pipeline), methods=["POST"]),

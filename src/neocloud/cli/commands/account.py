@@ -1,6 +1,7 @@
 """`neo login`, `logout`, `whoami` and `session`: sign in and out, show the account and its sessions."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,12 +18,24 @@ from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
 from neocloud.client.sessions import forget_session, read_session, sign_out
+from neocloud.client.trust import is_url
 from neocloud.core import contract
 
 login_app = command_group()
 
 
-EmailArgument = Annotated[str, typer.Argument(help="E-mail address, to sign in with a password.")]
+WhereArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[https://HOST:PORT] [EMAIL]",
+        help="URL of a cloud on another machine, as its `neo status` shows it, and an e-mail address to sign"
+        " in with a password.",
+        show_default=False,
+    ),
+]
+FingerprintOption = Annotated[
+    str, typer.Option(help="SHA-256 fingerprint of the cloud's authority, instead of comparing it by eye.")
+]
 CredentialsOption = Annotated[Path | None, typer.Option(help="Credentials file of a service account (JSON).")]
 OidcOption = Annotated[str, typer.Option(help="Id of an OIDC federation, to sign in with the browser.")]
 InvitationOption = Annotated[str, typer.Option(help="Invitation code; prompts for a new password.")]
@@ -46,7 +59,7 @@ ProjectOption = Annotated[str, typer.Option(help="Id of the project to work in. 
 @login_app.command()
 def login(
     context: typer.Context,
-    email: EmailArgument = "",
+    where: WhereArgument = None,
     credentials: CredentialsOption = None,
     oidc: OidcOption = "",
     invitation: InvitationOption = "",
@@ -54,6 +67,7 @@ def login(
     password_stdin: PasswordStdinOption = False,
     endpoint: EndpointOption = "",
     ca_file: CaFileOption = "",
+    fingerprint: FingerprintOption = "",
     callback_port: CallbackPortOption = 0,
     name: NameOption = "",
     tenant: TenantOption = "",
@@ -68,19 +82,29 @@ def login(
 
       neo login alice@bank.example
       neo login --oidc oidcfederation-e00abc            # with the browser
-      neo login --invitation CODE --endpoint cloud.example:7370 --ca-file ca.pem
+      neo login https://cloud.example:7374 alice@bank.example
+      neo login https://cloud.example:7374 --invitation CODE
       neo login --credentials /var/lib/neocloud/credentials.json
     """
+    url, email = _url_and_email(where or ())
+    if url and endpoint:
+        raise ClientError("INVALID_ARGUMENT", "--endpoint cannot be combined with a URL", "Drop one")
+    if fingerprint and not url:
+        raise ClientError(
+            "INVALID_ARGUMENT", "--fingerprint needs the cloud's URL", "Add it: neo login https://HOST:PORT"
+        )
     if sum(map(bool, (email, credentials, oidc, invitation))) != 1:
         raise ClientError(
             "INVALID_ARGUMENT",
             "The way to sign in is not clear",
             "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
         )
+    remote = sign_in.remote_target(url, ca_file, fingerprint) if url else None
     if credentials is not None:
-        profile = _with_credentials(credentials, endpoint, name or "default", tenant, project)
+        given = remote or sign_in.SignInTarget(endpoint, ca_file)
+        profile = _with_credentials(credentials, given, name or "default", tenant, project)
     else:
-        target = sign_in.sign_in_target(context, endpoint, ca_file)
+        target = remote or sign_in.sign_in_target(context, endpoint, ca_file)
         if oidc:
             session = sign_in.in_browser(target, oidc, callback_port)
         elif invitation:
@@ -105,16 +129,29 @@ def login(
     )
 
 
-def _with_credentials(credentials: Path, endpoint: str, name: str, tenant: str, project: str) -> Profile:
+def _url_and_email(words: Sequence[str]) -> tuple[str, str]:
+    """Return the URL and the e-mail address among the arguments, each "" where it is not there."""
+    urls, emails = [each for each in words if is_url(each)], [each for each in words if not is_url(each)]
+    if len(urls) > 1 or len(emails) > 1:
+        raise ClientError(
+            "INVALID_ARGUMENT", "There is more than one URL or e-mail address", "Give one of each at most"
+        )
+    return (urls[0] if urls else ""), (emails[0] if emails else "")
+
+
+def _with_credentials(
+    credentials: Path, target: sign_in.SignInTarget, name: str, tenant: str, project: str
+) -> Profile:
     found = read_credentials(credentials)
-    endpoint = endpoint or found.endpoint
+    endpoint = target.endpoint or found.endpoint
     if not endpoint:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"{credentials} does not name the cloud's endpoint",
             "Add --endpoint host:port",
         )
-    with connect_as(found, endpoint) as client:
+    sign_in.require_encryption(endpoint, target.ca_file, "A token of the account")
+    with connect_as(found, endpoint, target.ca_file) as client:
         account = client.call("nebius.iam.v1.ProfileService/Get").service_account_profile.info
         place = account.metadata.parent_id
         if not place.startswith("project-"):  # The operator's account belongs to its tenant.
@@ -125,6 +162,9 @@ def _with_credentials(credentials: Path, endpoint: str, name: str, tenant: str, 
         credentials_file=str(credentials.absolute()),
         tenant_id=tenant or found.tenant_id,
         project_id=project or found.project_id or place,
+        ca_file=target.ca_file,
+        http_endpoint=target.http_endpoint,
+        gateway_endpoint=target.gateway,
     )
 
 

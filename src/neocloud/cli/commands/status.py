@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
 from neocloud.cli.machine.server_process import get_json
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, show, table, warn
@@ -82,6 +83,8 @@ def _running_report(place: Home, server: RunningServer) -> JsonObject:
         "grpc": server.grpc,
         "http": server.http,
         "gateway": server.gateway,
+        "open_ports": open_ports(server),
+        "fingerprint": authority_fingerprint(place) if server.listen else "",
         "ready_since": server.ready_since.isoformat(),
         "tenant_id": profile.tenant_id,
         "project_id": profile.project_id,
@@ -117,6 +120,7 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         ("Log", place.log_file),
         ("API", f"{server.grpc} (gRPC), {server.http} (JSON)"),
         *([("OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
+        *entrance_rows(place, server),
         ("Project", report["project_id"]),
         ("Services", ", ".join(report.get("services") or ())),
     ]

@@ -12,6 +12,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
+from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.requirements import check_machine
 from neocloud.cli.machine.server_process import start_server
@@ -23,6 +24,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
 from neocloud.control_plane.database_url import VARIABLE, in_file, without_password
 from neocloud.control_plane.settings import (
+    DEFAULT_HOME,
     DEFAULT_REDIRECTOR_PORT,
     DEFAULT_TLS_PORT,
     Settings,
@@ -46,6 +48,7 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
       neo up
       neo up --home /srv/cloud                 # keep the state elsewhere
       neo up --grpc-port 0 --http-port 0       # any free ports
+      neo up --listen 192.0.2.7                # for other machines too, over TLS
       neo up --emulator                        # for tests: runs nothing real, free ports, temporary folder
     """
     os.umask(0o077)
@@ -69,6 +72,8 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
         is_new = server is None
         if server is None:
             server = _start(place, settings)
+        else:
+            _refuse_changes(place, settings)
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new)
 
@@ -134,9 +139,11 @@ def _settings(kept: Settings, tls: bool | None, given: Mapping[str, object]) -> 
         chosen["database_url"] = ""
     elif "database_url" in chosen:
         chosen["database_url_file"] = None
-    chosen["tls_port"] = port = _tls_port(kept, tls, chosen.get("tls_port"), chosen.get("host"))
-    # Where the port is any that is free, the redirector's must be, too.
+    chosen["tls_port"] = port = _tls_port(replace(kept, **chosen), kept, tls, chosen.get("tls_port"))
+    # Where the port is any that is free, the others must be, too.
     chosen["redirector_port"] = 0 if port == 0 else kept.redirector_port or DEFAULT_REDIRECTOR_PORT
+    if port == 0 and kept.tls_port is None:
+        chosen = {"https_port": 0, "gateway_tls_port": 0} | chosen
     return replace(kept, **chosen)
 
 
@@ -154,17 +161,46 @@ def _parsed(name: str, value: Any) -> Any:
         ) from error
 
 
-def _tls_port(kept: Settings, tls: bool | None, port: int | None, host: str | None) -> int | None:
+def _tls_port(chosen: Settings, kept: Settings, tls: bool | None, port: int | None) -> int | None:
     """Return the port that was chosen now or before, or the usual one; None for no TLS."""
+    is_host_new = chosen.host != kept.host
     if tls is False:
-        if port is not None or host:
+        if port is not None or is_host_new:
             raise ClientError(
                 "INVALID_ARGUMENT", "--no-tls cannot be combined with --tls-port or --host", "Drop one"
+            )
+        if chosen.listen:
+            raise ClientError(
+                "INVALID_ARGUMENT",
+                f"The cloud listens for other machines ({', '.join(chosen.listen)}), and plain text is"
+                " served on loopback only",
+                "Drop --no-tls, or add --listen none",
             )
         return None
     if port is not None:
         return port
-    return DEFAULT_TLS_PORT if kept.tls_port is None and (tls or host) else kept.tls_port
+    if kept.tls_port is None and (tls or is_host_new or chosen.listen):
+        return DEFAULT_TLS_PORT if chosen.grpc_port else 0
+    return kept.tls_port
+
+
+def _refuse_changes(place: Home, settings: Settings) -> None:
+    """Raise ClientError when the running cloud would have to be restarted for these settings."""
+    kept = place.settings()
+    changed = [
+        flag(item) for name, (item, _) in options().items() if getattr(kept, name) != getattr(settings, name)
+    ]
+    # Its port stands for the switch, and the redirector's is not an option of `neo up`.
+    changed = ["--tls" if each == "--tls-port" else each for each in changed if each != "--redirector-port"]
+    if not changed:
+        return
+    home = "" if place.path == DEFAULT_HOME else f" --home {place.path}"
+    raise ClientError(
+        "FAILED_PRECONDITION",
+        f"Neocloud is already running, and {', '.join(changed)} takes effect when it starts."
+        " Nothing was changed",
+        f"Restart it: neo down{home}, then this command again",
+    )
 
 
 def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
@@ -229,6 +265,7 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
                     else []
                 ),
                 *([("  OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
+                *entrance_rows(place, server),
                 ("  Credentials", place.credentials_file),
                 ("  Profile", f"{profile.name} in {_short(config_file())}"),
             ]

@@ -42,6 +42,10 @@ class RunningServer:
     redirector: str = ""
     gateway: str = ""
     """Address of the OpenAI-compatible API; "" where there is none."""
+    listen: tuple[str, ...] = ()
+    """Addresses on which other machines reach it, over TLS; "all" stands for each."""
+    https_port: int = 0
+    """Of the JSON API there."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ class Home:
                 tls=document.get("tls", ""),
                 redirector=document.get("redirector", ""),
                 gateway=document.get("gateway", ""),
+                listen=tuple(document.get("listen", ())),
+                https_port=int(document.get("https_port", 0)),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

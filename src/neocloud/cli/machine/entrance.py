@@ -1,0 +1,63 @@
+"""Which ports of a cloud are open to whom, and what colleagues need to sign in from another machine."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+
+from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.output import JsonObject
+from neocloud.client.trust import fingerprint
+from neocloud.control_plane.settings import EVERY_ADDRESS
+
+
+def open_ports(server: RunningServer) -> list[JsonObject]:
+    """Return every port on which the cloud itself listens: address, port, protocol, and whether with TLS."""
+    near = [
+        (server.grpc, "gRPC", False),
+        (server.http.removeprefix("http://"), "JSON", False),
+        (server.gateway, "OpenAI API", False),
+        (server.redirector, "redirector", False),
+        ("" if server.listen else server.tls, "gRPC", True),
+    ]
+    beyond = [
+        (f"{address}:{port}", protocol, True)
+        for address in server.listen
+        for port, protocol in _ports_beyond(server)
+    ]
+    return [_port(address, protocol, tls) for address, protocol, tls in (*near, *beyond) if address]
+
+
+def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object]]:
+    """Yield lines of `neo status` and `neo up`."""
+    beyond = [port for port in open_ports(server) if port["tls"] and port["address"] in server.listen]
+    if not beyond:
+        yield "Open to", "this machine only (loopback)"
+        return
+    yield "Open to", "other machines, over TLS; plain text on loopback only"
+    for each in beyond:
+        where = "every address" if each["address"] == EVERY_ADDRESS else each["address"]
+        yield f"  TCP {each['port']}", f"{each['protocol']} on {where}"
+    yield "Sign in with", f"neo login {sign_in_url(server)} EMAIL"
+    yield "Fingerprint", authority_fingerprint(place)
+
+
+def authority_fingerprint(place: Home) -> str:
+    """Return the SHA-256 fingerprint of the cloud's certificate authority."""
+    return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
+
+
+def sign_in_url(server: RunningServer) -> str:
+    """Return what colleagues give to `neo login`."""
+    first = server.listen[0]
+    host = socket.gethostname() if first == EVERY_ADDRESS else first
+    return f"https://{f'[{host}]' if ':' in host else host}:{server.https_port}"
+
+
+def _ports_beyond(server: RunningServer) -> Iterator[tuple[int, str]]:
+    yield int(server.tls.rpartition(":")[2]), "gRPC"
+    yield server.https_port, "JSON"
+
+
+def _port(address: str, protocol: str, tls: bool) -> JsonObject:
+    host, _, port = address.rpartition(":")
+    return {"address": host.strip("[]"), "port": int(port), "protocol": protocol, "tls": tls}

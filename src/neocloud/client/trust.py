@@ -1,0 +1,188 @@
+# pyright: strict
+"""Trust a cloud on another machine: fetch its certificate authority, and check it before anything is sent.
+
+The authority comes over a connection that nobody has verified yet, so it is only trusted when its
+fingerprint is the one that the operator gave. Everything after that goes over verified connections.
+"""
+
+import hashlib
+import http.client
+import json
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file
+from neocloud.core.osfiles import make_private_parents, write_file
+
+DEFAULT_PORT = 7374
+PATH = "/.well-known/neocloud"
+SECONDS = 15.0
+MOST_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class RemoteCloud:
+    """A cloud whose certificate was verified."""
+
+    url: str
+    endpoint: str
+    """host:port of gRPC over TLS."""
+    gateway: str
+    """URL of the OpenAI-compatible API; "" when there is none."""
+    ca_file: str
+
+
+@dataclass(frozen=True)
+class _Document:
+    authority: str
+    grpc_port: int
+    gateway_port: int
+
+
+def is_url(text: str) -> bool:
+    return "://" in text
+
+
+def find_cloud(
+    url: str, ca_file: str, wanted_fingerprint: str, confirm: Callable[[str], bool]
+) -> RemoteCloud:
+    """Return the cloud at this URL, verified.
+
+    `confirm` is called with the fingerprint of its authority when neither a file of certificates nor a
+    fingerprint is given. Raises ClientError.
+    """
+    host, port = _host_and_port(url)
+    if not ca_file:
+        authority = _der(_fetch(host, port, _unverified()).authority, url)
+        _check_fingerprint(authority, wanted_fingerprint, confirm, url)
+        ca_file = str(_keep(authority))
+    found = _fetch(host, port, _verified(ca_file))
+    name = f"[{host}]" if ":" in host else host
+    return RemoteCloud(
+        url=f"https://{name}:{port}",
+        endpoint=f"{name}:{found.grpc_port}",
+        gateway=f"https://{name}:{found.gateway_port}" if found.gateway_port else "",
+        ca_file=ca_file,
+    )
+
+
+def fingerprint(certificate: bytes) -> str:
+    """Return the SHA-256 fingerprint of a certificate in DER form, as "AB:CD:..."."""
+    return hashlib.sha256(certificate).digest().hex(":").upper()
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORT
+    except ValueError:
+        parts, host, port = urlsplit(""), "", 0
+    if parts.scheme == "http":
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{url} is plain text, which a cloud serves on its own machine only",
+            f"Use https://{host}:{DEFAULT_PORT}; the operator opens it with `neo up --listen ADDRESS`",
+        )
+    if parts.scheme != "https" or not host or parts.path not in ("", "/") or parts.username:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{url!r} is not the URL of a cloud",
+            "Write https://HOST:PORT, as `neo status` shows",
+        )
+    return host, port
+
+
+def _unverified() -> ssl.SSLContext:
+    """For the authority alone, which is checked by its fingerprint."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _verified(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{ca_file} holds no certificate that can be read: {error}",
+            "Name another file",
+        ) from error
+
+
+def _fetch(host: str, port: int, context: ssl.SSLContext) -> _Document:
+    connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
+    where = f"https://{host}:{port}"
+    try:
+        connection.request("GET", PATH)
+        response = connection.getresponse()
+        body = response.read(MOST_BYTES)
+    except ssl.SSLCertVerificationError as error:
+        raise ClientError(
+            "UNAUTHENTICATED",
+            f"The certificate of {where} is not trusted: {error.verify_message}",
+            "Do not sign in there. Ask the operator for the URL and the fingerprint in `neo status`",
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ClientError(
+            "UNAVAILABLE",
+            f"{where} cannot be reached over TLS: {error}",
+            "Check address, port and firewall; `neo status` on the cloud's machine shows what is open",
+        ) from error
+    finally:
+        connection.close()
+    try:
+        if response.status != http.client.OK:
+            raise ValueError(f"status {response.status}")
+        document = cast(dict[str, object], json.loads(body))
+        ports = document["grpc_port"], document["gateway_port"]
+        grpc_port, gateway_port = (port if isinstance(port, int) else 0 for port in ports)
+        return _Document(str(document["authority"]), grpc_port, gateway_port)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{where} is not the API of a cloud of this kind",
+            "Check host and port with `neo status`",
+        ) from error
+
+
+def _der(authority: str, url: str) -> bytes:
+    """Return the bytes that the fingerprint is of. Only they are kept, whatever else the text holds."""
+    try:
+        return ssl.PEM_cert_to_DER_cert(authority.strip())
+    except ValueError as error:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{url} has a certificate of another authority, which it does not hand out",
+            "Give the authority's certificate with --ca-file",
+        ) from error
+
+
+def _check_fingerprint(authority: bytes, wanted: str, confirm: Callable[[str], bool], url: str) -> None:
+    found = fingerprint(authority)
+    is_right = _digits(found) == _digits(wanted) if wanted else confirm(found)
+    if not is_right:
+        raise ClientError(
+            "UNAUTHENTICATED",
+            f"The authority of {url} has the fingerprint {found}, which is not the expected one",
+            "Somebody may be in between. Compare with the fingerprint in `neo status` on the cloud's machine",
+        )
+
+
+def _digits(text: str) -> str:
+    return re.sub(r"^sha-?256[:=]|[^0-9a-f]", "", text.strip().lower())
+
+
+def _keep(authority: bytes) -> Path:
+    """Write it where profiles name it. It is no secret."""
+    path = config_file().parent / "authorities" / f"{_digits(fingerprint(authority))[:32]}.pem"
+    make_private_parents(path)
+    write_file(path, ssl.DER_cert_to_PEM_cert(authority))
+    return path

@@ -1,0 +1,162 @@
+# pyright: strict
+
+"""Bind the ports of the API, and run its HTTP side on them."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+LOOPBACK = "127.0.0.1"
+EVERY_ADDRESS = "all"
+"""Stands for every address of this host, IPv4 and IPv6."""
+
+
+class ServerError(Exception):
+    """The server cannot start; the message says what to do next."""
+
+
+class HttpServer:
+    """Serves an application on bound sockets, over TLS when there are files of a certificate."""
+
+    def __init__(
+        self,
+        application: Starlette,
+        listeners: Sequence[socket.socket],
+        certificate: "CertificateFiles | None",
+    ) -> None:
+        config = uvicorn.Config(
+            application,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            # A proxy on this machine may name its client; anybody beyond it could name anybody.
+            proxy_headers=certificate is None,
+            ssl_certfile=certificate and certificate.chain,
+            ssl_keyfile=certificate and certificate.key,
+        )
+        self._server = _Uvicorn(config)
+        self._listeners = list(listeners)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=self._listeners))
+        await self._server.is_listening.wait()
+
+    async def stop(self) -> None:
+        self._server.end()
+        if self._task is not None:
+            await self._task
+        close_all(self._listeners)
+
+
+class CertificateFiles:
+    """PEM files of a server's certificate and its key."""
+
+    def __init__(self, chain: Path, key: Path) -> None:
+        self.chain, self.key = chain, key
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to the program it runs in, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = asyncio.Event()
+        self._is_ending = asyncio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._is_ending.set()
+
+    async def main_loop(self) -> None:
+        """Uvicorn's own looks only ten times a second whether to end."""
+        ticking = asyncio.ensure_future(super().main_loop())
+        ending = asyncio.ensure_future(self._is_ending.wait())
+        await asyncio.wait((ticking, ending), return_when=asyncio.FIRST_COMPLETED)
+        for each in (ticking, ending):
+            each.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    """Return listening sockets of all addresses on one port; 0: any free port. Raises ServerError."""
+    listeners: list[socket.socket] = []
+    try:
+        for address in _expanded(addresses):
+            listeners.append(listen(address, port))
+            port = port or listeners[0].getsockname()[1]
+    except ServerError:
+        close_all(listeners)
+        raise
+    return listeners
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises ServerError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # Connections inherit it. Without, the end of each answer waits 40 ms for the client's kernel.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise not_bound(host, port, error) from None
+    listener.setblocking(False)
+    return listener
+
+
+def close_all(listeners: Sequence[socket.socket]) -> None:
+    for each in listeners:
+        each.close()
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return "192.0.2.7:7372", or "[2001:db8::7]:7372"."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def has_ipv6() -> bool:
+    """Return whether this host has IPv6 at all; its kernel may be without."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def not_bound(host: str, port: int, error: OSError | None = None) -> ServerError:
+    """Return the error of a port that cannot be used, or of an address that this host does not have."""
+    if error is not None and error.errno == errno.EADDRNOTAVAIL:
+        return ServerError(
+            f"This host has no address {host}. Choose one that `ip address` shows: neo up --listen ADDRESS."
+        )
+    return ServerError(
+        f"Port {port} on {host} is taken or may not be used. "
+        "Stop what listens there, or choose another port (0 takes any that is free)."
+    )
+
+
+def _expanded(addresses: Sequence[str]) -> list[str]:
+    if EVERY_ADDRESS not in addresses:
+        return list(addresses)
+    return ["0.0.0.0", "::"] if has_ipv6() else ["0.0.0.0"]  # asked for by the operator  # nosec B104

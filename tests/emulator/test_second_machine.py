@@ -1,0 +1,123 @@
+"""A cloud that listens for other machines, used from a second network namespace: a colleague's laptop."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.two_machines import CLOUD_ADDRESS, Machine, two_machines
+
+EMAIL = "alice@bank.example"
+
+
+@dataclass
+class Cloud:
+    machine: Machine
+    laptop: Machine
+    home: Path
+    password: str
+    status: dict[str, object]
+
+    def port(self, protocol: str) -> int:
+        found = [each for each in self.status["open_ports"] if each["protocol"] == protocol]  # type: ignore[attr-defined]
+        return next(each["port"] for each in found if each["address"] == CLOUD_ADDRESS)
+
+    @property
+    def url(self) -> str:
+        return f"https://{CLOUD_ADDRESS}:{self.port('JSON')}"
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.status["fingerprint"])
+
+    def sign_in(self, *options: str) -> None:
+        done = self.laptop.neo(
+            *("login", self.url, EMAIL, "--password-stdin", "--fingerprint", self.fingerprint, *options),
+            text=f"{self.password}\n",
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    folder = tmp_path_factory.mktemp("machines")
+    home = folder / "cloud"
+    with two_machines(folder) as (machine, laptop):
+        started = machine.neo("up", "--emulator", "--home", str(home), "--listen", CLOUD_ADDRESS)
+        assert started.returncode == 0, started.stderr
+        try:
+            status = machine.neo("status", "--home", str(home), "-o", "json")
+            created = machine.neo("user", "create", EMAIL, "--group", "editors")
+            assert created.returncode == 0, created.stderr
+            yield Cloud(machine, laptop, home, created.stdout.split()[-1], json.loads(status.stdout))
+        finally:
+            machine.neo("destroy", "--home", str(home), "--yes")
+
+
+def test_a_colleague_signs_in_and_works_from_a_laptop(cloud: Cloud) -> None:
+    cloud.sign_in()
+    who = cloud.laptop.neo("whoami")
+    assert EMAIL in who.stdout, who.stderr
+    made = cloud.laptop.neo(
+        *("compute", "disk", "create", "--name", "far", "--size-gibibytes", "10", "--type", "NETWORK_SSD")
+    )
+    assert made.returncode == 0, made.stderr
+    assert "far" in cloud.laptop.neo("compute", "disk", "list").stdout
+    assert "far" in cloud.machine.neo("compute", "disk", "list").stdout
+
+
+def test_a_wrong_fingerprint_is_refused_before_the_password_is_sent(cloud: Cloud) -> None:
+    wrong = "AB:" * 31 + "AB"
+    done = cloud.laptop.neo(
+        "login", cloud.url, EMAIL, "--password-stdin", "--fingerprint", wrong, text=f"{cloud.password}\n"
+    )
+    assert done.returncode != 0
+    assert cloud.fingerprint in done.stderr and "not the expected one" in done.stderr
+
+
+def test_without_a_fingerprint_or_a_terminal_nothing_is_trusted(cloud: Cloud) -> None:
+    done = cloud.laptop.neo("login", cloud.url, EMAIL, "--password-stdin", text=f"{cloud.password}\ny\ny\n")
+    assert done.returncode != 0
+    assert cloud.fingerprint in done.stderr and "--fingerprint" in done.stderr
+
+
+def test_the_certificate_of_another_authority_is_refused(cloud: Cloud, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.pem"
+    made = cloud.laptop.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=foreign"),
+            *("-keyout", str(tmp_path / "foreign.key"), "-out", str(foreign)),
+        ]
+    )
+    assert made.returncode == 0, made.stderr
+    done = cloud.laptop.neo(
+        "login", cloud.url, EMAIL, "--password-stdin", "--ca-file", str(foreign), text=f"{cloud.password}\n"
+    )
+    assert done.returncode != 0 and "not trusted" in done.stderr
+
+
+def test_plain_text_is_refused(cloud: Cloud) -> None:
+    plain = cloud.url.replace("https", "http")
+    done = cloud.laptop.neo("login", plain, EMAIL, "--password-stdin", text=f"{cloud.password}\n")
+    assert done.returncode != 0 and "plain text" in done.stderr
+    asked = "import httpx, sys; print(httpx.get(sys.argv[1], timeout=30).status_code)"
+    assert cloud.laptop.python(asked, f"{plain}/healthz").returncode != 0
+    call = """
+import grpc, sys
+channel = grpc.insecure_channel(sys.argv[1], options=[("grpc.enable_http_proxy", 0)])
+grpc.channel_ready_future(channel).result(timeout=5)
+"""
+    assert cloud.laptop.python(call, f"{CLOUD_ADDRESS}:{cloud.port('gRPC')}").returncode != 0
+
+
+def test_ports_of_plain_text_are_not_open_to_the_laptop(cloud: Cloud) -> None:
+    connect = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)"
+    plain = [each for each in cloud.status["open_ports"] if not each["tls"]]  # type: ignore[attr-defined]
+    assert plain and all(each["address"] == "127.0.0.1" for each in plain)
+    for each in plain:
+        assert cloud.laptop.python(connect, CLOUD_ADDRESS, str(each["port"])).returncode != 0
+    for protocol in ("gRPC", "JSON"):
+        reached = cloud.laptop.python(connect, CLOUD_ADDRESS, str(cloud.port(protocol)))
+        assert reached.returncode == 0, reached.stderr

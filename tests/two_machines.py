@@ -1,0 +1,82 @@
+"""Two machines for a test: network namespaces with a cable between them. Nothing else reaches either one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+CLOUD_ADDRESS, LAPTOP_ADDRESS = "10.213.0.1", "10.213.0.2"
+CLOUD_ADDRESS_6, LAPTOP_ADDRESS_6 = "fd13::1", "fd13::2"
+COMMAND_SECONDS = 180
+"""How long a command may take on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One side: commands run in its network, with a home directory of its own."""
+
+    namespace: str
+    home_directory: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def run(
+        self, command: Sequence[str], *, text: str = "", **variables: str
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["ip", "netns", "exec", self.namespace, *command],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
+            env=self._environment() | variables,
+        )
+
+    def neo(self, *arguments: str, text: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+        return self.run([sys.executable, "-m", "neocloud.cli.main", *arguments], text=text, **variables)
+
+    def python(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run([sys.executable, "-c", program, *arguments])
+
+    def _environment(self) -> dict[str, str]:
+        """Without proxies, profiles and homes of whoever runs the tests."""
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+        return kept | {"HOME": str(self.home_directory)} | self.variables
+
+
+@contextmanager
+def two_machines(folder: Path) -> Iterator[tuple[Machine, Machine]]:
+    """Yield the machine of the cloud and the laptop."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    names = [f"neotest-{os.getpid()}-{side}" for side in ("cloud", "laptop")]
+    addresses = [(CLOUD_ADDRESS, CLOUD_ADDRESS_6), (LAPTOP_ADDRESS, LAPTOP_ADDRESS_6)]
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        _ip(
+            "-n", names[0], "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", names[1]
+        )
+        for name, (four, six) in zip(names, addresses, strict=True):
+            _ip("-n", name, "address", "add", f"{four}/24", "dev", "cable")
+            _ip("-n", name, "-6", "address", "add", f"{six}/64", "dev", "cable", "nodad")
+            _ip("-n", name, "link", "set", "cable", "up")
+        homes = [folder / "cloud-user", folder / "laptop-user"]
+        for home in homes:
+            home.mkdir(mode=0o700)
+        yield Machine(names[0], homes[0]), Machine(names[1], homes[1])
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
