@@ -18,6 +18,7 @@ from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import stop_server
 from neocloud.client.profiles import config_file, read_profiles
 from neocloud.control_plane.settings_file import read_settings
+from neocloud.core.child_process import Child, Process
 from tests.cli.conftest import Neo
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -225,15 +226,16 @@ def test_a_crashed_server_counts_as_stopped(neo: Neo, machine: Path) -> None:
 
 
 def test_interrupting_up_leaves_no_server(neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Process] = []
 
-    def interrupted(home: Home, process: "subprocess.Popen[bytes]", offset: int) -> None:
-        started.append(process)
+    def interrupted(home: Home, child: Child) -> None:
+        assert child.process is not None
+        started.append(child.process)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("neocloud.cli.machine.server_process._wait_until_ready", interrupted)
     assert neo("up", *FREE_PORTS).code == 130
-    assert started[0].returncode is not None
+    assert started[0].wait(0)
 
 
 class TestRequirements:

@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
 
 import httpx
 
 import neocloud
-from neocloud.control_plane.process import Process
+from neocloud.core.child_process import Child, Process
 from neocloud.core.gateway_key import gateway_folder
-from neocloud.core.osfiles import make_private_parents, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +31,9 @@ LOOPBACK = "127.0.0.1"
 DRAIN_SECONDS = 20.0
 """How long answers under way may take after SIGTERM."""
 START_SECONDS = 20.0
-FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 0.2, 10.0
-GOOD_LIFE_SECONDS = 60.0
-"""After a life this long, the first restart has the shortest pause."""
 LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
-LOG_LIMIT_BYTES = 20 * 1024 * 1024
 
 Command = Callable[[int], Sequence[str]]
 """What to run, by the port it has to listen on."""
@@ -53,8 +47,7 @@ class GatewayProcess:
         self._home = home
         self._port = port
         self._command = command
-        self._process: Process | None = None
-        self._deaths = 0
+        self._child = _child(home)
 
     @classmethod
     def of(
@@ -86,13 +79,12 @@ class GatewayProcess:
     async def start(self) -> str:
         """Adopt the running gateway or start one. Returns its address once it answers or had time to."""
         self._port = self._port or self._port_of_before()
-        self._process = await self._adopt()
-        if self._process is None:
+        if not await self._adopt():
             _require_free(self._port)
-            self._process = self._spawn()
+            self._spawn()
         if not await self._answers_within(START_SECONDS):
             logger.error(
-                "the gateway does not answer on %s yet; its log: %s", self.address, log_file(self._home)
+                "the gateway does not answer on %s yet; its log: %s", self.address, self._child.log_file
             )
         return self.address
 
@@ -100,60 +92,60 @@ class GatewayProcess:
         """Restart it whenever it has ended or hangs. Never returns."""
         loop = asyncio.get_running_loop()
         while True:
-            assert self._process is not None, "It has been started."
+            assert self._child.process is not None, "It has been started."
             began = loop.time()
-            await self._until_ended(self._process)
-            self._deaths = 1 if loop.time() - began >= GOOD_LIFE_SECONDS else self._deaths + 1
-            pause = min(FIRST_BACK_OFF_SECONDS * 2 ** (self._deaths - 1), LONGEST_BACK_OFF_SECONDS)
-            logger.warning("the gateway (process %d) ended; again in %g s", self._process.pid, pause)
-            await asyncio.sleep(pause)
-            self._process = self._spawn()
+            await self._until_ended(self._child.process)
+            await asyncio.sleep(self._child.note_death(loop.time() - began))
+            await self._spawn_again()
+
+    async def _spawn_again(self) -> None:
+        while True:
+            try:
+                return self._spawn()
+            except OSError as error:
+                logger.error("the gateway cannot be started: %s; again in %g s", error, LOOK_SECONDS)
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _until_ended(self, process: Process) -> None:
         misses = 0
-        while not await process.ended_within(LOOK_SECONDS):
+        while not await ended_within(process, LOOK_SECONDS):
             misses = 0 if await self._answers() else misses + 1
             if misses == HUNG_AFTER_LOOKS:
                 logger.error("the gateway (process %d) does not answer any more; it is ended", process.pid)
                 process.send(signal.SIGKILL)
 
     def _port_of_before(self) -> int:
-        before = int(_read_record(self._home).get("port", 0))
-        return before if _running(self._home) else _free_port(before)
+        before = int(self._child.record().get("port", 0))
+        return before if self._child.find() else _free_port(before)
 
     def _arguments(self) -> list[str]:
         return list(self._command(self._port))
 
-    async def _adopt(self) -> Process | None:
-        process = _running(self._home)
+    async def _adopt(self) -> bool:
+        process = self._child.find()
         if process is None:
-            return None
-        record = _read_record(self._home)
+            return False
+        record = self._child.record()
         is_same = record.get("arguments") == self._arguments() and record.get("program") == _program()
+        self._child.adopt(process)
         if is_same and await self._answers_within(LOOK_SECONDS):
             logger.info("the gateway (process %d) went on; adopted", process.pid)
-            return process
+            return True
         logger.info("the gateway (process %d) is of an earlier start; it is ended", process.pid)
-        await _end(process)
-        return None
+        await asyncio.to_thread(process.stop, DRAIN_SECONDS)
+        return False
 
-    def _spawn(self) -> Process:
+    def _spawn(self) -> None:
         arguments = self._arguments()
-        file = log_file(self._home)
-        file.parent.mkdir(exist_ok=True)
-        if file.exists() and file.stat().st_size > LOG_LIMIT_BYTES:
-            file.replace(file.with_suffix(".log.1"))
-        with file.open("ab") as output:
-            process = Process.start(arguments, output)
-        _write_record(self._home, process, self._port, arguments)
+        details = {"port": self._port, "arguments": arguments, "program": _program()}
+        process = self._child.start(arguments, details=details)
         logger.info("the gateway is process %d on %s", process.pid, self.address)
-        return process
 
     async def _answers_within(self, seconds: float) -> bool:
         deadline = asyncio.get_running_loop().time() + seconds
         while not await self._answers():
             is_over = asyncio.get_running_loop().time() > deadline
-            if is_over or (self._process is not None and await self._process.ended_within(0)):
+            if is_over or (self._child.process is not None and self._child.process.wait(0)):
                 return False
             await asyncio.sleep(0.05)
         return True
@@ -167,46 +159,35 @@ class GatewayProcess:
 
 async def stop_gateway(home: Path) -> None:
     """End the gateway of this home, if there is one; answers under way get the drain time."""
-    process = _running(home)
+    process = _child(home).find()
     if process is not None:
-        await _end(process)
+        await asyncio.to_thread(process.stop, DRAIN_SECONDS)
     _record_file(home).unlink(missing_ok=True)
 
 
-def log_file(home: Path) -> Path:
-    return home / "log" / "gateway.log"
+async def ended_within(process: Process, seconds: float) -> bool:
+    """Wait this long for the end of a process. Returns True as soon as it has ended."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        # Not `wait_for`: up to Python 3.11 it may lose a cancellation that comes with the end.
+        async with asyncio.timeout(seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(process)
+    process.reap()
+    return True
 
 
-async def _end(process: Process) -> None:
-    process.send(signal.SIGTERM)
-    if not await process.ended_within(DRAIN_SECONDS):
-        process.send(signal.SIGKILL)
-        await process.ended_within(DRAIN_SECONDS)
-
-
-def _running(home: Path) -> Process | None:
-    """Return the recorded process; None when it has ended, even if its number is in use again."""
-    record = _read_record(home)
-    return Process.find(int(record.get("pid", 0)), int(record.get("began", 0)))
+def _child(home: Path) -> Child:
+    return Child("gateway", home / "log" / "gateway.log", _record_file(home))
 
 
 def _record_file(home: Path) -> Path:
     return gateway_folder(home) / "process.json"
-
-
-def _read_record(home: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(_record_file(home).read_text())
-    except (OSError, ValueError):
-        return {}
-    return cast(dict[str, Any], record) if isinstance(record, dict) else {}
-
-
-def _write_record(home: Path, process: Process, port: int, arguments: Sequence[str]) -> None:
-    file = _record_file(home)
-    make_private_parents(file)
-    record = {"pid": process.pid, "began": process.began, "port": port, "arguments": list(arguments)}
-    write_file(file, json.dumps({**record, "program": _program()}, indent=2))
 
 
 def _program() -> str:

@@ -13,14 +13,11 @@ import asyncio
 import json
 import logging
 import os
-import select
-import signal
 import socket
 import struct
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
+from neocloud.core.child_process import Child, Process
 from neocloud.core.osfiles import locked
 from neocloud.engines.base import EngineUnavailable
 from neocloud.engines.podman.host import Host
@@ -32,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
-_POLL_SECONDS = 0.02
 _UMASK = 0o022
 """Umask of Podman's service: programs of other users read the image layers and mount points it creates."""
 _FOLDERS = ("networks", "storage", "tmp", "volumes")
@@ -115,65 +111,26 @@ class PodmanService:
 
     def _start(self) -> None:
         self._layout.socket.unlink(missing_ok=True)
-        log = self._layout.podman / "service.log"
-        command = [
-            "setsid",
-            "--fork",
-            self._host.podman,
-            "system",
-            "service",
-            "--time=0",
-            f"unix://{self._layout.socket}",
-        ]
-        with log.open("ab") as output:
-            begin = output.tell()
-            subprocess.run(
-                command,
-                env={**os.environ, **environment(self._layout)},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                check=True,
-                umask=_UMASK,
-            )
-        _poll(lambda: self.process_id() is not None or _failure(log, begin), _START_SECONDS)
-        if self.process_id() is None:
-            reason = _failure(log, begin) or f"it did not answer within {_START_SECONDS:.0f} s"
-            raise EngineUnavailable(f"Podman did not start: {reason}; its output is in {log}.")
+        child = Child("Podman service", self._layout.podman / "service.log")
+        command = [self._host.podman, "system", "service", "--time=0", f"unix://{self._layout.socket}"]
+        child.start(command, environment={**os.environ, **environment(self._layout)}, umask=_UMASK)
+        if child.wait_until_ready(lambda: self.process_id() is not None, _START_SECONDS):
+            return
+        reason = _failure(child.output()) or f"it did not answer within {_START_SECONDS:.0f} s"
+        raise EngineUnavailable(f"Podman did not start: {reason}; its output is in {child.log_file}.")
 
     def _stop(self) -> None:
         process_id = self.process_id()
-        if process_id is None:
+        process = None if process_id is None else Process.of(process_id)
+        if process is None:
             return
-        try:
-            handle = os.pidfd_open(process_id)
-        except ProcessLookupError:
-            return
-        try:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                signal.pidfd_send_signal(handle, number)
-                if select.select([handle], [], [], _STOP_SECONDS)[0]:
-                    break
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(handle)
+        process.stop(_STOP_SECONDS)
         self._layout.socket.unlink(missing_ok=True)
 
 
-def _poll(condition: Callable[[], object], seconds: float) -> None:
-    """Wait in this thread until the condition holds or the time is up."""
-    pause = select.poll()
-    for _ in range(int(seconds / _POLL_SECONDS)):
-        if condition():
-            return
-        pause.poll(_POLL_SECONDS * 1000)
-
-
-def _failure(log: Path, begin: int) -> str:
+def _failure(output: str) -> str:
     """Return the error that Podman printed before it exited; empty if it has not."""
-    lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
+    lines = output.splitlines()
     return next((line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")), "")
 
 
