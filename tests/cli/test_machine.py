@@ -100,6 +100,39 @@ def test_options_of_up_are_kept_for_the_next_time(neo: Neo, machine: Path) -> No
     assert (kept.grpc_port, kept.price_file) == (0, Path("prices.yaml").absolute())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--tls",), "--tls takes"),
+        (("--price-file", "other.yaml", "--audit-days", "30"), "--price-file, --audit-days take"),
+    ],
+)
+def test_options_that_a_running_server_cannot_take_are_refused(
+    neo: Neo, machine: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    neo("up", *FREE_PORTS)
+    before = read_settings(machine)
+    ran = neo("up", *arguments)
+    assert ran.code != 0
+    assert f"{named} effect only when it starts. Nothing was changed. Stop it with" in ran.err
+    assert read_settings(machine) == before
+
+
+def test_options_that_the_running_server_has_are_not_refused(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS, "--tls", "--audit-days", "30")
+    ran = neo("up", "--grpc-port", "0", "--tls", "--audit-days", "30")
+    assert ran.code == 0, ran.err
+    assert "already running" in ran.out
+
+
+def test_tls_takes_any_free_port_where_the_others_do(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    neo("down")
+    neo("up", "--tls")
+    kept = read_settings(machine)
+    assert (kept.tls_port, kept.redirector_port) == (0, 0)
+
+
 def test_the_servers_own_words_are_shown_when_it_cannot_start(neo: Neo, machine: Path) -> None:
     Home(machine).create()
     (machine / "fail-start").touch()

@@ -124,6 +124,21 @@ async def test_a_stopped_server_gives_its_ports_back(cloud: Cloud) -> None:
     await second.stop(grace_seconds=0)
 
 
+async def test_any_free_ports_are_those_of_the_last_time_unless_they_are_taken(cloud: Cloud) -> None:
+    first = server(cloud, Service("none"))
+    await first.start()
+    last = first.addresses
+    beside = server(cloud, Service("none"), last=last)
+    await beside.start()
+    assert {beside.addresses.grpc, beside.addresses.http}.isdisjoint({last.grpc, last.http})
+    await beside.stop(grace_seconds=0)
+    await first.stop(grace_seconds=0)
+    second = server(cloud, Service("none"), last=last)
+    await second.start()
+    assert second.addresses == last
+    await second.stop(grace_seconds=0)
+
+
 async def test_a_grpc_error_carries_equal_status_details_and_a_request_id(cloud: Cloud) -> None:
     """The SDKs refuse an answer whose details disagree with its code or message."""
     path = "nebius.compute.v1.FilesystemService/Get"

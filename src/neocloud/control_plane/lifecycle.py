@@ -138,6 +138,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             grpc_port=settings.grpc_port,
             http_port=settings.http_port,
             tls=tls_of(settings, clock.now()),
+            last=state_dir.last_addresses(settings),
             notify=worker.notify,
             inventory=lambda: inventory,
             status=lambda subject: _status(composition, first.tenant_id, authorizer, subject),

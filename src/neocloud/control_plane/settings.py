@@ -355,6 +355,11 @@ class Settings:
         return self.home / "server.json"
 
     @property
+    def addresses_file(self) -> Path:
+        """Where the server listened last; kept while it is stopped."""
+        return self.home / "addresses.json"
+
+    @property
     def certificate_folder(self) -> Path:
         """The cloud's own certificate authority; `ca.pem` in it is what clients trust."""
         return self.home / "tls"

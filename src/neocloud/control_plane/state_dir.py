@@ -12,6 +12,7 @@ from neocloud import __version__
 from neocloud.control_plane.settings import Settings
 from neocloud.core.osfiles import Locked, take_lock, write_file
 from neocloud.core.private_folder import ensure_private
+from neocloud.server import Addresses
 
 
 class HomeInUse(Exception):
@@ -43,6 +44,13 @@ def held_credentials(settings: Settings) -> dict[str, Any] | None:
     return None
 
 
+def last_addresses(settings: Settings) -> Addresses | None:
+    """Return where the server of this folder listened last, so that clients find the next one there."""
+    with suppress(OSError, ValueError, TypeError):
+        return Addresses(**json.loads(settings.addresses_file.read_text()))
+    return None
+
+
 def announce(
     settings: Settings,
     *,
@@ -61,6 +69,7 @@ def announce(
     ids = {"tenant-id": tenant_id, "project-id": project_id}
     write_file(settings.credentials_file, json.dumps({**credentials, "endpoint": grpc, **ids}, indent=2))
     ready = {"pid": os.getpid(), "version": __version__, "tenant_id": tenant_id, "project_id": project_id}
-    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector, "gateway": gateway}
-    public = {"listen": list(listen), "https_port": https_port}
+    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector}
+    write_file(settings.addresses_file, json.dumps({**addresses, "https_port": https_port}, indent=2))
+    public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))

@@ -6,11 +6,12 @@ Plain text never leaves the machine: only the TLS ports may listen on other addr
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -39,6 +40,7 @@ from neocloud.server.request import Runtime
 from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
 from neocloud.server.routing import endpoints, kinds_of
 
+_T = TypeVar("_T")
 ANY_ADDRESS = ("0.0.0.0", "::")  # compared with  # nosec B104
 
 
@@ -90,6 +92,7 @@ class ApiServer:
         grpc_port: int = 0,
         http_port: int = 0,
         tls: Tls | None = None,
+        last: "Addresses | None" = None,
         notify: Callable[[], None] = lambda: None,
         inventory: Callable[[], Capabilities | None] = lambda: None,
         status: StatusReport | None = None,
@@ -102,6 +105,8 @@ class ApiServer:
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)
         self._tls = tls
+        self._last = last or Addresses("", "")
+        """Where a server of this cloud listened before: its ports are preferred where any will do."""
         self._redirector: Redirector | None = None
         self._grpc: grpc.aio.Server | None = None
         self._http: list[HttpServer] = []
@@ -130,12 +135,14 @@ class ApiServer:
         grpc_port, http_port = self._ports
         opened: list[socket.socket] = []
         try:
-            near = listen(LOOPBACK, http_port)
+            near = _take_port(http_port, self._last.http, lambda port: listen(LOOPBACK, port))
             opened.append(near)
             far = self._listen_beyond_loopback()
             opened += far
             server = _grpc_server(self._pipeline)
-            grpc_port = _bind(server, LOOPBACK, grpc_port, None)
+            grpc_port = _take_port(
+                grpc_port, self._last.grpc, lambda port: _bind(server, LOOPBACK, port, None)
+            )
             tls_address, redirector_address = await self._start_tls(server)
         except ServerError:
             close_all(opened)
@@ -165,7 +172,10 @@ class ApiServer:
 
     def _listen_beyond_loopback(self) -> list[socket.socket]:
         public = self._tls and self._tls.public
-        return listen_on(public.addresses, public.https_port) if public else []
+        if public is None:
+            return []
+        last = f":{self._last.https_port}"
+        return _take_port(public.https_port, last, lambda port: listen_on(public.addresses, port))
 
     def _discovery(self) -> Discovery:
         """Return what a client needs before it signs in."""
@@ -179,16 +189,23 @@ class ApiServer:
         if tls is None:
             return "", ""
         first, *others = _tls_hosts(tls)
-        port = _bind(server, first, tls.port, tls.certificate)
+        port = _take_port(tls.port, self._last.tls, lambda port: _bind(server, first, port, tls.certificate))
         for host in others:
             _bind(server, host, port, tls.certificate)
         near = first if first not in ANY_ADDRESS else LOOPBACK
         self._redirector = Redirector(tls.redirected_names, (near, port))
-        try:
-            await self._redirector.start(LOOPBACK, tls.redirector_port)
-        except OSError as error:
-            raise not_bound(LOOPBACK, tls.redirector_port, error) from None
+        await self._start_redirector(self._redirector, tls.redirector_port)
         return host_and_port(first if not tls.public else near, port), self._redirector.address
+
+    async def _start_redirector(self, redirector: Redirector, chosen: int) -> None:
+        *preferred, final = _ports_to_try(chosen, self._last.redirector)
+        for port in preferred:
+            with contextlib.suppress(OSError):
+                return await redirector.start(LOOPBACK, port)
+        try:
+            return await redirector.start(LOOPBACK, final)
+        except OSError as error:
+            raise not_bound(LOOPBACK, final, error) from None
 
     async def stop(self, grace_seconds: float = 2.0) -> None:
         """Let running calls end within the grace, then close. May be repeated."""
@@ -213,6 +230,20 @@ def _rates(dependencies: Dependencies) -> Rates:
     subjects = Rate(getattr(settings, "calls_per_second", 0.0))
     strangers = Rate(getattr(settings, "sign_ins_per_second", 0.0))
     return Rates(subjects, strangers, dependencies.clock.monotonic)
+
+
+def _take_port(port: int, last: str, take: Callable[[int], _T]) -> _T:
+    """Take the port, or for 0 that of the last address or any other. Raises ServerError when it is taken."""
+    *preferred, final = _ports_to_try(port, last)
+    for each in preferred:
+        with contextlib.suppress(ServerError):
+            return take(each)
+    return take(final)
+
+
+def _ports_to_try(port: int, last: str) -> Sequence[int]:
+    before = int(last.rpartition(":")[2] or 0)
+    return (port,) if port or not before else (before, 0)
 
 
 def _grpc_server(pipeline: Pipeline) -> grpc.aio.Server:

@@ -2,8 +2,9 @@
 
 import inspect
 import os
+import shlex
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,6 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
 from neocloud.control_plane.database_url import VARIABLE, in_file, without_password
 from neocloud.control_plane.settings import (
-    DEFAULT_HOME,
     DEFAULT_REDIRECTOR_PORT,
     DEFAULT_TLS_PORT,
     Settings,
@@ -40,7 +40,8 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
     """Start the cloud on this machine.
 
     Builds missing container images (some minutes, once), starts the server and creates a profile, so that
-    other commands find it. Run again, it reuses the existing state. Options are kept for the next `neo up`.
+    other commands find it. Run again, it reuses the existing state. Options are kept for the next `neo up`;
+    a running cloud refuses other ones than it was started with.
     Images of virtual machines are built separately, by `neo image build machine`.
 
     Examples:
@@ -73,7 +74,7 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
         if server is None:
             server = _start(place, settings)
         else:
-            _refuse_changes(place, settings)
+            _refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new)
 
@@ -161,6 +162,27 @@ def _parsed(name: str, value: Any) -> Any:
         ) from error
 
 
+def _refuse_changes(place: Home, settings: Settings, given: Collection[str]) -> None:
+    """Refuse given options that differ from those which the running server was started with."""
+    kept = place.settings()
+    names = {
+        name: flag(item)
+        for name, (item, _) in options().items()
+        if name in given and getattr(settings, name) != getattr(kept, name)
+    }
+    if "tls_port" in names and None in (settings.tls_port, kept.tls_port):
+        names["tls_port"] = "--no-tls" if settings.tls_port is None else "--tls"
+    if not names:
+        return
+    raise ClientError(
+        "FAILED_PRECONDITION",
+        f"The cloud in {place.path} is running, and {', '.join(names.values())}"
+        f" {'takes' if len(names) == 1 else 'take'} effect only when it starts. Nothing was changed",
+        f"Stop it with `neo down --home {shlex.quote(str(place.path))}`, which interrupts what runs in it,"
+        " then repeat this command",
+    )
+
+
 def _tls_port(chosen: Settings, kept: Settings, tls: bool | None, port: int | None) -> int | None:
     """Return the port that was chosen now or before, or the usual one; None for no TLS."""
     is_host_new = chosen.host != kept.host
@@ -182,25 +204,6 @@ def _tls_port(chosen: Settings, kept: Settings, tls: bool | None, port: int | No
     if kept.tls_port is None and (tls or is_host_new or chosen.listen):
         return DEFAULT_TLS_PORT if chosen.grpc_port else 0
     return kept.tls_port
-
-
-def _refuse_changes(place: Home, settings: Settings) -> None:
-    """Raise ClientError when the running cloud would have to be restarted for these settings."""
-    kept = place.settings()
-    changed = [
-        flag(item) for name, (item, _) in options().items() if getattr(kept, name) != getattr(settings, name)
-    ]
-    # Its port stands for the switch, and the redirector's is not an option of `neo up`.
-    changed = ["--tls" if each == "--tls-port" else each for each in changed if each != "--redirector-port"]
-    if not changed:
-        return
-    home = "" if place.path == DEFAULT_HOME else f" --home {place.path}"
-    raise ClientError(
-        "FAILED_PRECONDITION",
-        f"Neocloud is already running, and {', '.join(changed)} takes effect when it starts."
-        " Nothing was changed",
-        f"Restart it: neo down{home}, then this command again",
-    )
 
 
 def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
@@ -231,7 +234,8 @@ def _start(place: Home, settings: Settings) -> RunningServer:
         for name in images.image_names():
             with stage(f"Image {name}") as show:
                 images.build_image(name, place.path, show)
-    kept = place.settings()
+    # An emulator that did not start must not become a real cloud with the next `neo up`.
+    kept = replace(place.settings(), emulator=settings.emulator)
     place.keep_settings(settings)
     try:
         with stage("Start the server"):
