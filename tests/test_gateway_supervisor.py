@@ -19,7 +19,7 @@ import pytest
 from neocloud.control_plane.gateway_supervisor import GatewayProcess, stop_gateway
 from neocloud.testing.waiting import until
 
-DEADLINE_SECONDS = 15.0
+DEADLINE_SECONDS = 60.0
 
 STAND_IN = """
 import os, signal, sys
@@ -64,7 +64,7 @@ async def watched(process: GatewayProcess) -> AsyncIterator[str]:
 async def pid_at(address: str) -> int:
     """0 while nothing answers."""
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             return int((await client.get(f"http://{address}/")).text)
     except httpx.HTTPError:
         return 0

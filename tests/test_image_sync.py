@@ -11,7 +11,7 @@ from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.engines.base import EngineError
 from neocloud.testing.waiting import until
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 
 
 class Keeper:

@@ -318,7 +318,7 @@ def test_waiting_for_the_lock_survives_a_destroy(tmp_path: Path) -> None:
     with home.locked(lambda: None):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waits.wait(10)
+        assert waits.wait(60)
         shutil.rmtree(home.path)
-    thread.join(10)
+    thread.join(60)
     assert entered.is_set()

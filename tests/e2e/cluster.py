@@ -164,7 +164,7 @@ class Cluster:
         # One after another: a container that others depend on goes last.
         for number in range(max(len(of_pod) for of_pod in ids)):
             found = [of_pod[number] for of_pod in ids if number < len(of_pod)]
-            wait_until(lambda found=found: self.cloud.removes(*found), f"{pods} are removed", seconds=30)
+            wait_until(lambda found=found: self.cloud.removes(*found), f"{pods} are removed", seconds=60)
         return {each for of_pod in ids for each in of_pod}
 
     def logs(self, container: str) -> str:

@@ -28,7 +28,7 @@ from tests.services.ai.test_jobs import create as create_job
 BUSYBOX = Path("/bin/busybox")
 PROGRAMS = ("sh", "httpd", "sleep", "test")
 PAGE = "hello from a container"
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 SECONDS = timedelta(seconds=2)
 SMALL = {"platform": "cpu-local", "preset": "1vcpu-1gb"}
 

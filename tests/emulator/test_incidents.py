@@ -32,7 +32,7 @@ from neocloud.testing.emulator import Emulator
 from neocloud.testing.waiting import wait_until
 
 State = InstanceStatus.InstanceState
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 Create = Callable[..., str]
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
-SILENCE_SECONDS = 2
-WRITE_SECONDS = 2
+SILENCE_SECONDS = 4
+WRITE_SECONDS = 4
 
 
 @dataclass
@@ -49,20 +50,21 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": "bank", "messages": [{"role": "user", "content": "two words"}], **fields}
 
 
+def ledger_rows(home: Path, request_id: str) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(home / "gateway" / "ledger.db")) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = connection.execute("SELECT * FROM requests WHERE request_id = ?", (request_id,)).fetchall()
+    return [dict(row) for row in rows]
+
+
 def ledger_row(home: Path, request_id: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+    """Return what the ledger says of a request, once it is closed."""
 
-    def is_closed() -> bool:
-        with sqlite3.connect(home / "gateway" / "ledger.db") as connection:
-            connection.row_factory = sqlite3.Row
-            rows = connection.execute("SELECT * FROM requests WHERE request_id = ?", (request_id,)).fetchall()
-        connection.close()
-        found[:] = [dict(row) for row in rows]
-        return bool(found) and found[0]["ended_at"] is not None
+    def is_closed(rows: list[dict[str, Any]]) -> bool:
+        return bool(rows) and rows[0]["ended_at"] is not None
 
-    wait_until(is_closed, seconds=10)
-    assert len(found) == 1
-    return found[0]
+    (row,) = wait_until(lambda: ledger_rows(home, request_id), holds=is_closed)
+    return row
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +75,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         engine_process(Behaviour(tokens=8)) as first,
         engine_process(Behaviour(tokens=8)) as second,
         gateway_process(home, *options, "--max-body-bytes", "2000000") as gateway,
-        httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=30) as client,
+        httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as client,
     ):
         yield Served(gateway, (first, second), client)
 
@@ -83,6 +85,7 @@ def served(running: Served) -> Served:
     """As it was at first, whatever the test before did."""
     for engine in running.engines:
         engine.tell(**vars(Behaviour(tokens=8)))
+        wait_until(lambda engine=engine: engine.counts()["in_flight"] == 0)
     first, second = running.engines
     both = [first.address, second.address]
     adapters = {"tuned": [second.address]}

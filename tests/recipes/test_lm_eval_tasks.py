@@ -29,7 +29,7 @@ LIMIT = 6
 def model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert PROGRAM.exists(), "lm-eval is not installed: scripts/install-client lm-eval"
     monkeypatch.setenv(PROGRAM_VARIABLE, str(PROGRAM))
-    with running(ServedModel(tiny_model)) as served, httpx.Client(trust_env=False) as http:
+    with running(ServedModel(tiny_model)) as served, httpx.Client(trust_env=False, timeout=60) as http:
         yield served, Model(Gateway(served.url, StaticToken(KEY), http), "tiny")
 
 

@@ -104,7 +104,7 @@ def test_no_bytes_break_the_api_s_json(tmp_path: Path) -> None:
         for number in rounds(RAW_SHARE):
             assert not raw_round(number, cloud.http_endpoint, token, "/nebius.iam.v1.ProfileService/Get")
             assert "Traceback" not in log.read_text(errors="replace"), f"FUZZ_SEED={number}"
-        answer = httpx.get(f"http://{cloud.http_endpoint}/healthz", trust_env=False)
+        answer = httpx.get(f"http://{cloud.http_endpoint}/healthz", trust_env=False, timeout=60)
         assert answer.status_code < 500
 
 
@@ -117,7 +117,7 @@ def raw_round(number: int, address: str, token: str, *paths: str) -> str:
 
 
 def assert_unharmed(attacked: Target) -> None:
-    assert httpx.get(f"{attacked.gateway.url}/health", trust_env=False).status_code == 200
+    assert httpx.get(f"{attacked.gateway.url}/health", trust_env=False, timeout=60).status_code == 200
     assert attacked.process.memory_info().rss < MOST_MEMORY_BYTES
     assert VICTIMS_MODEL not in attacked.engine.counts()["adapters"]
 

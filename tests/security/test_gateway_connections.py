@@ -230,7 +230,7 @@ def test_a_trailer_is_no_header(client: socket.socket) -> None:
 
 def test_a_usual_head_passes(gateway: GatewayProcess) -> None:
     headers = {f"x-{number}": "y" * 300 for number in range(MAX_HEADERS - 10)}
-    assert httpx.get(gateway.url + "/health", headers=headers).status_code == 200
+    assert httpx.get(gateway.url + "/health", headers=headers, timeout=60).status_code == 200
 
 
 @contextmanager
@@ -245,18 +245,21 @@ def test_health_is_told_while_all_connections_are_taken(tmp_path: Path) -> None:
     with crowded(tmp_path, MOST) as (gateway, taken):
 
         def refusal() -> bool:
-            answer = httpx.get(gateway.url + "/v1/models", headers=gateway.headers)
+            answer = httpx.get(gateway.url + "/v1/models", headers=gateway.headers, timeout=60)
             return answer.status_code == 503 and answer.headers["retry-after"] == "5"
 
         wait_until(refusal)
-        answer = httpx.get(gateway.url + "/health")
+        answer = httpx.get(gateway.url + "/health", timeout=60)
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         more = [connected(gateway) for _ in range(SPARE_CONNECTIONS * 2)]
-        assert httpx.get(gateway.url + "/health").status_code == 200
+        assert httpx.get(gateway.url + "/health", timeout=60).status_code == 200
         for connection in [*more, *taken]:
             connection.close()
-        answered = lambda: httpx.get(gateway.url + "/v1/models", headers=gateway.headers).status_code == 200  # noqa: E731
-        wait_until(answered)
+        wait_until(
+            lambda: (
+                httpx.get(gateway.url + "/v1/models", headers=gateway.headers, timeout=60).status_code == 200
+            )
+        )
 
 
 def test_a_refused_connection_asks_once(tmp_path: Path) -> None:

@@ -39,15 +39,17 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 def get(gateway: GatewayProcess, path: str, host: str) -> httpx.Response:
-    return httpx.get(gateway.url + path, headers={**gateway.headers, "Host": host})
+    return httpx.get(gateway.url + path, headers={**gateway.headers, "Host": host}, timeout=60)
 
 
 @pytest.mark.parametrize("host", [each for each in FOREIGN if each != "[::1"])
 def test_a_foreign_name_is_refused_everywhere(gateway: GatewayProcess, host: str) -> None:
     answers = [get(gateway, path, host) for path in PATHS]
-    answers.append(httpx.post(gateway.url + CHAT, json=body(), headers={**gateway.headers, "Host": host}))
+    answers.append(
+        httpx.post(gateway.url + CHAT, json=body(), headers={**gateway.headers, "Host": host}, timeout=60)
+    )
     origin = {"Origin": f"http://{host}", "Host": host}
-    answers.append(httpx.post(gateway.url + "/chat/session", json={"code": "x"}, headers=origin))
+    answers.append(httpx.post(gateway.url + "/chat/session", json={"code": "x"}, headers=origin, timeout=60))
     for answer in answers:
         assert answer.status_code == 421, answer.text
         error = answer.json()["error"]
@@ -71,7 +73,7 @@ def test_names_of_the_operators_are_answered_but_for_metrics(gateway: GatewayPro
 
 def test_a_second_host_header_does_not_hide_the_first(gateway: GatewayProcess) -> None:
     for names in (["evil.example", "127.0.0.1"], ["127.0.0.1", "evil.example"]):
-        connection = HTTPConnection(gateway.url.removeprefix("http://"), timeout=10)
+        connection = HTTPConnection(gateway.url.removeprefix("http://"), timeout=60)
         connection.putrequest("GET", "/v1/models", skip_host=True)
         for name, value in [*gateway.headers.items(), *(("Host", name) for name in names)]:
             connection.putheader(name, value)

@@ -59,7 +59,7 @@ def test_the_gateway_names_the_address_that_it_sees(tmp_path: Path) -> None:
     with gateway_process(tmp_path, control_plane=control_plane) as gateway:
         said = {CLIENT_HEADER: CLIENT, KEY_HEADER: "guessed", "x-forwarded-for": CLIENT, "forwarded": CLIENT}
         url = f"{gateway.url}/v1/fine_tuning/jobs"
-        assert httpx.get(url, headers={**gateway.headers, **said}).status_code == 200
+        assert httpx.get(url, headers={**gateway.headers, **said}, timeout=60).status_code == 200
     (metadata,) = control_plane.jobs.metadata
     assert (metadata[CLIENT_HEADER], metadata[KEY_HEADER]) == ("127.0.0.1", "test-key")
     assert CLIENT not in metadata.values() and "guessed" not in metadata.values()

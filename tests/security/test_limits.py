@@ -39,7 +39,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:
 async def as_json(cloud: WalkedCloud, path: str, body: str) -> httpx.Response:
     token = cloud.tokens["victim"]
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=f"http://{cloud.server.addresses.http}") as client:
+    async with httpx.AsyncClient(base_url=f"http://{cloud.server.addresses.http}", timeout=60) as client:
         return await client.post(f"/{path}", content=body, headers=headers)
 
 

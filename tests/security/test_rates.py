@@ -115,7 +115,7 @@ async def test_a_subject_that_calls_too_often_is_told_when_to_go_on(slow_cloud: 
 async def test_json_says_it_in_a_header(slow_cloud: WalkedCloud) -> None:
     await answers(slow_cloud, PROFILE, slow_cloud.tokens["victim"])
     headers = {"authorization": f"Bearer {slow_cloud.tokens['victim']}", "content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=f"http://{slow_cloud.server.addresses.http}") as client:
+    async with httpx.AsyncClient(base_url=f"http://{slow_cloud.server.addresses.http}", timeout=60) as client:
         answer = await client.post(f"/{PROFILE}", content="{}", headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (429, "resource_exhausted")
     assert answer.headers["retry-after"] in ("1", "2")

@@ -180,7 +180,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         )
         return sdks[-1]
 
-    http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False)
+    http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False, timeout=60)
     try:
         yield Cloud(server, store, clock, submissions, notified, sdk, http)
     finally:

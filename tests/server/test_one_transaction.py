@@ -74,7 +74,9 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         inventory=lambda: INVENTORY,
     )
     await server.start()
-    async with httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://{server.addresses.http}", trust_env=False, timeout=60
+    ) as http:
         yield Cloud(store, http)
     await server.stop(grace_seconds=0)
     await store.close()

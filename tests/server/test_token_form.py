@@ -30,7 +30,9 @@ async def form(cloud: Cloud) -> AsyncIterator[httpx.AsyncClient]:
     server = ApiServer([Service("iam", methods=(method,))], TokenTable(), PermissionTable(), dependencies)
     await server.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://{server.addresses.http}", trust_env=False, timeout=60
+        ) as client:
             yield client
     finally:
         await server.stop(grace_seconds=0)

@@ -9,7 +9,7 @@ import jwt
 
 from neocloud.core import contract
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 _TYPE = "urn:ietf:params:oauth:token-type"
 
 

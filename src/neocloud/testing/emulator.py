@@ -24,7 +24,7 @@ from neocloud.client.connection import Client, connect_as
 from neocloud.client.credentials import read_credentials
 from neocloud.client.faults import CLEAR, FaultKind, inject
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 """The very first start on a machine reads the whole contract, which takes some seconds."""
 STOP_SECONDS = 20.0
 

@@ -16,7 +16,7 @@ from neocloud.engines.base import (
 )
 from neocloud.testing.waiting import until
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 IDLE = ["sleep", "3600"]
 _numbers = itertools.count(1)
 

@@ -35,7 +35,8 @@ PERMISSIONS = [
     *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
     *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
 ]
-START_SECONDS = 30.0
+START_SECONDS = 90.0
+STOP_SECONDS = 30.0
 
 
 class FakeControlPlane:
@@ -49,7 +50,7 @@ class FakeControlPlane:
         self.callers: dict[str, Any] = {}
         self.admits = 0
         self.traffic: list[Any] = []
-        """Return the reports, oldest first."""
+        """The reports, oldest first."""
 
     def add_caller(
         self, token: str, *, tenant: str, projects: Sequence[str], permissions: Sequence[str] = PERMISSIONS
@@ -159,10 +160,10 @@ class EngineProcess:
     process: "subprocess.Popen[str]"
 
     def tell(self, **behaviour: object) -> dict[str, Any]:
-        return httpx.post(f"http://{self.address}/mock", json=behaviour).json()
+        return httpx.post(f"http://{self.address}/mock", json=behaviour, timeout=60).json()
 
     def counts(self) -> dict[str, Any]:
-        return httpx.get(f"http://{self.address}/mock").json()
+        return httpx.get(f"http://{self.address}/mock", timeout=60).json()
 
     def kill(self) -> None:
         self.process.kill()
@@ -216,8 +217,14 @@ class GatewayProcess:
 def gateway_process(
     home: Path, *options: str, token: str = "key-a", control_plane: FakeControlPlane | None = None
 ) -> Iterator[GatewayProcess]:
-    """Return a service with one caller, of tenant-a and project-a, and no routes."""
-    control_plane = control_plane or FakeControlPlane()
+    """Run a gateway with one caller, of tenant-a and project-a, and no routes."""
+    with reserved_port() as port:
+        yield from _gateway_process(home, port, options, token, control_plane or FakeControlPlane())
+
+
+def _gateway_process(
+    home: Path, port: int, options: Sequence[str], token: str, control_plane: FakeControlPlane
+) -> Iterator[GatewayProcess]:
     control_plane.add_caller(token, tenant="tenant-a", projects=["project-a"])
     server = grpc.server(futures.ThreadPoolExecutor(8))
     control_plane.add_to(server)
@@ -225,19 +232,8 @@ def gateway_process(
     server.start()
     (home / "gateway").mkdir(parents=True, exist_ok=True)
     (home / "gateway" / "key").write_text("test-key")
-    port = free_port()
-    arguments = [
-        sys.executable,
-        "-m",
-        "neocloud.gateway",
-        "--home",
-        str(home),
-        "--api",
-        api,
-        "--port",
-        str(port),
-    ]
-    arguments += options
+    arguments = [sys.executable, "-m", "neocloud.gateway", "--home", str(home), "--api", api]
+    arguments += ["--port", str(port), *options]
     url = f"http://127.0.0.1:{port}"
     gateway = GatewayProcess(
         home,
@@ -253,7 +249,7 @@ def gateway_process(
     finally:
         gateway.process.terminate()
         try:
-            gateway.process.wait(10)
+            gateway.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             gateway.process.kill()
             gateway.process.wait()
@@ -267,7 +263,7 @@ def _start(arguments: list[str], url: str, home: Path) -> "subprocess.Popen[byte
     def answers() -> bool:
         assert process.poll() is None, (home / "gateway.log").read_text()
         try:
-            return httpx.get(f"{url}/health").status_code == 200
+            return httpx.get(f"{url}/health", timeout=60).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -275,8 +271,20 @@ def _start(arguments: list[str], url: str, home: Path) -> "subprocess.Popen[byte
     return process
 
 
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port that no other process is given. Connections are refused until a server listens.
+
+    The port is bound, without listening. A server that sets SO_REUSEADDR can bind it as well.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port that was free a moment ago. Another process may take it: tests use `reserved_port`."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psycopg
 
-_START_SECONDS = 30
+_START_SECONDS = 90
 _OPTIONS = {
     "fsync": "off",
     "synchronous_commit": "off",

@@ -12,7 +12,7 @@ from typing import TypeVar, overload
 
 Seen = TypeVar("Seen")
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 @overload

@@ -237,7 +237,7 @@ def test_the_sdk_waits_for_a_cold_model(studio: Studio) -> None:
         import threading  # noqa: PLC0415
 
         def wake() -> None:
-            wait_until(lambda: any("cold" in str(report) for report in traffic), seconds=20)
+            wait_until(lambda: any("cold" in str(report) for report in traffic), seconds=60)
             studio.gateway.set_routes(*studio.routes(cold=route("cold", replicas=[studio.mock.address])))
 
         waker = threading.Thread(target=wake)

@@ -11,7 +11,7 @@ from neocloud.core.store import Store, open_store
 from neocloud.testing.waiting import until
 from tests.core.reconcile.toy_reconcilers import Cloud, Office, Requests
 
-_DEADLINE_SECONDS = 30
+_DEADLINE_SECONDS = 60
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -26,7 +26,7 @@ async def test_works_that_wait_together_are_committed_together(store: Store, tmp
 
     def hold(tx: Transaction) -> None:
         has_begun.set()
-        may_go_on.wait(timeout=10)
+        may_go_on.wait(timeout=60)
 
     commits: list[str] = []
     store._database.engine.dialect.do_commit = _counting(store._database.engine.dialect.do_commit, commits)  # type: ignore[attr-defined]

@@ -51,7 +51,10 @@ def test_it_answers_by_the_gateway_from_a_node_of_the_cluster(deployment: Served
     assert status == 200, answer
     assert answer["usage"]["completion_tokens"] > 0
     assert chat(f"http://{replica.address}/v1", NAME, "wrong")[0] == 401
-    assert httpx.post(f"http://{replica.address}/tokenize", json={"prompt": "hello"}).status_code == 401
+    assert (
+        httpx.post(f"http://{replica.address}/tokenize", json={"prompt": "hello"}, timeout=60).status_code
+        == 401
+    )
 
 
 def test_jobs_see_the_weights_and_cannot_change_them(deployment: Served, bank: Cluster) -> None:

@@ -20,7 +20,7 @@ def test_it_answers_who_has_its_key_and_nobody_else(served: Served) -> None:
 
 def test_its_other_paths_need_the_key_too(served: Served) -> None:
     headers = {"Authorization": f"Bearer {served.engine_key()}"}
-    with httpx.Client(base_url=f"http://{served.replica.address}", trust_env=False) as client:
+    with httpx.Client(base_url=f"http://{served.replica.address}", trust_env=False, timeout=60) as client:
         assert client.get("/health").status_code == 200
         for path in ("/metrics", "/version", "/openapi.json"):
             assert client.get(path).status_code == 401, path
@@ -74,7 +74,7 @@ def test_an_engine_that_is_killed_comes_back_with_its_adapters(served: Served, t
     served.wait_for_adapters("cards")
     before = served.replica.restarts
     served.cloud.podman("kill", "--signal", "KILL", served.podman_name())
-    wait_until(lambda: served.replica.restarts > before, "its end was noticed", seconds=30)
+    wait_until(lambda: served.replica.restarts > before, "its end was noticed", seconds=60)
     served.wait_until_ready(restarts=before + 1)
     served.wait_for_adapters("cards")
     assert chat(f"http://{served.replica.address}/v1", "cards", served.engine_key())[0] == 200

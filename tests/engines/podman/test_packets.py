@@ -280,7 +280,7 @@ async def test_interface_in_no_group_is_cut_off_and_the_pod_goes_on(lab: Lab) ->
 
 async def test_open_connection_ends_with_the_rule_that_let_it_in(lab: Lab) -> None:
     a1, a2 = lab["a1"], lab["a2"]
-    client = a1.make(lambda: socket.create_connection((a2.address, 8080), timeout=5))
+    client = a1.make(lambda: socket.create_connection((a2.address, 8080), timeout=30))
     with client:
         await lab.pod("a2", groups=["nothing"])
         client.settimeout(0.7)
@@ -410,7 +410,7 @@ async def test_readiness_and_published_ports_do_not_hang_on_security_groups(lab:
     try:
         await lab.pod("a2", groups=[], **published, **probe)
         await until(lambda: seen(lab, "a2"), holds=lambda found: found.pods[0].ready)
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1")
         assert await HOST.tcp("10.211.1.11", 8080) is None

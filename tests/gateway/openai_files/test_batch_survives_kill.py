@@ -17,7 +17,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     with (
         engine_process(Behaviour(tokens=1, token_seconds=0.05)) as engine,
         gateway_process(tmp_path) as gateway,
-        httpx.Client(base_url=f"{gateway.url}/v1/", headers=gateway.headers, timeout=30) as http,
+        httpx.Client(base_url=f"{gateway.url}/v1/", headers=gateway.headers, timeout=60) as http,
     ):
         gateway.set_routes(route("bank", replicas=[engine.address]))
         batch = _make(http)

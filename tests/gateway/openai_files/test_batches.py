@@ -59,7 +59,7 @@ async def in_state(http: httpx.AsyncClient, batch: Body, *states: str) -> Body:
     async def look() -> Body:
         return (await http.get(f"batches/{batch['id']}")).json()
 
-    return await until(look, holds=lambda found: found["status"] in states, seconds=5, poll_seconds=0.002)
+    return await until(look, holds=lambda found: found["status"] in states, seconds=60, poll_seconds=0.002)
 
 
 async def content(http: httpx.AsyncClient, file_id: str) -> list[Body]:

@@ -38,7 +38,7 @@ class Site:
 
     def link(self, **fields: str) -> str:
         """As `neo chat` makes it."""
-        answer = httpx.post(f"{self.gateway.url}/v1/chat/links", headers=self.gateway.headers)
+        answer = httpx.post(f"{self.gateway.url}/v1/chat/links", headers=self.gateway.headers, timeout=60)
         assert answer.status_code == 201, answer.text
         params = httpx.QueryParams({"code": answer.json()["code"], **fields})
         return f"{self.gateway.url}/chat#{params}"

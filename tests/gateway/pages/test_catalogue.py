@@ -44,7 +44,9 @@ def test_a_link_says_which_models_stand_side_by_side(site: Site, open_page: Open
     expect(page.get_by_role("region")).to_have_count(2)
     names = [region.get_attribute("aria-label") for region in page.get_by_role("region").all()]
     assert names == ["mistral-nemo", "bank-support"]
-    models = httpx.get(f"{site.gateway.url}/v1/models", headers=site.gateway.headers).json()["data"]
+    models = httpx.get(f"{site.gateway.url}/v1/models", headers=site.gateway.headers, timeout=60).json()[
+        "data"
+    ]
     script = """async ([models, asked, compare]) =>
         (await import("/chat/static/catalogue.js")).firstNames(models, asked, compare)"""
     pair = ["llama-3.1-8b", "bank-support"]
@@ -59,7 +61,7 @@ def test_a_link_says_which_models_stand_side_by_side(site: Site, open_page: Open
 
 
 def test_the_api_tells_the_same(site: Site) -> None:
-    answer = httpx.get(f"{site.gateway.url}/v1/models", headers=site.gateway.headers).json()
+    answer = httpx.get(f"{site.gateway.url}/v1/models", headers=site.gateway.headers, timeout=60).json()
     models = {model["id"]: (model["status"], model["pricing"]) for model in answer["data"]}
     price = {"input": "0.02", "cached_input": "0.005", "output": "0.06", "charge": "by_token"}
     free = {"input": "0", "cached_input": "0", "output": "0", "charge": "by_hour"}

@@ -56,7 +56,7 @@ def test_an_answer_is_shown_as_it_comes_and_can_be_stopped(site: Site, open_page
     expect(text(page.locator("main"))).to_contain_text("word word word")
     picture(page, "one-column-streaming")
     page.get_by_role("button", name="Stop").click()
-    wait_until(lambda: site.engine.counts()["cancelled"] == cancelled + 1, seconds=10)
+    wait_until(lambda: site.engine.counts()["cancelled"] == cancelled + 1, seconds=60)
     place = column(page, "local-experiment")
     expect(answer(place)).to_contain_text("Stopped.")
     assert figure(place, "Tokens out").inner_text().startswith("≈ ")
@@ -116,7 +116,7 @@ def test_each_column_has_parameters_of_its_own(site: Site, open_page: Open) -> N
     names = ("temperature", "max_tokens", "top_p", "seed", "stop")
     assert [asked[name] for name in names] == [1.2, 5, 0.9, 7, ["END", "STOP"]]
     answer(left).get_by_role("button", name="Retry").click()
-    wait_until(lambda: "seed" not in site.asked(), seconds=10)
+    wait_until(lambda: "seed" not in site.asked(), seconds=60)
     asked = site.asked()
     assert (asked["temperature"], asked["max_tokens"], "top_p" in asked) == (0.6, 512, False)
 

@@ -22,7 +22,7 @@ def code_of(site: Site) -> str:
 
 @contextmanager
 def signed_in(site: Site) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.gateway.url, headers={"origin": site.gateway.url}) as client:
+    with httpx.Client(base_url=site.gateway.url, headers={"origin": site.gateway.url}, timeout=60) as client:
         answer = client.post("/chat/session", json={"code": code_of(site)})
         assert answer.status_code == 201, answer.text
         yield client
@@ -30,7 +30,7 @@ def signed_in(site: Site) -> Iterator[httpx.Client]:
 
 def test_a_link_signs_in_once(site: Site) -> None:
     code = code_of(site)
-    with httpx.Client(base_url=site.gateway.url, headers={"origin": site.gateway.url}) as client:
+    with httpx.Client(base_url=site.gateway.url, headers={"origin": site.gateway.url}, timeout=60) as client:
         answer = client.post("/chat/session", json={"code": code})
         assert answer.json() == {
             "name": "subject-key-a",
@@ -41,7 +41,10 @@ def test_a_link_signs_in_once(site: Site) -> None:
         assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/chat", "max-age=43200"))
         assert "key-a" not in cookie
     again = httpx.post(
-        f"{site.gateway.url}/chat/session", json={"code": code}, headers={"origin": site.gateway.url}
+        f"{site.gateway.url}/chat/session",
+        json={"code": code},
+        headers={"origin": site.gateway.url},
+        timeout=60,
     )
     assert again.status_code == 401
     assert "neo chat" in again.json()["error"]["message"]
@@ -49,7 +52,7 @@ def test_a_link_signs_in_once(site: Site) -> None:
 
 def test_a_link_is_only_for_who_has_a_key(site: Site) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}):
-        assert httpx.post(f"{site.gateway.url}/v1/chat/links", headers=headers).status_code == 401
+        assert httpx.post(f"{site.gateway.url}/v1/chat/links", headers=headers, timeout=60).status_code == 401
 
 
 def test_a_session_stands_for_its_caller_on_the_pages_own_paths_only(site: Site) -> None:
@@ -59,10 +62,15 @@ def test_a_session_stands_for_its_caller_on_the_pages_own_paths_only(site: Site)
         [cookie] = client.cookies.jar
         by_hand = {"cookie": f"{cookie.name}={cookie.value}", "origin": site.gateway.url}
         for path in ("/v1/chat/completions", "/v1/files", "/v1/chat/links"):
-            assert httpx.post(site.gateway.url + path, json=QUESTION, headers=by_hand).status_code == 401
-        assert httpx.get(f"{site.gateway.url}/chat/v1/files", headers=by_hand).status_code == 404
+            assert (
+                httpx.post(site.gateway.url + path, json=QUESTION, headers=by_hand, timeout=60).status_code
+                == 401
+            )
+        assert httpx.get(f"{site.gateway.url}/chat/v1/files", headers=by_hand, timeout=60).status_code == 404
         no_cookie = {**site.gateway.headers, "origin": site.gateway.url}
-        refused = httpx.post(f"{site.gateway.url}/chat/v1/chat/completions", json=QUESTION, headers=no_cookie)
+        refused = httpx.post(
+            f"{site.gateway.url}/chat/v1/chat/completions", json=QUESTION, headers=no_cookie, timeout=60
+        )
         assert refused.status_code == 401
 
 
@@ -85,7 +93,7 @@ def test_signing_out_ends_the_session(site: Site) -> None:
         entry = {"cookie": f"{cookie.name}={cookie.value}"}
         assert client.request("DELETE", "/chat/session").status_code == 204
         assert not list(client.cookies.jar)
-        assert httpx.get(f"{site.gateway.url}/chat/session", headers=entry).status_code == 401
+        assert httpx.get(f"{site.gateway.url}/chat/session", headers=entry, timeout=60).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -93,21 +101,21 @@ def test_signing_out_ends_the_session(site: Site) -> None:
 )
 def test_bad_input_is_refused_in_words(site: Site, body: bytes) -> None:
     headers = {"origin": site.gateway.url}
-    answer = httpx.post(f"{site.gateway.url}/chat/session", content=body, headers=headers)
+    answer = httpx.post(f"{site.gateway.url}/chat/session", content=body, headers=headers, timeout=60)
     assert answer.status_code in (400, 401, 413)
     assert answer.json()["error"]["message"]
 
 
 def test_the_page_may_load_only_its_own_files(site: Site) -> None:
-    answer = httpx.get(f"{site.gateway.url}/chat")
+    answer = httpx.get(f"{site.gateway.url}/chat", timeout=60)
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "style=" not in answer.text and "<script>" not in answer.text
     fresh = {"if-none-match": answer.headers["etag"]}
-    assert httpx.get(f"{site.gateway.url}/chat", headers=fresh).status_code == 304
+    assert httpx.get(f"{site.gateway.url}/chat", headers=fresh, timeout=60).status_code == 304
     for path in ("/chat/static/", "/chat/static/../wiring.py", "/chat/static/%2e%2e/wiring.py"):
-        assert httpx.get(site.gateway.url + path).status_code == 404
+        assert httpx.get(site.gateway.url + path, timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize(("host", "is_near"), [("127.0.0.1", True), ("::1", True), ("10.0.0.7", False)])

@@ -45,7 +45,7 @@ def copied(page: Page, language: str) -> str:
     page.get_by_role("button", name=re.compile("Cop(y|ied)")).click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     shown = page.get_by_role("tabpanel").text_content() or ""
-    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == shown, seconds=10)
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == shown, seconds=60)
     return shown
 
 

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from neocloud.gateway.openai_files.validation import SMALL_BYTES
-from neocloud.testing.gateway import engine_process, free_port, gateway_process, route
+from neocloud.testing.gateway import engine_process, gateway_process, reserved_port, route
 from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.waiting import wait_until
-from tests.gateway.conftest import CHAT, Served, body, ledger_row
+from tests.gateway.conftest import CHAT, Served, body, ledger_row, ledger_rows
 
 
 def events_of(text: str) -> list[dict[str, object] | str]:
@@ -38,14 +38,15 @@ def test_another_replica_takes_what_one_did_not_begin_to_answer(
 ) -> None:
     bad, good = served.engines
     bad.tell(fault="" if fault == "gone" else fault)
-    served.use(f"127.0.0.1:{free_port()}" if fault == "gone" else bad, good)
-    for number in range(6):
-        asked = [{"role": "user", "content": f"{number} {fault}"}]
-        response = served.post(stream=is_stream, messages=asked)
-        assert response.status_code == 200
-        assert "error" not in response.text
-        row = served.row(response)
-        assert (row["output"], row["outcome"], row["is_estimated"]) == (8, "ok", 0)
+    with reserved_port() as nobody:
+        served.use(f"127.0.0.1:{nobody}" if fault == "gone" else bad, good)
+        for number in range(6):
+            asked = [{"role": "user", "content": f"{number} {fault}"}]
+            response = served.post(stream=is_stream, messages=asked)
+            assert response.status_code == 200
+            assert "error" not in response.text
+            row = served.row(response)
+            assert (row["output"], row["outcome"], row["is_estimated"]) == (8, "ok", 0)
 
 
 def test_a_replica_that_dies_in_a_stream_ends_it_with_an_error(served: Served) -> None:
@@ -82,20 +83,21 @@ def test_a_request_that_kills_engines_does_not_kill_them_all(served: Served) -> 
 
 
 def test_when_no_replica_is_left_it_says_so(served: Served) -> None:
-    served.use(f"127.0.0.1:{free_port()}")
-    response = served.post()
+    with reserved_port() as nobody:
+        served.use(f"127.0.0.1:{nobody}")
+        response = served.post()
     assert (response.status_code, response.json()["error"]["code"]) == (503, "no_replica")
     assert response.headers["retry-after"]
     assert served.row(response)["outcome"] == "refused"
 
 
 def test_an_engine_that_closed_an_unused_connection_is_asked_again(served: Served) -> None:
-    port = free_port()
-    with engine_process(Behaviour(tokens=8), port=port) as engine:
-        served.use(engine)
-        assert served.post().status_code == 200
-    with engine_process(Behaviour(tokens=8), port=port):
-        assert served.post().status_code == 200
+    with reserved_port() as port:
+        with engine_process(Behaviour(tokens=8), port=port) as engine:
+            served.use(engine)
+            assert served.post().status_code == 200
+        with engine_process(Behaviour(tokens=8), port=port):
+            assert served.post().status_code == 200
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -115,7 +117,7 @@ def test_an_engine_that_falls_silent_in_a_stream_is_given_up(served: Served) -> 
     response = served.post(stream=True)
     assert events_of(response.text)[-1]["error"]["code"] == "replica_silent"  # type: ignore[index]
     assert served.row(response)["output"] == 5
-    wait_until(lambda: first.counts()["in_flight"] == 0, seconds=5)
+    wait_until(lambda: first.counts()["in_flight"] == 0, seconds=60)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -125,21 +127,29 @@ def test_a_client_that_leaves_stops_the_engine(served: Served, is_stream: bool) 
     served.use(first)
     before = first.counts()
     with raw_request(served, stream=is_stream) as connection:
-        wait_until(lambda: first.counts()["in_flight"] == 1, seconds=5)
-        wait_until(
-            lambda: not is_stream or first.counts()["completion_tokens"] > before["completion_tokens"] + 5
-        )
+        wait_until(lambda: first.counts()["in_flight"] == 1, seconds=60)
+        seen = tokens_received(connection, at_least=5) if is_stream else 1
         request_id = first.counts()["last"]["headers"]["x-request-id"]
         connection.shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: first.counts()["in_flight"] == 0, seconds=2)
+    wait_until(lambda: first.counts()["in_flight"] == 0, seconds=60)
     assert first.counts()["cancelled"] == before["cancelled"] + 1
     row = ledger_row(served.gateway.home, request_id)
     assert (row["outcome"], row["is_estimated"]) == ("client_left", 1)
     made = first.counts()["completion_tokens"] - before["completion_tokens"]
     if is_stream:
-        assert made - 3 <= row["output"] <= made
+        assert seen <= row["output"] <= made
     else:
-        assert row["output"] > 0  # what the engine may have made, which nobody saw
+        assert row["output"] >= seen  # what the engine may have made, which nobody saw
+
+
+def tokens_received(connection: socket.socket, *, at_least: int) -> int:
+    """Read a stream until it has brought this many tokens; return how many it has."""
+    text = b""
+    while (tokens := text.count(b" word")) < at_least:
+        piece = connection.recv(65536)
+        assert piece, text
+        text += piece
+    return tokens
 
 
 @contextmanager
@@ -162,9 +172,9 @@ def test_a_client_that_does_not_read_holds_the_engine_back_and_is_left(served: S
     served.use(first)
     before = first.counts()
     with raw_request(served, receive_buffer=4096, stream=True):
-        wait_until(lambda: first.counts()["in_flight"] == 1, seconds=5)
+        wait_until(lambda: first.counts()["in_flight"] == 1, seconds=60)
         request_id = first.counts()["last"]["headers"]["x-request-id"]
-        wait_until(lambda: first.counts()["cancelled"] == before["cancelled"] + 1, seconds=15)
+        wait_until(lambda: first.counts()["cancelled"] == before["cancelled"] + 1, seconds=60)
     made = first.counts()["completion_tokens"] - before["completion_tokens"]
     assert made * 1000 < 16 * 1024 * 1024, "what nobody reads is not made and kept"
     row = ledger_row(served.gateway.home, request_id)
@@ -173,22 +183,22 @@ def test_a_client_that_does_not_read_holds_the_engine_back_and_is_left(served: S
 
 def test_a_gateway_that_is_told_to_stop_finishes_what_it_began(tmp_path: Path) -> None:
     with (
-        engine_process(Behaviour(tokens=30, token_seconds=0.03)) as engine,
+        engine_process(Behaviour(tokens=100, token_seconds=0.03)) as engine,
         gateway_process(tmp_path) as gateway,
         ThreadPoolExecutor(4) as threads,
     ):
         gateway.set_routes(route("bank", replicas=[engine.address]))
         url, headers = gateway.url + CHAT, gateway.headers
         asked = body(stream=True)
-        answers = [threads.submit(httpx.post, url, json=asked, headers=headers, timeout=20) for _ in range(4)]
-        wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=10)
+        answers = [threads.submit(httpx.post, url, json=asked, headers=headers, timeout=60) for _ in range(4)]
+        wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=60)
         gateway.process.send_signal(signal.SIGTERM)
-        assert [len(events_of(answer.result(20).text)) for answer in answers] == [1 + 30 + 1] * 4
-        assert gateway.process.wait(10) == 0
+        assert [len(events_of(answer.result(60).text)) for answer in answers] == [1 + 100 + 1] * 4
+        assert gateway.process.wait(60) == 0
         with pytest.raises(httpx.ConnectError):
-            httpx.post(url, json=asked, headers=headers)
+            httpx.post(url, json=asked, headers=headers, timeout=60)
         rows = [ledger_row(tmp_path, answer.result().headers["x-request-id"]) for answer in answers]
-        assert {(row["output"], row["outcome"]) for row in rows} == {(30, "ok")}
+        assert {(row["output"], row["outcome"]) for row in rows} == {(100, "ok")}
         assert (tmp_path / "gateway" / "routes.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -201,16 +211,17 @@ def test_a_gateway_killed_under_load_serves_again_and_has_each_request_once(tmp_
         gateway.set_routes(route("bank", replicas=[engine.address]))
         url, headers = gateway.url + CHAT, gateway.headers
         answers = [threads.submit(httpx.post, url, json=body(stream=True), headers=headers) for _ in range(4)]
-        wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=10)
+        wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=60)
         request_id = engine.counts()["last"]["headers"]["x-request-id"]
+        wait_until(lambda: ledger_rows(tmp_path, request_id), "its start is in the ledger")
         gateway.process.kill()
         gateway.process.wait()
-        assert all(isinstance(answer.exception(20), httpx.TransportError) for answer in answers)
-        wait_until(lambda: engine.counts()["in_flight"] == 0, seconds=5)
+        assert all(isinstance(answer.exception(60), httpx.TransportError) for answer in answers)
+        wait_until(lambda: engine.counts()["in_flight"] == 0, seconds=60)
         gateway.start()
         engine.tell(tokens=3, token_seconds=0)
         gateway.set_routes(route("bank", replicas=[engine.address]))
-        assert httpx.post(url, json=body(), headers=headers).status_code == 200
+        assert httpx.post(url, json=body(), headers=headers, timeout=60).status_code == 200
         assert ledger_row(tmp_path, request_id)["outcome"] == "interrupted"
 
 
@@ -221,20 +232,20 @@ def test_a_gateway_serves_without_the_control_plane_also_after_a_restart(
     with gateway_process(tmp_path) as gateway:
         gateway.set_routes(route("bank", replicas=[engine.address]))
         url, headers = gateway.url + CHAT, gateway.headers
-        assert httpx.post(url, json=body(), headers=headers).status_code == 200
+        assert httpx.post(url, json=body(), headers=headers, timeout=60).status_code == 200
         gateway.stop_control_plane()
-        assert httpx.post(url, json=body(), headers=headers).status_code == 200
+        assert httpx.post(url, json=body(), headers=headers, timeout=60).status_code == 200
         gateway.process.terminate()
-        assert gateway.process.wait(10) == 0
+        assert gateway.process.wait(60) == 0
         gateway.start()
-        response = httpx.post(url, json=body(), headers=headers)
+        response = httpx.post(url, json=body(), headers=headers, timeout=60)
         assert response.status_code == 200
         assert ledger_row(tmp_path, response.headers["x-request-id"])["outcome"] == "ok"
-        stranger = httpx.post(url, json=body(), headers={"Authorization": "Bearer other"})
+        stranger = httpx.post(url, json=body(), headers={"Authorization": "Bearer other"}, timeout=60)
         assert (stranger.status_code, stranger.headers["retry-after"]) == (503, "2")
         kept = (tmp_path / "gateway" / "callers.json").read_text()
         assert gateway.token not in kept.replace(f"subject-{gateway.token}", "")
-        assert httpx.get(gateway.url + "/health").json()["control_plane"] == "away"
+        assert httpx.get(gateway.url + "/health", timeout=60).json()["control_plane"] == "away"
 
 
 def test_a_program_is_started_without_grpcs_fork_handlers(served: Served) -> None:
@@ -244,5 +255,5 @@ def test_a_program_is_started_without_grpcs_fork_handlers(served: Served) -> Non
     made = served.client.post("/v1/files", data={"purpose": "batch"}, files=files).json()
     asked = {"input_file_id": made["id"], "endpoint": CHAT, "completion_window": "24h"}
     path = f"/v1/batches/{served.client.post('/v1/batches', json=asked).json()['id']}"
-    wait_until(lambda: served.client.get(path).json()["status"] == "completed", seconds=20)
+    wait_until(lambda: served.client.get(path).json()["status"] == "completed", seconds=60)
     assert "fork" not in (served.gateway.home / "gateway.log").read_text()

@@ -26,7 +26,7 @@ class Scripted:
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def _serve(self) -> None:
         while True:

@@ -18,7 +18,7 @@ def test_pieces_become_lines_and_a_prompt_is_not_kept_back():
         content += os.read(shown, 100)
     os.write(guest, b"end")
     os.close(guest)
-    thread.join(5)
+    thread.join(60)
     output.close()
     os.close(target)
     while piece := os.read(shown, 100):

@@ -30,7 +30,7 @@ def port(metadata) -> Iterator[int]:
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     link.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = link.getresponse()
     return answer.status, answer.headers["Content-Type"], answer.read().decode()

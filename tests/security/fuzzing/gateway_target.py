@@ -118,9 +118,9 @@ def _furnish(gateway: GatewayProcess) -> Iterator[str]:
 
 
 def _sign_in(gateway: GatewayProcess) -> str:
-    code = httpx.post(f"{gateway.url}/v1/chat/links", headers=gateway.headers).json()["code"]
+    code = httpx.post(f"{gateway.url}/v1/chat/links", headers=gateway.headers, timeout=60).json()["code"]
     headers = {"Host": "localhost", "Origin": "http://localhost"}
-    answer = httpx.post(f"{gateway.url}/chat/session", headers=headers, json={"code": code})
+    answer = httpx.post(f"{gateway.url}/chat/session", headers=headers, json={"code": code}, timeout=60)
     return answer.raise_for_status().cookies["neocloud_chat_80"]
 
 

@@ -155,7 +155,7 @@ def _fill(message: Any, secret: str, depth: int = 0) -> int:
 async def test_no_sensitive_field_of_any_served_request_reaches_the_log(cloud: Cloud) -> None:
     """All that is served is sent, mostly to be refused, with a secret wherever the contract marks one."""
     secret, sent = "hunter2-never-write-this-down", 0
-    token = await cloud.sdk.get_token(timeout=10)
+    token = await cloud.sdk.get_token(timeout=60)
     async with grpc.aio.insecure_channel(cloud.running.server.addresses.grpc) as channel:
         for path in sorted(cloud.running.server.paths):
             rpc = contract.method(path)

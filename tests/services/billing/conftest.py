@@ -14,9 +14,9 @@ from tests import control_plane
 
 class Bank(control_plane.Cloud):
     async def bill(self, verb: str) -> Any:
-        token = await self.sdk.get_token(timeout=10)
+        token = await self.sdk.get_token(timeout=60)
         address = f"http://{self.running.server.addresses.http}"
-        async with httpx.AsyncClient(base_url=address, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as http:
             answer = await http.post(
                 f"/neocloud.billing.v1.UsageService/{verb}",
                 json={"parentId": self.project_id},

@@ -14,9 +14,9 @@ from tests.services.billing.conftest import Bank
 
 
 async def ask(bank: Bank, method: str, **request: Any) -> Any:
-    token = await bank.sdk.get_token(timeout=10)
+    token = await bank.sdk.get_token(timeout=60)
     address = f"http://{bank.running.server.addresses.http}"
-    async with httpx.AsyncClient(base_url=address, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as http:
         headers = {"authorization": f"Bearer {token.token}"}
         answer = await http.post(f"/neocloud.inference.v1.{method}", json=request, headers=headers)
     assert answer.status_code == 200, answer.text

@@ -130,9 +130,9 @@ async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
 
 
 async def ask(bank: Bank, verb: str, **request: Any) -> httpx.Response:
-    token = await bank.sdk.get_token(timeout=10)
+    token = await bank.sdk.get_token(timeout=60)
     async with httpx.AsyncClient(
-        base_url=f"http://{bank.running.server.addresses.http}", trust_env=False
+        base_url=f"http://{bank.running.server.addresses.http}", trust_env=False, timeout=60
     ) as http:
         return await http.post(
             f"/neocloud.billing.v1.TokenPriceService/{verb}",

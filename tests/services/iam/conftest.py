@@ -138,7 +138,7 @@ class Cloud:
 
 def direct_http() -> httpx.AsyncClient:
     """To a provider on loopback, whatever proxy the environment names."""
-    return httpx.AsyncClient(timeout=5, trust_env=False)
+    return httpx.AsyncClient(timeout=60, trust_env=False)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ async def running_cloud(database: str = ":memory:") -> AsyncIterator[Cloud]:
         dependencies,
     )
     await server.start()
-    http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False)
+    http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False, timeout=60)
     try:
         bank = await bootstrap(store, clock, make_key=keys.rsa_key)
         other = await bootstrap(store, clock, tenant_name="other-bank", make_key=keys.other_rsa_key)

@@ -143,7 +143,7 @@ async def test_signing_in_in_the_browser(cloud: Cloud, neo: Neo, monkeypatch: py
 
     def browse(url: str) -> bool:
         def look() -> None:
-            with httpx.Client(trust_env=False, follow_redirects=True) as browser:
+            with httpx.Client(trust_env=False, follow_redirects=True, timeout=60) as browser:
                 callback = url.partition("redirect_uri=")[2].partition("&")[0]
                 forged = httpx.URL(callback.replace("%3A", ":").replace("%2F", "/"))
                 assert browser.get(forged, params={"code": "x", "state": "forged"}).status_code == 404

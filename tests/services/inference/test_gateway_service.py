@@ -26,7 +26,7 @@ from tests.services.inference.cloud import (
 SERVICE = f"{FakeCloud.api}.GatewayService"
 shared = pytest.mark.asyncio(loop_scope="module")
 METHODS = ("Admit", "ListRoutes", "ReportTraffic")
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 
 
 @pytest_asyncio.fixture

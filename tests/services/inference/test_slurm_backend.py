@@ -281,7 +281,7 @@ def script(folder: Path, *words: str) -> subprocess.Popen[str]:
 def test_the_script_hands_on_key_arguments_and_exit_code(tmp_path: Path) -> None:
     program = 'echo "$VLLM_API_KEY|$1|$2"; exit 7'
     with script(tmp_path, "bash", "-c", program, "engine", "a b", "$(echo c)") as running:
-        output, _ = running.communicate(timeout=10)
+        output, _ = running.communicate(timeout=60)
     assert (output, running.returncode) == ("secret|a b|$(echo c)\n", 7)
 
 
@@ -291,12 +291,12 @@ def test_the_script_hands_on_the_signal_that_ends_it(tmp_path: Path) -> None:
         assert running.stdout is not None and running.stdout.readline() == "up\n"
         running.send_signal(signal.SIGTERM)
         assert running.stdout.readline() == "draining\n"
-        assert running.wait(timeout=10) == 0
+        assert running.wait(timeout=60) == 0
         os.killpg(running.pid, signal.SIGKILL)  # the watcher's sleep
 
 
 def test_without_its_key_no_engine_starts(tmp_path: Path) -> None:
     (tmp_path / "script").write_text(SCRIPT)
     command = ["bash", str(tmp_path / "script"), str(tmp_path / "key"), "20192", "echo", "started"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")

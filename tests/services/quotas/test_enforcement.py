@@ -147,7 +147,7 @@ async def test_a_child_without_room_ends_its_owners_operation_in_words(cloud: Cl
 async def call(cloud: Cloud, path: str, request: Any) -> Any:
     """A method that the official SDK does not have."""
     rpc = contract.method(path)
-    token = await cloud.sdk.get_token(timeout=10)
+    token = await cloud.sdk.get_token(timeout=60)
     async with grpc.aio.insecure_channel(cloud.running.server.addresses.grpc) as channel:
         unary = channel.unary_unary(f"/{path}", rpc.input.SerializeToString, rpc.output.FromString)
         return await unary(request, metadata=[("authorization", f"Bearer {token.token}")])

@@ -172,7 +172,7 @@ async def cloud() -> AsyncIterator[Cloud]:
     )
     await server.start()
     running = asyncio.create_task(worker.run())
-    http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False)
+    http = httpx.AsyncClient(base_url=f"http://{server.addresses.http}", trust_env=False, timeout=60)
     try:
         tokens = {tenant.tenant_id: await token_of(http, tenant) for tenant in (bank, other)}
         yield Cloud(store, engine, http, server.addresses.grpc, bank, other, tokens)
