@@ -11,6 +11,7 @@ machines, and whichever is free the rest. Clouds beside each other have address 
 from collections import OrderedDict
 from pathlib import PurePosixPath
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -74,6 +75,15 @@ GROUPS = {
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
 Longest group first. Every other file is a group of its own."""
+
+hypothesis.settings.register_profile(
+    "same everywhere",
+    derandomize=True,  # the same examples in every run
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("same everywhere")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

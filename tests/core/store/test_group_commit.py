@@ -31,7 +31,7 @@ async def test_works_that_wait_together_are_committed_together(store: Store, tmp
     commits: list[str] = []
     store._database.engine.dialect.do_commit = _counting(store._database.engine.dialect.do_commit, commits)  # type: ignore[attr-defined]
     first = asyncio.create_task(store.write(hold))
-    await asyncio.to_thread(has_begun.wait, 10)
+    await asyncio.to_thread(has_begun.wait, 60)
     rest = [
         asyncio.create_task(store.write(lambda tx, n=n: tx.insert(resource(f"r{n}", name=str(n)))))
         for n in range(50)
