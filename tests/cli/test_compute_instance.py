@@ -1,11 +1,15 @@
 """`neo compute instance` (CMP-01, CMP-09)."""
 
+import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from neocloud.cli.commands import instance as instance_commands
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
@@ -99,3 +103,63 @@ def test_nobody_signs_in_to_a_machine_that_is_off(signed_in: Neo, machines: Fake
     machines.serve(f"{INSTANCES}/GetByName", instance("STOPPED"))
     done = signed_in("compute", "instance", "ssh", "web")
     assert "neo compute instance start web" in done.err
+
+
+def test_ssh_waits_for_the_guest_and_says_how_to_see_it_boot(
+    signed_in: Neo, machines: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine is RUNNING long before its guest accepts ssh."""
+    answers = iter([False, False, True])
+    ran: list[list[str]] = []
+    monkeypatch.setattr(instance_commands, "accepts_ssh", lambda host: next(answers))
+    monkeypatch.setattr(instance_commands, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
+    done = signed_in("compute", "instance", "ssh", "web", "--", "hostname")
+    assert done.code == 0, done.err
+    assert "Wait for the guest of web; neo compute instance serial-log web --follow shows it boot" in done.err
+    assert ran[0][-2:] == ["ubuntu@203.0.113.5", "hostname"]
+
+
+def test_ssh_gives_up_on_a_guest_that_never_answers(
+    signed_in: Neo, machines: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_commands, "accepts_ssh", lambda host: False)
+    monkeypatch.setattr(instance_commands, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    done = signed_in("compute", "instance", "ssh", "web", "--wait", "1")
+    assert done.code == 5 and "does not accept ssh on 203.0.113.5" in done.err
+    assert "security groups" in done.err
+
+
+def test_a_server_is_an_ssh_server_only_when_it_greets() -> None:
+    """A port may be open before the server behind it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def greet(text: bytes) -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(text)
+
+        for text, expected in ((b"SSH-2.0-test\r\n", True), (b"HTTP/1.1", False)):
+            thread = threading.Thread(target=greet, args=(text,))
+            thread.start()
+            assert instance_commands.accepts_ssh("127.0.0.1", port) is expected
+            thread.join()
+
+
+def test_addresses_are_listed(signed_in: Neo, machines: FakeServer) -> None:
+    path = f"{INSTANCES}/List"
+    machines.serve(path, contract.method(path).output(items=[instance()]))
+    header, row = signed_in("compute", "instance", "list").out.splitlines()
+    assert header.split() == ["NAME", "STATE", "PRESET", "PRIVATE", "IP", "PUBLIC", "IP", "ID"]
+    assert row.split() == ["web", "RUNNING", "-", "10.128.0.4", "203.0.113.5", ID]
+
+
+def test_platforms_are_listed_by_preset(signed_in: Neo, machines: FakeServer) -> None:
+    header, row = signed_in("compute", "platform", "list").out.splitlines()
+    assert header.split() == ["PLATFORM", "PRESET", "VCPUS", "MEMORY", "GPUS", "TITLE"]
+    assert row.split()[:5] == ["cpu-local", "1vcpu-1gb", "1", "1", "GiB"]
+    shown = signed_in("compute", "platform", "list", "-o", "json")
+    assert json.loads(shown.out)[0]["metadata"]["name"] == "cpu-local"

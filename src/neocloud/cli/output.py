@@ -64,6 +64,19 @@ def fields_table(pairs: Iterable[tuple[str, object]]) -> View:
     return View([[name, _text(value)] for name, value in pairs])
 
 
+def size_text(number: int) -> str:
+    """ "15.3 GiB"; "" for nothing."""
+    for unit, each in (("GiB", 1024**3), ("MiB", 1024**2)):
+        if number >= each:
+            return f"{number / each:.1f} {unit}"
+    return f"{number / 1024:.0f} KiB" if number else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 worker", "2 workers"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def console(file: TextIO | None = None) -> Console:
     """Return a console that does not cut lines unless it writes to a terminal."""
     target = sys.stdout if file is None else file

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -18,6 +18,10 @@ from rich.text import Text
 
 from neocloud.cli.output import console, say
 from neocloud.cli.terminal import visible
+
+if TYPE_CHECKING:
+    from neocloud.client.connection import Client
+    from neocloud.messages.nebius.common.v1 import Operation
 
 SYMBOLS = {"ok": ("✓", "green"), "failed": ("✗", "red"), "pending": ("·", "dim")}
 REFRESH_PER_SECOND = 10
@@ -39,7 +43,7 @@ def stage(title: str) -> Iterator[Callable[[str], None]]:
     screen = console(sys.stderr)
     if not screen.is_terminal:
         say(f"{title} ...")
-        yield lambda detail: say(f"  {detail}")
+        yield _Details().show
         say(f"{title}: done in {duration(time.monotonic() - started)}")
         return
     line = _StageLine(title, started)
@@ -48,6 +52,28 @@ def stage(title: str) -> Iterator[Callable[[str], None]]:
     screen.print(
         Text.assemble(("✓ ", "green"), visible(title), (f"  {duration(time.monotonic() - started)}", "dim"))
     )
+
+
+class _Details:
+    """Prints a line for each change of the detail; a poll that brings nothing new prints nothing."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def show(self, detail: str) -> None:
+        if detail and detail != self.shown:
+            say(f"  {detail}")
+            self.shown = detail
+
+
+def finish(client: "Client", operation: "Operation", title: str, timeout_seconds: float = 3600.0) -> None:
+    """Show what the operation is doing until it is finished. Raises ClientError if it failed."""
+    with stage(title) as show_detail:
+        client.wait(
+            operation,
+            on_progress=lambda latest: show_detail(latest.progress_tracker.description),
+            timeout_seconds=timeout_seconds,
+        )
 
 
 class _StageLine:
@@ -82,10 +108,14 @@ class ReportedStep(Protocol):
 class StepsView:
     """A live list of the named steps that a reconciler reports."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, is_change: bool = False) -> None:
+        """`is_change`: the resource exists, so only steps that have something to do are shown."""
         self.title = title
+        self.is_change = is_change
         self.started = time.monotonic()
         self.steps: Sequence[ReportedStep] = ()
+        self.worked: set[str] = set()
+        """Names of the steps that were seen before they were done."""
         self.done_after: dict[str, float] = {}
         self.spinner = Spinner("dots")
         self.screen = console(sys.stderr)
@@ -106,8 +136,9 @@ class StepsView:
 
     def update(self, steps: Sequence[ReportedStep]) -> None:
         """Show the current steps; each has `name`, `outcome` and `message`."""
-        self.steps = steps
-        for step in steps:
+        self.worked |= {step.name for step in steps if step.outcome != "ok"}
+        self.steps = [step for step in steps if step.name in self.worked or not self.is_change]
+        for step in self.steps:
             if step.outcome == "ok" and step.name not in self.done_after:
                 self.done_after[step.name] = self.elapsed
                 if not self.screen.is_terminal:

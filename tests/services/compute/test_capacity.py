@@ -34,7 +34,8 @@ def test_too_little_memory_is_refused_with_the_sum() -> None:
 def test_cores_of_the_local_platform_are_shared_four_ways() -> None:
     check_fits(LAPTOP, [(preset("cpu-local", "4vcpu-8gb"), 2)])
     message = refusal(LAPTOP, (preset("cpu-local", "1vcpu-1gb"), 9))
-    assert "9 x 1 = 9 vCPU need 2.25 cores, 2 are available" in message
+    shared = "(4 vCPU of cpu-local share a core)"
+    assert f"9 x 1 = 9 vCPU need 2.25 cores {shared}, 2 are available" in message
 
 
 def test_cores_of_published_platforms_are_not_shared() -> None:

@@ -111,7 +111,7 @@ async def test_a_service_accounts_token_reaches_the_guest(cloud: Cloud) -> None:
 
 async def test_a_taken_name_is_said_of_the_instance_and_not_of_its_disk(cloud: Cloud) -> None:
     """The boot disk's name follows from the instance's, so both are taken."""
-    first = await cloud.create("Instance", "web", instance_spec())
+    first = (await cloud.machine("web")).metadata.id
     request = {"metadata": {"parent_id": cloud.project_id, "name": "web"}, "spec": instance_spec()}
     refused = await cloud.refusal("InstanceService/Create", request)
     assert refused.code.name == "ALREADY_EXISTS"

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import InstanceSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
@@ -59,9 +60,13 @@ def reader(rows: list[Resource] | None = None, **changes: Any) -> Any:
     return Reader(rows or [], **changes)
 
 
+def metadata(resource_id: str, project_id: str = "project-e00") -> ResourceMetadata:
+    return ResourceMetadata(id=resource_id, parent_id=project_id)
+
+
 def fits(*rows: Resource, wanted: int = 1, held: int = 0, me: str = ME) -> bool:
     try:
-        check_capacity(reader(list(rows)), me, [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
+        check_capacity(reader(list(rows)), metadata(me), [(GIB_4, wanted)], [(GIB_4, held)] if held else [])
     except ApiError as error:
         assert "8 GiB are available" in error.message
         return False
@@ -96,4 +101,23 @@ def test_what_is_asked_for_follows_from_the_spec() -> None:
 
 
 def test_an_unknown_machine_is_left_to_the_engine() -> None:
-    check_capacity(reader(inventory=None), ME, [(GIB_4, 1000)], [])
+    check_capacity(reader(inventory=None), metadata(ME), [(GIB_4, 1000)], [])
+
+
+def refusal(project_id: str) -> str:
+    with pytest.raises(ApiError) as caught:
+        check_capacity(reader([machine(), cluster(1)]), metadata(ME, project_id), [(GIB_4, 1)], [])
+    return caught.value.message
+
+
+def test_a_refusal_names_the_holders_of_ones_own_project() -> None:
+    message = refusal("project-e00")
+    assert message.startswith("This machine cannot hold 1 x cpu-local 1vcpu-4gb in addition:")
+    assert "In use: Slurm cluster b (0.25 cores, 4 GiB), instance a (0.25 cores, 4 GiB)." in message
+    assert message.endswith("Request fewer or smaller ones, or stop or delete one of those in use.")
+
+
+def test_a_refusal_does_not_name_what_other_projects_run() -> None:
+    message = refusal("project-e00other")
+    assert "In use: other projects (0.5 cores, 8 GiB)." in message
+    assert "cluster b" not in message

@@ -2,14 +2,16 @@
 
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
 
+from neocloud.cli.commands.platform import list_platforms
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
-from neocloud.cli.progress import stage
+from neocloud.cli.progress import duration, finish, stage
 from neocloud.cli.resources.lookup import (
     INSTANCES,
     ProjectClient,
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 900.0
 FOLLOW_SECONDS = 1.0
 MACHINES = "neocloud.compute.v1.MachineService"
+SSH_PORT = 22
+BOOT_SECONDS = 300
+CONNECT_SECONDS = 5.0
 DEFAULT_USER = "ubuntu"
 DEFAULT_FAMILY = "ubuntu24.04-driverless"
 NameArgument = Annotated[str, typer.Argument(help="Name or id of the instance.")]
@@ -100,7 +105,10 @@ def create(
     if output is not Format.TABLE:
         show(output, contract.to_dict(instance), fields_table(()))
         return
-    echo(f"Instance {name} is {state_of(instance)}. The guest may need a moment before it accepts ssh.")
+    echo(
+        f"Instance {name} is {state_of(instance)}, and its guest boots now, which takes minutes without KVM."
+    )
+    echo(f"See it boot: neo compute instance serial-log {name} --follow")
     echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{_host_of(instance)}")
 
 
@@ -153,9 +161,14 @@ def ssh(
     identity: Annotated[
         Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
     ] = None,
+    wait: Annotated[
+        int, typer.Option(min=0, metavar="SECONDS", help="Time to wait for a guest that still boots.")
+    ] = BOOT_SECONDS,
     project: ProjectOption = "",
 ) -> None:
     """Sign in to a machine, or run a command on it. Its host key is saved at the first sign-in.
+
+    A guest accepts ssh some time after its machine runs; the command waits for it.
 
     Examples:
 
@@ -167,7 +180,8 @@ def ssh(
         raise ClientError(
             "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
         )
-    instance = connect_to_project(context, project).find(INSTANCES, name)
+    cloud = connect_to_project(context, project)
+    instance = cloud.find(INSTANCES, name)
     host = _host_of(instance)
     if state_of(instance) != "RUNNING" or not host:
         raise ClientError(
@@ -175,10 +189,37 @@ def ssh(
             f"Instance {name} is {state_of(instance)}",
             f"Start it with `neo compute instance start {name}`",
         )
+    _wait_for_ssh(cloud, name, host, wait)
     options = ["-o", f"UserKnownHostsFile={_known_hosts(instance)}", "-o", "StrictHostKeyChecking=accept-new"]
     if identity is not None:
         options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
     os.execv(program, ["ssh", *options, "--", f"{user}@{host}", *(command or ())])
+
+
+def _wait_for_ssh(cloud: ProjectClient, name: str, host: str, seconds: int) -> None:
+    """Wait until an ssh server answers. Raises ClientError if none does."""
+    if not seconds or accepts_ssh(host):
+        return
+    serial_log = f"neo compute instance serial-log {name} --follow"
+    deadline = cloud.client.clock() + seconds
+    with stage(f"Wait for the guest of {name}; {serial_log} shows it boot"):
+        while not accepts_ssh(host):
+            if cloud.client.clock() >= deadline:
+                raise ClientError(
+                    "UNAVAILABLE",
+                    f"{name} does not accept ssh on {host} after {duration(seconds)}",
+                    f"See its console ({serial_log}); do its security groups let port {SSH_PORT} in?",
+                )
+            cloud.client.sleep(FOLLOW_SECONDS)
+
+
+def accepts_ssh(host: str, port: int = SSH_PORT) -> bool:
+    """Return whether an ssh server greets on the host; a port may be open before its server answers."""
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
 
 
 def serial_log(
@@ -264,12 +305,7 @@ def _change(cloud: ProjectClient, instance_id: str, verb: str, name: str) -> Non
 
 def _wait(cloud: ProjectClient, operation: "Operation", title: str) -> None:
     try:
-        with stage(title) as show_detail:
-            cloud.client.wait(
-                operation,
-                on_progress=lambda latest: show_detail(latest.progress_tracker.description),
-                timeout_seconds=WAIT_SECONDS,
-            )
+        finish(cloud.client, operation, title, WAIT_SECONDS)
     except KeyboardInterrupt:
         say("The operation continues in the cloud. `neo compute instance list` shows its state.")
         raise
@@ -302,6 +338,7 @@ def _host_of(instance: "Instance") -> str:
 
 
 OVERRIDES: Overrides = {
+    "platform": {"list": list_platforms},
     "instance": {
         "create": create,
         "start": start,
@@ -309,6 +346,6 @@ OVERRIDES: Overrides = {
         "restart": restart,
         "ssh": ssh,
         "serial-log": serial_log,
-    }
+    },
 }
 """Commands that replace the derived ones or are added to them."""

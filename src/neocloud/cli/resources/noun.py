@@ -44,6 +44,8 @@ class Noun:
     """Shorter flag names: pairs of a field's path and its other name."""
     short_name: str = ""
     """A name shorter than the service's, where the product makes it clear."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """Columns of its list between state and id: a header, and the path of a field."""
     after_create: str = ""
     """`module:function` below `neocloud.cli.commands` that is called with the project's connection."""
 

@@ -143,6 +143,7 @@ PRODUCTS: Mapping[str, Product] = {
                 "nebius.vpc.v1.AllocationService",
                 "Allocations: reserved addresses.",
                 "login --ipv4-public-subnet-id vpcsubnet-e00abc",
+                columns=(("ADDRESS", "status.details.allocated_cidr"),),
             ),
             Noun(
                 "nebius.vpc.v1.RouteTableService",
@@ -186,6 +187,11 @@ PRODUCTS: Mapping[str, Product] = {
                 "nebius.compute.v1.InstanceService",
                 "Virtual machines.",
                 "web --file machine.yaml",
+                columns=(
+                    ("PRESET", "spec.resources.preset"),
+                    ("PRIVATE IP", "status.network_interfaces.ip_address.address"),
+                    ("PUBLIC IP", "status.network_interfaces.public_ip_address.address"),
+                ),
                 without=("ListInstancesByNVLInstanceGroup",),
             ),
             Noun(
@@ -269,6 +275,11 @@ PRODUCTS: Mapping[str, Product] = {
                 "--model-id inferencemodel-e00abc --training-file file-1a2b --platform cpu-local"
                 " --preset 2vcpu-8gb",
                 short_name="job",
+                columns=(
+                    ("STEP", "status.step"),
+                    ("OF", "status.total_steps"),
+                    ("NEW MODEL", "status.fine_tuned_model"),
+                ),
             ),
         ),
         overrides="tuning.job",

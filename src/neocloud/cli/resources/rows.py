@@ -1,40 +1,63 @@
 """Tables of resources, derived from their descriptors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from neocloud.cli.output import JsonObject, View, fields_table, table
+from neocloud.cli.output import JsonObject, View, fields_table, size_text, table
 from neocloud.core import contract
 
 SPEC_COLUMNS = 3
 LONGEST_CELL = 60
+SINGLE_ADDRESS = "/32"
 
 
-def list_table(descriptor: Descriptor, items: Iterable[Any]) -> View:
-    """Return a row per resource: name, state, the first plain spec fields in use, id."""
+def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[tuple[str, str]] = ()) -> View:
+    """Return a row per resource: name, state, the given columns, id.
+
+    A column is a header and the path of a field. By default they are the first plain spec fields in use.
+    """
     items = list(items)
     if "metadata" not in descriptor.fields_by_name:
         return table(["VALUE"], ((contract.to_json(item),) for item in items))
-    fields = [
-        field
-        for field in _spec_fields(descriptor)
-        if any(_plain(getattr(item.spec, field.name), field) for item in items)
-    ]
-    columns = fields[:SPEC_COLUMNS]
+    chosen = [(header, [_at(item, path) for item in items]) for header, path in columns]
+    chosen = chosen or _used_columns(descriptor, items)
     has_state = _state_field(descriptor) is not None
-    headers = ["NAME", *(["STATE"] if has_state else []), *(_title(field) for field in columns), "ID"]
+    headers = ["NAME", *(["STATE"] if has_state else []), *(header for header, _ in chosen), "ID"]
     rows = (
         [
             item.metadata.name,
             *([_state(item)] if has_state else []),
-            *(_plain(getattr(item.spec, field.name), field) for field in columns),
+            *(cells[number] for _, cells in chosen),
             item.metadata.id,
         ]
-        for item in items
+        for number, item in enumerate(items)
     )
     return table(headers, rows)
+
+
+def _used_columns(descriptor: Descriptor, items: Sequence[Any]) -> list[tuple[str, list[str]]]:
+    """Return the first plain spec fields that say something: not empty, and not the same as another."""
+    found: list[tuple[str, list[str]]] = []
+    for field in _spec_fields(descriptor):
+        cells = [_plain(getattr(item.spec, field.name), field) for item in items]
+        if any(cells) and all(cells != other for _, other in found):
+            found.append((_title(field), cells))
+    return found[:SPEC_COLUMNS]
+
+
+def _at(item: Any, path: str) -> str:
+    """Return the text of a field, such as "status.network_interfaces.ip_address.address"."""
+    values = [item]
+    for name in path.split("."):
+        found = [getattr(value, name) for value in values]
+        values = [
+            inner
+            for each in found
+            for inner in (each if isinstance(each, Sequence) and not isinstance(each, str) else [each])
+        ]
+    return ", ".join(str(value).removesuffix(SINGLE_ADDRESS) for value in values if value not in (0, ""))
 
 
 def single_table(document: JsonObject) -> View:
@@ -50,7 +73,13 @@ def _flattened(value: object, path: str) -> Iterable[tuple[str, object]]:
         for index, inner in enumerate(value):
             yield from _flattened(inner, f"{path}[{index}]")
     else:
-        yield path, value
+        yield path, _readable(path, value)
+
+
+def _readable(path: str, value: object) -> object:
+    """Return a size in bytes with its usual unit beside it."""
+    is_size = path.endswith("_bytes") and isinstance(value, int | str) and str(value).isdecimal()
+    return f"{value} ({size_text(int(str(value)))})" if is_size and int(str(value)) >= 1024 else value
 
 
 def _spec_fields(descriptor: Descriptor) -> list[FieldDescriptor]:

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from neocloud.cli.output import Format, JsonObject, say, show
-from neocloud.cli.progress import stage
+from neocloud.cli.progress import finish
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.cli.resources.noun import Noun, Parent
@@ -227,8 +227,7 @@ def _wait(client: Client, operation: "Operation", title: str) -> None:
     if operation.HasField("status"):
         client.wait(operation)
         return
-    with stage(title):
-        client.wait(operation)
+    finish(client, operation, title)
 
 
 def _print_one(answer: Message, output: Format) -> None:
@@ -239,5 +238,5 @@ def _print_one(answer: Message, output: Format) -> None:
 def _print_list(noun: Noun, response: Descriptor, items: list[Message], output: Format) -> None:
     item_type = response.fields_by_name[items_field(response)].message_type
     assert item_type is not None, "items are messages"
-    view = list_table(item_type, items)
+    view = list_table(item_type, items, noun.columns)
     show(output, [contract.to_dict(item) for item in items], view, empty="There is none.")

@@ -51,7 +51,8 @@ class Create:
             reader = self._runtime.reader(tx, request.subject, now)
             violations = list(self._kind.rules.violations(resource, None, reader))
             if violations:
-                self._refuse_taken_name(tx, resource.metadata)
+                if all(violation.field != "metadata.name" for violation in violations):
+                    self._refuse_taken_name(tx, resource.metadata)
                 raise contract.bad_request(violations)
             self._kind.rules.complete(resource, None, reader)
             row = self._with_content(draft, resource)

@@ -82,7 +82,7 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
                 now, provided = call.dependencies.clock.now(), call.dependencies.provided
                 reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
                 workload: Workload = wire.resource_message(row)
-                check_capacity(reader, row.id, demands(workload.spec), [])
+                check_capacity(reader, row, demands(workload.spec), [])
             write_runtime_state(tx, row.id, runtime)
             return _changed(tx, call, row, state)
 

@@ -70,7 +70,7 @@ class WorkloadRules(Rules[WorkloadT]):
             *_sizes(new.spec),
         ]
         if not found:
-            check_capacity(reader, new.metadata.id, demands(new.spec), [])
+            check_capacity(reader, new.metadata, demands(new.spec), [])
         return found
 
     def complete(self, new: WorkloadT, old: WorkloadT | None, reader: ResourceReader) -> None:

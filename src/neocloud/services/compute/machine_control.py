@@ -1,6 +1,7 @@
 """Client of the control program in a machine's pod: `machine-control VERB ARGUMENTS` prints one JSON line."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +10,8 @@ from neocloud.core.reconcile.reconciler import POLL_SECONDS, RetryLater
 from neocloud.engines.base import Engine, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.services.compute.types import POD_CONTAINER, namespace, pod_name
+
+logger = logging.getLogger(__name__)
 
 PROGRAM = "machine-control"
 TIMEOUT_SECONDS = 45.0
@@ -26,6 +29,10 @@ class GuestStatus:
     @property
     def is_running(self) -> bool:
         return self.state == "running"
+
+
+NOT_UP = "QEMU does not answer"
+"""Begins the program's answer before QEMU has made its socket, as in each normal start."""
 
 
 class MachineControl:
@@ -59,7 +66,10 @@ class MachineControl:
         )
         answer = _parsed(result.stdout)
         if result.exit_code or answer is None:
-            why = (answer or {}).get("error") or result.stderr.decode(errors="replace").strip()
+            why = str((answer or {}).get("error") or result.stderr.decode(errors="replace").strip())
+            logger.debug("%s of %s: %s", verb, self._pod.namespace, why)
+            if why.startswith(NOT_UP):
+                raise RetryLater("the machine does not answer yet", delay_seconds=POLL_SECONDS)
             raise RetryLater(f"{verb}: {why or 'the answer is not JSON'}", delay_seconds=POLL_SECONDS)
         return answer
 

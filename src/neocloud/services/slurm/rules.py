@@ -99,7 +99,7 @@ class ClusterRules(Rules[Cluster]):
         ]
         if not found:
             held = cluster_demands(old.spec) if old else []
-            check_capacity(reader, new.metadata.id, cluster_demands(new.spec), held)
+            check_capacity(reader, new.metadata, cluster_demands(new.spec), held)
         return found
 
     def complete(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> None:

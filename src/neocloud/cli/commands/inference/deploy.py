@@ -10,7 +10,7 @@ import typer
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price, warn_if_cut_off
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
-from neocloud.cli.progress import stage
+from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
@@ -163,8 +163,8 @@ def _create(cloud: ProjectClient, name: str, spec: JsonObject, shapes: Sequence[
 def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:
     if wait:
         try:
-            with stage(f"Deployment {name}: wait for the first replica"):
-                cloud.client.wait(operation, timeout_seconds=START_TIMEOUT_SECONDS)
+            title = f"Deployment {name}: wait for the first replica"
+            finish(cloud.client, operation, title, START_TIMEOUT_SECONDS)
         except ClientError as error:
             hint = f"See the log: neo deployment logs {name}. Delete it: neo deployment delete {name}"
             raise ClientError(error.code, str(error).rstrip("."), hint) from error

@@ -7,7 +7,8 @@ import typer
 from neocloud.cli.commands.inference.deploy import bounds, how_to_call
 from neocloud.cli.commands.inference.price import parsed_price
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, table
+from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, connect_to_project, state_of
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
@@ -161,9 +162,9 @@ def scale(
     request = {"metadata": {"id": item.metadata.id}, "spec": {"scaling": scaling}}
     mask = [f"spec.scaling.{field}" for field in scaling]
     cloud.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
-    span = str(least) if least == most else f"{least} to {most}"
+    span = counted(least, "replica") if least == most else f"{least} to {most} replicas"
     known_as = item.metadata.name
-    say(f"Deployment {known_as} now scales to {span} replicas. `neo deployment show {known_as}` shows them.")
+    say(f"Deployment {known_as} now scales to {span}. `neo deployment get {known_as}` shows them.")
 
 
 @app.command()
@@ -224,7 +225,7 @@ def delete(context: typer.Context, name: NameArgument, project: ProjectOption = 
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
-    cloud.client.wait(operation, timeout_seconds=DELETE_TIMEOUT_SECONDS)
+    finish(cloud.client, operation, f"Delete deployment {item.metadata.name}", DELETE_TIMEOUT_SECONDS)
     say(f"Deployment {item.metadata.name} is deleted.")
 
 

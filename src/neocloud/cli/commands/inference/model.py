@@ -7,7 +7,8 @@ import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, table
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, table
+from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import (
     MODELS,
     ProjectClient,
@@ -132,7 +133,7 @@ def list_models(
             state_of(model),
             names.get(model.spec.base_model_id, model.spec.base_model_id),
             parameters(model.status.parameters),
-            size(model.status.size_bytes),
+            size_text(model.status.size_bytes),
             f"{model.status.context_length:,}" if model.status.context_length else "",
             model.spec.license,
             len(model.status.deployment_ids) or "",
@@ -180,7 +181,7 @@ def delete(
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, name)
     operation = cloud.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
-    cloud.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
+    finish(cloud.client, operation, f"Delete model {model.metadata.name}", READ_TIMEOUT_SECONDS)
     say(f"Model {model.metadata.name} is deleted.")
 
 
@@ -188,7 +189,7 @@ def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     operation = cloud.client.call(f"{MODELS}/Create", request)
     try:
-        cloud.client.wait(operation, timeout_seconds=READ_TIMEOUT_SECONDS)
+        finish(cloud.client, operation, f"Model {name}: inspect its files", READ_TIMEOUT_SECONDS)
     except ClientError as error:
         raise ClientError(
             error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it; then add it again"
@@ -203,8 +204,8 @@ def _summary(model: "Model") -> str:
     status = model.status
     if status.lora_rank:
         modules = ", ".join(status.target_modules)
-        return f"an adapter of rank {status.lora_rank} on {modules}, {size(status.size_bytes)}"
-    parts = (status.architecture, f"{parameters(status.parameters)} parameters", size(status.size_bytes))
+        return f"an adapter of rank {status.lora_rank} on {modules}, {size_text(status.size_bytes)}"
+    parts = (status.architecture, f"{parameters(status.parameters)} parameters", size_text(status.size_bytes))
     return ", ".join((*parts, f"context {status.context_length:,}"))
 
 
@@ -220,7 +221,7 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("Message", status.message),
         ("Architecture", status.architecture),
         ("Parameters", f"{status.parameters:,}"),
-        ("Size", size(status.size_bytes)),
+        ("Size", size_text(status.size_bytes)),
         ("Type", status.dtype),
         ("Context", f"{status.context_length:,}"),
         ("Bytes per token", f"{status.kv_bytes_per_token:,}" if status.kv_bytes_per_token else ""),
@@ -240,15 +241,7 @@ _UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
 
 def parameters(count: int) -> str:
     """ "8.2B" for 8,190,735,360."""
-    for unit, size in _UNITS:
-        if count >= size:
-            return f"{count / size:.1f}".removesuffix(".0") + unit
+    for unit, each in _UNITS:
+        if count >= each:
+            return f"{count / each:.1f}".removesuffix(".0") + unit
     return str(count) if count else ""
-
-
-def size(number: int) -> str:
-    """ "15.3 GiB"."""
-    for unit, each in (("GiB", 1024**3), ("MiB", 1024**2)):
-        if number >= each:
-            return f"{number / each:.1f} {unit}"
-    return f"{number / 1024:.0f} KiB" if number else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show
+from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show
 from neocloud.cli.progress import StepsView, duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -101,7 +101,9 @@ def create(
     }
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     operation = cloud.client.call(f"{CLUSTERS}/Create", request)
-    view = watch_operation(cloud, operation, f"Cluster {name}: {workers} workers {preset} on {platform}")
+    view = watch_operation(
+        cloud, operation, f"Cluster {name}: {counted(workers, 'worker')} {preset} on {platform}"
+    )
     cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
@@ -160,7 +162,7 @@ def scale(
     )
     # A count of 0 is the field's default: it changes only if the mask names it.
     operation = cloud.client.call(f"{CLUSTERS}/Update", request, reset_mask=["spec.node_sets.*.count"])
-    view = watch_operation(cloud, operation, f"Scale {name}: {_counts_text(counts)}")
+    view = watch_operation(cloud, operation, f"Scale {name}: {_counts_text(counts)}", is_change=True)
     echo(f"Cluster {name} has {_counts_text(counts)} after {duration(view.elapsed)}.")
 
 
@@ -198,9 +200,11 @@ POLL_SECONDS = 0.2
 MOVING = ("CREATING", "UPDATING", "STOPPED")  # a stopped one starts again with the cloud
 
 
-def watch_operation(cloud: ProjectClient, operation: "Operation", title: str) -> StepsView:
+def watch_operation(
+    cloud: ProjectClient, operation: "Operation", title: str, *, is_change: bool = False
+) -> StepsView:
     """Show the steps until the operation is finished. Raises ClientError if it failed."""
-    view = StepsView(title)
+    view = StepsView(title, is_change=is_change)
 
     def show_steps(latest: "Operation") -> None:
         try:

@@ -61,7 +61,7 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
         if violations := list(pricing_violations(new, None, reader)):
             raise contract.bad_request(violations)
         # A stopped instance holds no capacity.
-        check_capacity(reader, row.id, instance_demands(new.spec), [])
+        check_capacity(reader, row, instance_demands(new.spec), [])
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
         return _change(tx, call, row, new, InstanceState.STARTING)
 

@@ -116,7 +116,7 @@ class InstanceRules(Rules[Instance]):
         ]
         if not found:
             held = instance_demands(old.spec) if old is not None else []
-            check_capacity(reader, new.metadata.id, instance_demands(new.spec), held)
+            check_capacity(reader, new.metadata, instance_demands(new.spec), held)
         return found
 
     def complete(self, new: Instance, old: Instance | None, reader: ResourceReader) -> None:

@@ -8,7 +8,7 @@ from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.messages.neocloud.inference.v1 import ReplicaReservationSpec
-from neocloud.services.compute.public import check_fits, held_by_others, needs_capacity_check
+from neocloud.services.compute.public import check_fits, held_by_others, holder_name, needs_capacity_check
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.rules.deployment import replica_demand
 from neocloud.services.inference.types import REPLICA_RESERVATION, RESERVATION_STOPPED
@@ -63,8 +63,10 @@ async def _require_capacity(scope: Scope, inventory: Capabilities, uses: Capacit
     if not needs_capacity_check(inventory, demand, replica_demand(scope.spec, max(held, least))):
         return
     rows = {kind: await scope.context.list(kind) for kind in uses.kinds}
+    project = scope.deployment.metadata.parent_id
+    names = {row.id: holder_name(row) for found in rows.values() for row in found if row.parent_id == project}
     try:
-        check_fits(inventory, [*demand, *held_by_others(uses, rows.__getitem__, scope.id)])
+        check_fits(inventory, demand, held_by_others(uses, rows, scope.id), names)
     except ApiError as error:
         raise RetryLater(error.message, delay_seconds=NO_CAPACITY_SECONDS) from error
 

@@ -79,7 +79,7 @@ class DeploymentRules(Rules[Deployment]):
         scaling = new.spec.scaling
         held = replica_demand(old.spec, old.spec.scaling.min_replicas) if old else []
         demand = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
-        check_capacity(reader, new.metadata.id, demand, held)
+        check_capacity(reader, new.metadata, demand, held)
 
 
 def replica_demand(spec: DeploymentSpec, replicas: int) -> list[Demand]:

@@ -59,7 +59,7 @@ class FineTuningJobRules(Rules[FineTuningJob]):
             *_file_violations(new, reader),
         ]
         if shape and not found:
-            check_capacity(reader, new.metadata.id, [(shape, 1)], [])
+            check_capacity(reader, new.metadata, [(shape, 1)], [])
         return found
 
     def complete(self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader) -> None:

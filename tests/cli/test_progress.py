@@ -1,0 +1,34 @@
+"""Progress without a terminal: a log has one line for each change, and none for what does not change."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from neocloud.cli.output import counted
+from neocloud.cli.progress import StepsView, stage
+
+
+def test_a_detail_is_printed_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    with stage("Instance web") as show:
+        for detail in ("", "its pod is starting", "its pod is starting", "", "the guest runs"):
+            show(detail)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:-1] == ["Instance web ...", "  its pod is starting", "  the guest runs"]
+    assert lines[-1].startswith("Instance web: done in")
+
+
+def step(name: str, outcome: str) -> SimpleNamespace:
+    return SimpleNamespace(name=name, outcome=outcome, message="")
+
+
+def test_a_change_shows_only_the_steps_that_had_something_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    view = StepsView("Scale lab: 3 x worker", is_change=True)
+    with view.shown():
+        view.update([step("Create the network", "ok"), step("Wait for the workers", "waiting")])
+        view.update([step("Create the network", "ok"), step("Wait for the workers", "ok")])
+    title, line = capsys.readouterr().err.splitlines()
+    assert title == "Scale lab: 3 x worker ..." and line.endswith("Wait for the workers")
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(number, "worker") for number in (0, 1, 2)] == ["0 workers", "1 worker", "2 workers"]
