@@ -58,13 +58,11 @@ def test_one_that_ended_and_was_not_reaped_is_not_found(child: Child) -> None:
 
 
 def test_another_process_with_its_id_is_never_mistaken_for_it(child: Child) -> None:
-    process = child.start(SLEEP)
-    process.stop(LONG_SECONDS)
-    assert child.record_file is not None
-    with subprocess.Popen(SLEEP) as other:
-        child.record_file.write_text(json.dumps({"pid": other.pid, "began": process.began}))
-        assert again(child).find() is None
-        other.kill()
+    child.start(SLEEP)
+    assert child.process is not None and child.record_file is not None
+    mine = again(child).find()
+    child.record_file.write_text(json.dumps({"pid": child.process.pid, "began": child.process.began - 1}))
+    assert mine is not None and again(child).find() is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"pid": "x"}', '{"pid": -1, "began": 0}', '{"pid": null}'])
@@ -187,9 +185,13 @@ def test_a_full_disk_does_not_keep_it_from_being_restarted(
 
 
 def test_a_process_that_is_not_a_child_is_waited_for_and_stopped(child: Child) -> None:
-    with subprocess.Popen(SLEEP) as other:
+    other = subprocess.Popen(SLEEP)
+    try:
         found = Process.of(other.pid)
         assert found is not None and not found.wait(0)
         assert found.stop(LONG_SECONDS)
         assert (found.exit_code, found.why_ended) == (None, "ended")
+    finally:
+        other.kill()
+        other.wait()
     assert Process.find(0, 0) is None
