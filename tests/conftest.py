@@ -31,6 +31,7 @@ REAL = (
     "tests/conformance/openai",
     "tests/emulator",
     "tests/gateway/metering/test_crash.py",
+    "tests/gateway/test_other_machines.py",
     "tests/gateway/openai_files/test_batch_survives_kill.py",
     "tests/gateway/pages",
     "tests/gateway/routing/test_responses.py",

@@ -47,7 +47,7 @@ class Machine:
     def _environment(self) -> dict[str, str]:
         """Without proxies, profiles and homes of whoever runs the tests."""
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
-        return kept | {"HOME": str(self.home_directory)} | self.variables
+        return {**kept, "HOME": str(self.home_directory), **self.variables}
 
 
 @contextmanager

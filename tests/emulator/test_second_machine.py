@@ -1,6 +1,7 @@
 """A cloud that listens for other machines, used from a second network namespace: a colleague's laptop."""
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,3 +122,45 @@ def test_ports_of_plain_text_are_not_open_to_the_laptop(cloud: Cloud) -> None:
     for protocol in ("gRPC", "JSON"):
         reached = cloud.laptop.python(connect, CLOUD_ADDRESS, str(cloud.port(protocol)))
         assert reached.returncode == 0, reached.stderr
+
+
+JSON_CALLS = """
+import httpx, json, ssl, sys
+url, ca, names = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+verify = ssl.create_default_context(cafile=ca)
+with httpx.Client(verify=verify, trust_env=False, timeout=60) as client:
+    print(json.dumps([client.get(url + "/healthz", headers={"Host": name}).status_code for name in names]))
+"""
+
+
+def test_the_json_api_answers_for_its_own_names_only(cloud: Cloud) -> None:
+    port = cloud.port("JSON")
+    own = [CLOUD_ADDRESS, f"{CLOUD_ADDRESS}:{port}", socket.gethostname().lower(), "compute.api.localhost"]
+    foreign = ["evil.example", f"evil.example:{port}", "10.213.0.9", "api.localhost.evil.example", ""]
+    done = cloud.laptop.python(
+        JSON_CALLS, cloud.url, str(cloud.home / "tls" / "ca.pem"), json.dumps([*own, *foreign])
+    )
+    assert json.loads(done.stdout) == [200] * len(own) + [421] * len(foreign), done.stderr
+
+
+def test_what_is_chosen_is_kept_and_changed_by_a_restart_only(cloud: Cloud) -> None:
+    again = cloud.machine.neo("up", "--emulator", "--home", str(cloud.home))
+    assert again.returncode == 0 and cloud.url in again.stdout, again.stderr
+    same = cloud.machine.neo("up", "--emulator", "--home", str(cloud.home), "--listen", CLOUD_ADDRESS)
+    assert same.returncode == 0, same.stderr
+    for options in (["--listen", "all"], ["--listen", "none"], ["--https-port", "1"]):
+        other = cloud.machine.neo("up", "--emulator", "--home", str(cloud.home), *options)
+        assert other.returncode != 0
+        assert options[0] in other.stderr and "neo down" in other.stderr
+
+
+def test_plain_text_for_other_machines_cannot_be_chosen(cloud: Cloud) -> None:
+    refused = cloud.machine.neo("up", "--emulator", "--home", str(cloud.home), "--no-tls")
+    assert refused.returncode != 0 and "loopback only" in refused.stderr
+
+
+def test_status_says_which_ports_are_open_to_whom(cloud: Cloud) -> None:
+    shown = cloud.machine.neo("status", "--home", str(cloud.home)).stdout
+    assert "other machines, over TLS" in shown
+    assert f"TCP {cloud.port('gRPC')}" in shown and f"TCP {cloud.port('JSON')}" in shown
+    assert f"neo login {cloud.url}" in shown and cloud.fingerprint in shown

@@ -11,7 +11,7 @@ import pytest
 from neocloud.control_plane.gateway_supervisor import GatewayProcess as Supervised
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
-from neocloud.gateway.authentication import AllowedHosts
+from neocloud.core.host_names import HostNames
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body
 
@@ -83,9 +83,9 @@ def test_a_second_host_header_does_not_hide_the_first(gateway: GatewayProcess) -
 
 
 def test_what_is_remembered_of_names_is_bounded() -> None:
-    hosts = AllowedHosts(())
+    hosts = HostNames(())
     for port in range(2000):
-        hosts.check({"headers": [(b"host", b"localhost:%d" % port)]})
+        assert hosts.unknown({"headers": [(b"host", b"localhost:%d" % port)]}) is None
     assert len(hosts._known) == 1000
 
 

@@ -6,6 +6,7 @@ A token is sent only to the gateway of its own cloud. For any other address the 
 
 import json
 import os
+import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ class Gateway:
 def open_gateway(profile: Profile, project: str = "") -> Gateway:
     """Open the gateway of the profile's cloud, in this project or the profile's."""
     base_url = f"{gateway_address(profile)}/v1"
-    return Gateway(base_url, connect(profile).tokens, _http(), project or profile.project_id)
+    http = _http(profile.ca_file if profile.gateway_endpoint else "")
+    return Gateway(base_url, connect(profile).tokens, http, project or profile.project_id)
 
 
 def open_api(url: str) -> Gateway:
@@ -132,17 +134,23 @@ def open_api(url: str) -> Gateway:
     return Gateway(url.rstrip("/"), StaticToken(key), _http())
 
 
-def _http() -> httpx.Client:
-    return httpx.Client(timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=256))
+def _http(ca_file: str = "") -> httpx.Client:
+    """Return a client that trusts the authorities in the file, or the system's."""
+    verify = ssl.create_default_context(cafile=ca_file) if ca_file else True
+    limits = httpx.Limits(max_connections=256)
+    return httpx.Client(timeout=TIMEOUT, trust_env=False, limits=limits, verify=verify)
 
 
 def gateway_address(profile: Profile) -> str:
     """Return the gateway's address, which a cloud on this machine records in its state folder."""
+    if profile.gateway_endpoint:
+        return profile.gateway_endpoint
     if not profile.home:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"Profile {profile.name!r} belongs to a cloud on another machine with an unknown gateway",
-            f"Give its URL (https://HOST/v1), with its key in {KEY_VARIABLE}",
+            "Sign in with its URL (neo login https://HOST:PORT), or give that of the gateway"
+            f" (https://HOST/v1), with its key in {KEY_VARIABLE}",
         )
     try:
         address = json.loads((Path(profile.home) / "server.json").read_text()).get("gateway", "")

@@ -14,10 +14,11 @@ from typing import Any
 from neocloud import emulator
 from neocloud.control_plane import lifecycle, shutdown, state_dir
 from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
-from neocloud.control_plane.gateway_supervisor import GatewayProcess
+from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, public_port
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.tls import public_names
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Service
@@ -28,6 +29,7 @@ from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
+from neocloud.server import CertificateFolder, expanded
 from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
 
 SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
@@ -98,8 +100,10 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             )
 
         def gateway(api: str) -> GatewayProcess:
+            names = tuple(dict.fromkeys((*settings.gateway_hosts, *public_names(settings))))
             return GatewayProcess.of(
-                *(settings.home, settings.gateway_port, api, settings.gateway_hosts, settings.media_domains),
+                *(settings.home, settings.gateway_port, api, names, settings.media_domains),
+                public=_public_gateway(settings),
                 log_level=settings.log_level,
                 log_format=settings.log_format,
             )
@@ -107,6 +111,15 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
         yield replace(compose(settings, engine, clock), background_task=follow, gateway=gateway)
     finally:
         await engine.close()
+
+
+def _public_gateway(settings: Settings) -> PublicGateway | None:
+    """Return where the gateway listens for other machines; its certificate is the API's."""
+    if not settings.listen:
+        return None
+    addresses, files = tuple(expanded(settings.listen)), CertificateFolder(settings.certificate_folder)
+    port = public_port(settings.home, addresses, settings.gateway_tls_port)
+    return PublicGateway(addresses, port, files.server, files.server_key)
 
 
 @asynccontextmanager

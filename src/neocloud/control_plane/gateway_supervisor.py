@@ -16,6 +16,7 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,6 +36,23 @@ LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 
+
+@dataclass(frozen=True)
+class PublicGateway:
+    """Where other machines reach the gateway, over TLS."""
+
+    addresses: tuple[str, ...]
+    """Of this host; 0.0.0.0 and :: stand for each."""
+    port: int
+    certificate: Path
+    key: Path
+
+    def arguments(self) -> list[str]:
+        listened = [f"--tls-host={address}" for address in self.addresses]
+        files = ["--tls-certificate", str(self.certificate), "--tls-key", str(self.key)]
+        return [*listened, "--tls-port", str(self.port), *files]
+
+
 Command = Callable[[int], Sequence[str]]
 """What to run, by the port it has to listen on."""
 
@@ -42,8 +60,9 @@ Command = Callable[[int], Sequence[str]]
 class GatewayProcess:
     """The gateway of a state folder, at most one. For the process that holds the folder's lock."""
 
-    def __init__(self, home: Path, port: int, command: Command) -> None:
+    def __init__(self, home: Path, port: int, command: Command, public: PublicGateway | None = None) -> None:
         """With `port` 0 it keeps its last port, or takes a free one."""
+        self._public = public
         self._home = home
         self._port = port
         self._command = command
@@ -58,6 +77,7 @@ class GatewayProcess:
         hosts: Sequence[str] = (),
         media_domains: Sequence[str] = (),
         *,
+        public: PublicGateway | None = None,
         log_level: str = "info",
         log_format: str = "text",
     ) -> "GatewayProcess":
@@ -70,17 +90,25 @@ class GatewayProcess:
         program += [f"--known-host={host}" for host in hosts]
         program += [f"--media-domain={domain}" for domain in media_domains]
         program += ["--log-level", log_level, "--log-format", log_format]
-        return cls(home, port, lambda chosen: [*program, "--port", str(chosen), "--api", api])
+        program += public.arguments() if public else []
+        return cls(home, port, lambda chosen: [*program, "--port", str(chosen), "--api", api], public)
 
     @property
     def address(self) -> str:
         return f"{LOOPBACK}:{self._port}"
 
+    @property
+    def public_port(self) -> int:
+        """Where other machines reach it; 0: nowhere."""
+        return self._public.port if self._public else 0
+
     async def start(self) -> str:
         """Adopt the running gateway or start one. Returns its address once it answers or had time to."""
         self._port = self._port or self._port_of_before()
         if not await self._adopt():
-            _require_free(self._port)
+            _require_free(LOOPBACK, self._port, "--gateway-port")
+            for address in self._public.addresses if self._public else ():
+                _require_free(address, self.public_port, "--gateway-tls-port")
             self._spawn()
         if not await self._answers_within(START_SECONDS):
             logger.error(
@@ -137,7 +165,8 @@ class GatewayProcess:
 
     def _spawn(self) -> None:
         arguments = self._arguments()
-        details = {"port": self._port, "arguments": arguments, "program": _program()}
+        ports = {"port": self._port, "public_port": self.public_port}
+        details = {**ports, "arguments": arguments, "program": _program()}
         process = self._child.start(arguments, details=details)
         logger.info("the gateway is process %d on %s", process.pid, self.address)
 
@@ -198,22 +227,37 @@ def _program() -> str:
     return sha256(json.dumps([neocloud.__version__, states]).encode()).hexdigest()[:16]
 
 
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def public_port(home: Path, addresses: Sequence[str], chosen: int) -> int:
+    """Return the port for other machines: the chosen one, else the last one if it is free, else any."""
+    child = _child(home)
+    before = int(child.record().get("public_port", 0))
+    if chosen or (before and child.find()):
+        return chosen or before
+    return _free_port(before, addresses[0])
+
+
+def _require_free(address: str, port: int, option: str) -> None:
+    with _probe(address) as probe:
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((address, port))
         except OSError:
             raise OSError(
-                f"Port {port} on {LOOPBACK} is taken, and the gateway is to listen there."
-                " Stop what does, or choose another with --gateway-port (0 takes any that is free)."
+                f"Port {port} on {address} is taken, and the gateway is to listen there."
+                f" Stop what does, or choose another with {option} (0 takes any that is free)."
             ) from None
 
 
-def _free_port(preferred: int) -> int:
+def _probe(address: str) -> socket.socket:
+    probe = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if probe.family == socket.AF_INET6:
+        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return probe
+
+
+def _free_port(preferred: int, address: str = LOOPBACK) -> int:
     for port in (preferred, 0):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((LOOPBACK, port))
+        with _probe(address) as probe, suppress(OSError):
+            probe.bind((address, port))
             return probe.getsockname()[1]
-    raise OSError(f"No port of {LOOPBACK} is free for the gateway.")
+    raise OSError(f"No port of {address} is free for the gateway.")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from neocloud import __version__
 from neocloud.control_plane import state_dir
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.tls import tls_of
+from neocloud.control_plane.tls import host_names, tls_of
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.defaults import backfill_defaults
@@ -55,6 +55,11 @@ class Companion(Protocol):
 
     async def start(self) -> str:
         """Return its address."""
+        ...
+
+    @property
+    def public_port(self) -> int:
+        """Where other machines reach it over TLS; 0: nowhere."""
         ...
 
     async def watch(self) -> None:
@@ -139,6 +144,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             http_port=settings.http_port,
             tls=tls_of(settings, clock.now()),
             last=state_dir.last_addresses(settings),
+            host_names=host_names(settings),
             notify=worker.notify,
             inventory=lambda: inventory,
             status=lambda subject: _status(composition, first.tenant_id, authorizer, subject),
@@ -148,6 +154,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         stack.push_async_callback(server.stop)
         gateway = composition.gateway(server.addresses.grpc) if composition.gateway else None
         gateway_address = await gateway.start() if gateway else ""
+        server.gateway_port = gateway.public_port if gateway else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             watching = [
@@ -180,6 +187,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     gateway=running.gateway,
                     listen=settings.listen,
                     https_port=addresses.https_port,
+                    gateway_tls_port=running.server.gateway_port,
                     credentials=first.credentials,
                     tenant_id=first.tenant_id,
                     project_id=first.project_id,

@@ -64,6 +64,7 @@ def announce(
     gateway: str = "",
     listen: Sequence[str] = (),
     https_port: int = 0,
+    gateway_tls_port: int = 0,
 ) -> None:
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}
@@ -72,4 +73,5 @@ def announce(
     addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector}
     write_file(settings.addresses_file, json.dumps({**addresses, "https_port": https_port}, indent=2))
     public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
+    public |= {"gateway_tls_port": gateway_tls_port}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))

@@ -18,17 +18,20 @@ def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
     """Return None when TLS is off. Makes or renews the certificate in the state folder."""
     if settings.tls_port is None:
         return None
-    domains = (settings.domain, PUBLISHED_DOMAIN)
-    hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # compared with  # nosec B104
-    names = server_names(domains, (*hosts, *public_names(settings)))
     return Tls(
-        certificate=ensure_certificate(settings.certificate_folder, names, now),
+        certificate=ensure_certificate(settings.certificate_folder, host_names(settings), now),
         host=settings.host,
         port=settings.tls_port,
         redirector_port=settings.redirector_port,
         redirected_names=frozenset(server_names((PUBLISHED_DOMAIN,), ())[2:]),
         public=Public(settings.listen, settings.https_port) if settings.listen else None,
     )
+
+
+def host_names(settings: Settings) -> tuple[str, ...]:
+    """Return every name and address by which clients may call this cloud."""
+    hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # compared with  # nosec B104
+    return server_names((settings.domain, PUBLISHED_DOMAIN), (*hosts, *public_names(settings)))
 
 
 def public_names(settings: Settings) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,16 +34,18 @@ CHECK_TICKS = 10
 """Check all connections once in so many ticks of a tenth of a second."""
 
 
-def listen(settings: GatewaySettings) -> socket.socket:
+def listen(host: str, port: int, settings: GatewaySettings) -> socket.socket:
     """Bind the port before anything else is done, so that two gateways cannot compete for it."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     # Inherited by each connection: the kernel closes those whose client accepts no data for so long. Until
     # then the response is held back, and so is the model server.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.write_seconds * 1000))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listener.bind((settings.host, settings.port))
+    listener.bind((host, port))
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
@@ -64,14 +66,21 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        yield
+        yield  # `stop_on_signals` takes them, for all servers of this process
 
 
-def server(app: GatewayApp, settings: GatewaySettings) -> Server:
-    connections = ClientConnections(settings)
+def stop_on_signals(servers: Sequence[Server]) -> None:
+    def stop(number: signal.Signals) -> None:
+        for each in servers:
+            each.handle_exit(number, None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+def server(
+    app: GatewayApp, settings: GatewaySettings, connections: ClientConnections, *, tls: bool = False
+) -> Server:
     config = uvicorn.Config(
         app,
         http=partial(ClientProtocol, connections),  # type: ignore[arg-type]
@@ -84,6 +93,8 @@ def server(app: GatewayApp, settings: GatewaySettings) -> Server:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
+        ssl_certfile=settings.tls_certificate if tls else None,
+        ssl_keyfile=settings.tls_key if tls else None,
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
@@ -109,7 +120,8 @@ COLLECT_AFTER = 20_000
 async def serve(settings: GatewaySettings) -> None:
     clock = SystemClock()
     settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    listener = listen(settings)
+    listener = listen(settings.host, settings.port, settings)
+    tls_listeners = [listen(host, settings.tls_port, settings) for host in settings.tls_hosts]
     ledger = open_ledger(settings.folder / "ledger.db", clock)
     control_plane = GrpcControlPlane(settings.api, settings.key_file)
     gateway = Gateway(settings, control_plane, ledger, clock)
@@ -121,7 +133,18 @@ async def serve(settings: GatewaySettings) -> None:
             gc.set_threshold(COLLECT_AFTER, 20, 50)
             host, port = listener.getsockname()[:2]
             logger.info("Serving on %s:%d, control plane at %s", host, port, settings.api)
-            await server(gateway.app, settings).serve(sockets=[listener])
+            connections = ClientConnections(settings)
+            servers = [server(gateway.app, settings, connections)]
+            sockets = [[listener]]
+            if tls_listeners:
+                servers.append(server(gateway.app, settings, connections, tls=True))
+                sockets.append(tls_listeners)
+                where = ", ".join(settings.tls_hosts)
+                logger.info("Serving over TLS on %s, port %d", where, settings.tls_port)
+            stop_on_signals(servers)
+            await asyncio.gather(
+                *(each.serve(sockets=own) for each, own in zip(servers, sockets, strict=True))
+            )
     finally:
         await control_plane.close()
         ledger.close()
@@ -140,6 +163,10 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free port")
+    parser.add_argument("--tls-host", dest="tls_hosts", action="append", default=[], help="may be repeated")
+    parser.add_argument("--tls-port", type=int, default=0)
+    parser.add_argument("--tls-certificate", type=Path, help="PEM file")
+    parser.add_argument("--tls-key", type=Path, help="PEM file")
     parser.add_argument("--max-body-bytes", type=int, default=GatewaySettings.max_body_bytes)
     rate = GatewaySettings.requests_per_second
     parser.add_argument("--requests-per-second", type=float, default=rate, help="per subject; 0: no limit")
@@ -155,7 +182,10 @@ def settings_of(arguments: list[str] | None = None) -> GatewaySettings:
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     values: dict[str, Any] = vars(parser.parse_args(arguments))
     hosts, media_domains = tuple[str, ...](values.pop("hosts")), frozenset[str](values.pop("media_domains"))
-    return GatewaySettings(**values, hosts=hosts, media_domains=media_domains)
+    tls_hosts = tuple[str, ...](values.pop("tls_hosts"))
+    if tls_hosts and not (values["tls_port"] and values["tls_certificate"] and values["tls_key"]):
+        parser.error("--tls-host needs --tls-port, --tls-certificate and --tls-key")
+    return GatewaySettings(**values, hosts=hosts, media_domains=media_domains, tls_hosts=tls_hosts)
 
 
 def main() -> None:

@@ -14,13 +14,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from starlette.types import Scope
 
 from neocloud.core.clock import Clock
+from neocloud.core.host_names import HostNames, host_name, is_loopback_name
 from neocloud.core.osfiles import write_file
 from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden, not_authenticated, unavailable
 from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
@@ -300,59 +300,23 @@ def _from_json(entry: Mapping[str, Any]) -> Caller:
     )
 
 
-MAX_KNOWN = 1000
-
-
 class AllowedHosts:
-    """Allows localhost, loopback addresses, the address that a request arrived at, and configured names.
-
-    A web page whose name resolves to 127.0.0.1 (DNS rebinding) has the same origin as the gateway for a
-    browser, and its requests come from this machine. Their Host header names the host of the page.
-    """
-
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = {name.lower().strip("[]") for name in names}
-        self._known: set[bytes] = set()
-        """Headers that passed; bounded."""
+        self._names = HostNames(names)
 
     def check(self, scope: Scope) -> None:
-        """Raises OpenAiError 421. A request without the header does not come from a browser."""
-        for key, value in scope["headers"]:
-            if key == b"host" and value not in self._known:
-                self._check(value, scope)
-
-    def _check(self, header: bytes, scope: Scope) -> None:
-        name = _name(header)
-        bound = (scope.get("server") or ("",))[0]
-        if not (_is_loopback(name) or name in self._names or name == bound):
+        """Raise OpenAiError 421 for a request under a name that is not the gateway's."""
+        name = self._names.unknown(scope)
+        if name is not None:
             raise OpenAiError(
                 421,
                 f"Unknown host name {name[:80]!r}. Your administrator can allow it with"
                 " `neo up --gateway-host NAME`.",
                 code="unknown_host",
             )
-        if len(self._known) < MAX_KNOWN:
-            self._known.add(header)
 
 
 def require_loopback(scope: Scope) -> None:
     """Raise OpenAiError 403 where a request names any host but the loopback of this machine."""
-    if not all(_is_loopback(_name(value)) for key, value in scope["headers"] if key == b"host"):
+    if not all(is_loopback_name(host_name(value)) for key, value in scope["headers"] if key == b"host"):
         raise forbidden("This is available on this machine only. Read it from 127.0.0.1.")
-
-
-def _name(header: bytes) -> str:
-    """Return the host name without port, in lower case."""
-    host = header.decode("latin-1").strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].removesuffix(".")
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False

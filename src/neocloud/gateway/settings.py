@@ -34,6 +34,12 @@ class GatewaySettings:
     """Address of the gRPC API of the control plane, for example "127.0.0.1:7370"."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    tls_hosts: tuple[str, ...] = ()
+    """Addresses on which it also listens over TLS."""
+    tls_port: int = 0
+    tls_certificate: Path | None = None
+    """The certificate and those that lead to its authority, and the key: files in PEM form."""
+    tls_key: Path | None = None
     max_body_bytes: int = 32 * 1024 * 1024
     requests_per_second: float = 1000.0
     """Sustained requests per second of one subject, with a burst of ten seconds; 0: no limit."""

@@ -2,15 +2,16 @@
 """The front door: gRPC and JSON on the contract, for whatever services it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
-from neocloud.server.certificates import ensure_certificate, server_names
+from neocloud.server.certificates import CertificateFolder, ensure_certificate, server_names
 from neocloud.server.descriptor import DescriptorError
-from neocloud.server.listening import ServerError
+from neocloud.server.listening import ServerError, expanded
 from neocloud.server.pipeline import Middleware, no_middleware
 from neocloud.server.request import Request, Serve
 
 __all__ = [
     "Addresses",
     "ApiServer",
+    "CertificateFolder",
     "Middleware",
     "Public",
     "Request",
@@ -19,6 +20,7 @@ __all__ = [
     "DescriptorError",
     "Tls",
     "ensure_certificate",
+    "expanded",
     "no_middleware",
     "server_names",
 ]

@@ -93,6 +93,7 @@ class ApiServer:
         http_port: int = 0,
         tls: Tls | None = None,
         last: "Addresses | None" = None,
+        host_names: Sequence[str] = (),
         notify: Callable[[], None] = lambda: None,
         inventory: Callable[[], Capabilities | None] = lambda: None,
         status: StatusReport | None = None,
@@ -101,7 +102,7 @@ class ApiServer:
         kinds, defaults = kinds_of(services), defaults_of(services)
         runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, defaults)
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), middleware)
-        self._json = JsonFront(self._pipeline, status)
+        self._json = JsonFront(self._pipeline, status, host_names)
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)
         self._tls = tls

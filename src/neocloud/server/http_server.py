@@ -7,19 +7,21 @@ exchange as an HTML form (RFC 8693).
 
 import base64
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from neocloud import __version__
 from neocloud.core import contract
+from neocloud.core.host_names import HostNames
 from neocloud.core.readers import Subject
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.request import SOURCE_HEADER
@@ -62,9 +64,10 @@ class Discovery:
 
 
 class JsonFront:
-    def __init__(self, pipeline: Pipeline, status: StatusReport | None) -> None:
+    def __init__(self, pipeline: Pipeline, status: StatusReport | None, host_names: Iterable[str]) -> None:
         self._pipeline = pipeline
         self._status = status
+        self._names = HostNames(host_names)
         self.is_ready = False
 
     def application(self, discovery: Callable[[], Discovery] | None = None) -> Starlette:
@@ -83,7 +86,7 @@ class JsonFront:
             Route(TOKEN_EXCHANGE_PATH, TokenExchangeForm(self._pipeline), methods=["POST"]),
             Route("/{service}/{method}", self._call, methods=["POST"]),
         ]
-        return Starlette(routes=routes)
+        return Starlette(routes=routes, middleware=[Middleware(KnownHostsOnly, names=self._names)])
 
     async def _health(self, request: Request) -> Response:
         state = "ready" if self.is_ready else "starting"
@@ -117,6 +120,25 @@ class JsonFront:
             return _error_response(answer)
         text = contract.to_json(answer.message, proto_names=False)
         return Response(text, media_type="application/json", headers=_identity(answer))
+
+
+class KnownHostsOnly:
+    """Refuses requests under a name that is not this server's."""
+
+    def __init__(self, app: ASGIApp, names: HostNames) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = self._names.unknown(scope) if scope["type"] == "http" else None
+        if name is None:
+            await self._app(scope, receive, send)
+            return
+        message = (
+            f"Unknown host name {name[:80]!r}. `neo status` shows the names and addresses of this cloud."
+        )
+        answer = JSONResponse({"code": "permission_denied", "message": message}, status_code=421)
+        await answer(scope, receive, send)
 
 
 def headers_of(request: Request) -> dict[str, str]:

@@ -96,7 +96,7 @@ def listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:
     """Return listening sockets of all addresses on one port; 0: any free port. Raises ServerError."""
     listeners: list[socket.socket] = []
     try:
-        for address in _expanded(addresses):
+        for address in expanded(addresses):
             listeners.append(listen(address, port))
             port = port or listeners[0].getsockname()[1]
     except ServerError:
@@ -156,7 +156,8 @@ def not_bound(host: str, port: int, error: OSError | None = None) -> ServerError
     )
 
 
-def _expanded(addresses: Sequence[str]) -> list[str]:
+def expanded(addresses: Sequence[str]) -> list[str]:
+    """Return the addresses to bind: for "all", the one of each family that stands for every address."""
     if EVERY_ADDRESS not in addresses:
         return list(addresses)
     return ["0.0.0.0", "::"] if has_ipv6() else ["0.0.0.0"]  # asked for by the operator  # nosec B104

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from starlette.requests import Request
 
 from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions, require_local
+from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions, require_private
 from neocloud.testing.clock import FakeClock
 from tests.gateway.pages.conftest import Open, Site, ask, picture
 
@@ -122,10 +122,10 @@ def test_the_page_may_load_only_its_own_files(site: Site) -> None:
 def test_the_page_is_for_this_machine(host: str, is_near: bool) -> None:
     request = Request({"type": "http", "client": (host, 1234), "headers": []})
     if is_near:
-        require_local(request)
+        require_private(request)
         return
     with pytest.raises(OpenAiError, match="ssh -L"):
-        require_local(request)
+        require_private(request)
 
 
 def test_codes_and_sessions_end() -> None:

@@ -56,6 +56,8 @@ def sign_in_url(server: RunningServer) -> str:
 def _ports_beyond(server: RunningServer) -> Iterator[tuple[int, str]]:
     yield int(server.tls.rpartition(":")[2]), "gRPC"
     yield server.https_port, "JSON"
+    if server.gateway_tls_port:
+        yield server.gateway_tls_port, "OpenAI API and chat page"
 
 
 def _port(address: str, protocol: str, tls: bool) -> JsonObject:

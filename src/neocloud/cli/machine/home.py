@@ -46,6 +46,8 @@ class RunningServer:
     """Addresses on which other machines reach it, over TLS; "all" stands for each."""
     https_port: int = 0
     """Of the JSON API there."""
+    gateway_tls_port: int = 0
+    """Of the OpenAI-compatible API there; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Home:
                 gateway=document.get("gateway", ""),
                 listen=tuple(document.get("listen", ())),
                 https_port=int(document.get("https_port", 0)),
+                gateway_tls_port=int(document.get("gateway_tls_port", 0)),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

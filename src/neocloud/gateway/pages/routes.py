@@ -21,7 +21,7 @@ from neocloud.gateway.pages.sessions import (
     PATH,
     Sessions,
     delete_session_cookie,
-    require_local,
+    require_private,
     require_same_origin,
     session_id,
     session_token,
@@ -42,7 +42,7 @@ def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Rou
         return JSONResponse(answer, 201, NO_STORE)
 
     async def sign_in(request: Request) -> Response:
-        require_local(request)
+        require_private(request)
         require_same_origin(request)
         fields = await _fields(request)
         token = sessions.redeem_code(fields["code"]) if fields.get("code") else fields.get("key", "").strip()
@@ -59,12 +59,12 @@ def sign_in_routes(authenticator: Authenticator, sessions: Sessions) -> list[Rou
         return response
 
     async def get_session(request: Request) -> Response:
-        require_local(request)
+        require_private(request)
         caller = await authenticator.authenticate(f"Bearer {session_token(request, sessions)}")
         return JSONResponse(_session_body(caller), headers=NO_STORE)
 
     async def sign_out(request: Request) -> Response:
-        require_local(request)
+        require_private(request)
         require_same_origin(request)
         sessions.end(session_id(request))
         response = Response(status_code=204, headers=NO_STORE)
@@ -118,7 +118,7 @@ class ForwardToGateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        require_local(request)
+        require_private(request)
         if request.method != "GET":
             require_same_origin(request)
         token = session_token(request, self._sessions)
@@ -193,7 +193,7 @@ def _route(path: str, content: bytes, kind: str) -> Route:
     headers = {**HEADERS, "Content-Type": kind, "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
 
     async def serve(request: Request) -> Response:
-        require_local(request)
+        require_private(request)
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers)

@@ -72,15 +72,20 @@ def _digest(name: str) -> bytes:
 PATH = "/chat"
 
 
-def require_local(request: Request) -> None:
-    """The page uses plain HTTP, so it is available on this machine only."""
+def require_private(request: Request) -> None:
+    """Raise OpenAiError 403 for plain HTTP from another machine."""
+    if request.scope.get("scheme") == "https":
+        return
     host = request.client.host if request.client else ""
     try:
         is_near = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_near = False
     if not is_near:
-        raise forbidden("The chat page is available on this machine only. Reach it through `ssh -L`.")
+        raise forbidden(
+            "Over plain HTTP, the chat page is available on this machine only. Reach it over https"
+            " (`neo up --listen ADDRESS`), or through `ssh -L`."
+        )
 
 
 def require_same_origin(request: Request) -> None:
