@@ -25,9 +25,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
@@ -82,23 +82,22 @@ async def make_pods(engine: PodmanEngine, root: Path) -> None:
     shutil.copy(BUSYBOX, root / "bin" / "busybox")
     (root / "bin" / "sleep").symlink_to("busybox")
     await engine.import_image(root, "busybox", env={"PATH": "/bin"})
-    await engine.apply([namespace("lab"), network(), *(pod(name, *place) for name, place in PODS.items())])
+    await engine.apply(
+        [Namespace(name="lab"), network(), *(pod(name, *place) for name, place in PODS.items())]
+    )
 
 
-def namespace(name: str) -> dict[str, Any]:
-    return {"kind": "Namespace", "metadata": {"name": name}}
-
-
-def network() -> dict[str, Any]:
+def network() -> Manifest:
     subnets = [
         {"name": name, "cidrs": [f"10.213.{number}.0/24"], "gateway": f"10.213.{number}.1"}
         for number, name in ((1, "near"), (2, "far"))
     ]
     spec = {"subnets": subnets, "securityGroups": [{"name": "bench", "rules": RULES}]}
-    return {"kind": "VirtualNetwork", "metadata": {"name": "lab", "namespace": "lab"}, "spec": spec}
+    metadata = {"name": "lab", "namespace": "lab"}
+    return read_manifest({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
 
 
-def pod(name: str, subnet: str, address: str) -> dict[str, Any]:
+def pod(name: str, subnet: str, address: str) -> Manifest:
     interface = {
         "network": "lab",
         "subnet": subnet,
@@ -112,7 +111,7 @@ def pod(name: str, subnet: str, address: str) -> dict[str, Any]:
         "annotations": {INTERFACE_ANNOTATION: json.dumps(interface)},
     }
     container = {"name": "main", "image": "busybox", "command": ["sleep", "3600"]}
-    return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    return read_manifest({"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
 
 
 async def network_of(engine: PodmanEngine, name: str) -> str:

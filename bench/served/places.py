@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 from served.models import CONTEXT, Weights
 
-from neocloud.engines.base import Engine, KubernetesObject, PodPhase, Reference
+from neocloud.engines.base import Engine, PodPhase, Reference
+from neocloud.engines.manifest import Pod
 from neocloud.services.inference.render import (
     ADAPTERS_PATH,
     MODEL_PATH,
@@ -44,7 +45,7 @@ class Machine:
     gpus: int = 0
 
 
-def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None = None) -> KubernetesObject:
+def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None = None) -> Pod:
     """A pod of vLLM as the deployments of this cloud run it."""
     view = ModelServerView(
         served_name="base",
@@ -65,22 +66,22 @@ def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None =
         memory_mib=machine.memory_mib,
         server=view,
     )
-    return replica_pod(replica).to_dict()
+    return replica_pod(replica)
 
 
-def plain_pod(name: str, machine: Machine, weights: Weights, mounted: Path, words: Sequence[str]) -> Any:
+def plain_pod(name: str, machine: Machine, weights: Weights, mounted: Path, words: Sequence[str]) -> Pod:
     """A pod like an engine's that runs something else; `mounted` is before it as SEED_PATH."""
-    pod = engine_pod(name, machine, weights.base, weights.adapter.parent)
+    pod = engine_pod(name, machine, weights.base, weights.adapter.parent).to_dict()
     (container,) = pod["spec"]["containers"]
     container["args"] = list(words)
     for probe in ("readinessProbe", "startupProbe", "livenessProbe"):
         del container[probe]  # it answers one at a time, so it is silent while it works
     container["volumeMounts"].append({"name": "seed", "mountPath": SEED_PATH, "readOnly": True})
     pod["spec"]["volumes"].append({"name": "seed", "hostPath": {"path": str(mounted), "type": "Directory"}})
-    return pod
+    return Pod.from_dict(pod)
 
 
-def generate_pod(name: str, machine: Machine, weights: Weights) -> KubernetesObject:
+def generate_pod(name: str, machine: Machine, weights: Weights) -> Pod:
     """A pod of `generate` of transformers behind a port."""
     words = ["python3", f"{SEED_PATH}/{SEED_SERVER.name}", "--model", MODEL_PATH]
     words += ["--adapter", f"{ADAPTERS_PATH}/{weights.adapter.name}", "--port", str(SERVER_PORT)]
@@ -135,9 +136,9 @@ class Place:
 
 
 @asynccontextmanager
-async def running(engine: Engine, pod: KubernetesObject, place: Any) -> AsyncIterator[Any]:
+async def running(engine: Engine, pod: Pod, place: Any) -> AsyncIterator[Any]:
     """The pod, until the end of the block; `place` is called with a client of it once it answers."""
-    reference = Reference.of(pod)
+    reference = pod.reference
     await engine.apply([*foundation(SPACE, "bench", KEY.encode()), pod])
     try:
         seen = (await engine.observe(SPACE)).pod(reference.name)

@@ -37,7 +37,7 @@ async def training_line(engine: Engine, machine: Machine, weights: Weights, gpu:
     command = ["python3", f"{SEED_PATH}/recipes/finetune.py", "--model", MODEL_PATH]
     command += ["--data", f"{SEED_PATH}/{data.name}", "--output-dir", "/tmp/run", *flags]
     await engine.apply([*foundation(SPACE, "bench", KEY.encode()), pod])
-    reference = Reference.of(pod)
+    reference = pod.reference
     try:
         await _run(engine, reference, command)
         said = await _run(engine, reference, ["cat", "/tmp/run/adapter/training_summary.json"])

@@ -17,7 +17,7 @@ import pytest_asyncio
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core.destinations import METADATA_ADDRESSES
-from neocloud.engines.manifest import NetworkPolicy
+from neocloud.engines.manifest import Manifest, Namespace, NetworkPolicy, read_manifest
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network import namespace_networks
 from neocloud.engines.podman.network.firewall import Egress, render_egress
@@ -38,16 +38,18 @@ SEALED = "inferencedeployment-e00one"
 VPC = "net-e"
 
 
-def pod(namespace: str, **metadata: Any) -> dict[str, Any]:
+def pod(namespace: str, **metadata: Any) -> Manifest:
     container = {"name": "main", "image": "busybox", "command": ["sleep", "3600"]}
-    return {
-        "kind": "Pod",
-        "metadata": {"name": namespace, "namespace": namespace, **metadata},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
-    }
+    return read_manifest(
+        {
+            "kind": "Pod",
+            "metadata": {"name": namespace, "namespace": namespace, **metadata},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+        }
+    )
 
 
-def on_subnet() -> dict[str, Any]:
+def on_subnet() -> Manifest:
     interface = (
         '{"network": "net-e", "subnet": "one", "address": "10.212.1.10", "mac": "52:54:00:00:00:01",'
         ' "securityGroups": ["all"]}'
@@ -55,7 +57,7 @@ def on_subnet() -> dict[str, Any]:
     return pod("space-machine", annotations={"neocloud.dev/interface": interface})
 
 
-def network() -> dict[str, Any]:
+def network() -> Manifest:
     rules = [{"direction": way, "access": "allow", "protocol": "any"} for way in ("ingress", "egress")]
     subnet = {
         "name": "one",
@@ -64,11 +66,8 @@ def network() -> dict[str, Any]:
         "routes": [{"destination": "0.0.0.0/0", "nextHop": "egress"}],
     }
     spec = {"subnets": [subnet], "securityGroups": [{"name": "all", "rules": rules}], "domain": "e.internal"}
-    return {"kind": "VirtualNetwork", "metadata": {"name": VPC, "namespace": VPC}, "spec": spec}
-
-
-def namespace(name: str) -> dict[str, Any]:
-    return {"kind": "Namespace", "metadata": {"name": name}}
+    metadata = {"name": VPC, "namespace": VPC}
+    return read_manifest({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
 
 
 @dataclass
@@ -93,7 +92,7 @@ async def lab(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> A
             await engine.import_image(busybox_root, "busybox", env={"PATH": "/bin"})
             await engine.apply(
                 [
-                    *(namespace(name) for name in (VPC, "space-container", "space-machine")),
+                    *(Namespace(name=name) for name in (VPC, "space-container", "space-machine")),
                     *(network(), pod("space-container"), on_subnet()),
                     *foundation(SEALED, "bank", b"key"),
                     pod(SEALED),

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Namespace, read_manifest
 from neocloud.engines.podman.host import find_acceleration
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.services.compute.render import SharedView
@@ -114,12 +115,8 @@ async def test_virtiofsd_sees_its_folder_alone_and_keeps_owners(machine: Machine
     claim = Reference("PersistentVolumeClaim", SHARED, SHARED)
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     metadata = {"name": SHARED, "namespace": SHARED}
-    await machine.engine.apply(
-        [
-            {"kind": "Namespace", "metadata": {"name": SHARED}},
-            {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec},
-        ]
-    )
+    volume = read_manifest({"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+    await machine.engine.apply([Namespace(name=SHARED), volume])
     try:
         await start(machine, filesystems=(SharedView(claim, "shared"),))
         said = await asyncio.to_thread(machine.ssh, f"mount -t virtiofs shared /mnt && {SET_ID}")

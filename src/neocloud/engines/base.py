@@ -68,13 +68,6 @@ class Reference:
     namespace: str
     name: str
 
-    @classmethod
-    def of(cls, manifest: KubernetesObject) -> "Reference":
-        metadata = manifest["metadata"]
-        kind = manifest["kind"]
-        namespace = metadata["name"] if kind == "Namespace" else metadata.get("namespace", "")
-        return cls(kind, namespace, metadata["name"])
-
 
 class PodPhase(StrEnum):
     PENDING = "Pending"
@@ -179,7 +172,7 @@ class Engine(Protocol):
 
     async def capabilities(self) -> Capabilities: ...
 
-    async def apply(self, objects: "Sequence[Manifest | KubernetesObject]") -> None:
+    async def apply(self, objects: "Sequence[Manifest]") -> None:
         """Make these objects exist as given, in this order of kinds: Namespace first, Pod last."""
         ...
 

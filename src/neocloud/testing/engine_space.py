@@ -14,6 +14,7 @@ from neocloud.engines.base import (
     ObservedPod,
     Reference,
 )
+from neocloud.engines.manifest import read_manifest
 from neocloud.testing.waiting import until
 
 PATIENCE_SECONDS = 60.0
@@ -92,8 +93,9 @@ class Space:
         spec = {"subnets": [subnet], "securityGroups": groups, "domain": f"{name}.internal"}
         return self.manifest("VirtualNetwork", name, spec=spec)
 
-    async def apply(self, *manifests: KubernetesObject) -> None:
-        await self.engine.apply(manifests)
+    async def apply(self, *documents: KubernetesObject) -> None:
+        """Read the documents, of which a test may have changed any field, and apply them."""
+        await self.engine.apply([read_manifest(each) for each in documents])
 
     async def remove(self, kind: str, name: str) -> None:
         await self.engine.remove([self.reference(kind, name)])

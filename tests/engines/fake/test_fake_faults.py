@@ -8,17 +8,18 @@ import pytest
 
 from neocloud.engines.base import EngineError, EngineUnavailable, EventKind, ExecResult, PodPhase, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld, Faults
+from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.testing.clock import FakeClock
 
 SIZE = {"resources": {"requests": {"storage": "1Gi"}}}
-NAMESPACE = {"kind": "Namespace", "metadata": {"name": "space"}}
+NAMESPACE = Namespace(name="space")
 ONE = Reference("Pod", "space", "one")
 
 
-def pod(name: str = "one", **spec: Any) -> dict[str, Any]:
+def pod(name: str = "one", **spec: Any) -> Manifest:
     containers = [{"name": "main", "image": "busybox", "command": ["sleep", "9"]}]
     metadata = {"name": name, "namespace": "space"}
-    return {"kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+    return read_manifest({"kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}})
 
 
 async def phase(engine: FakeEngine) -> PodPhase:
@@ -107,14 +108,11 @@ async def test_world_in_a_file_outlives_the_process(tmp_path: Path) -> None:
 async def test_machine_image_fills_a_new_volume_unless_unknown() -> None:
     engine = FakeEngine(faults=Faults(unknown_images={"absent"}))
 
-    def claim(name: str) -> dict[str, Any]:
+    def claim(name: str) -> Manifest:
         source = {"kind": "MachineImage", "name": name}
         metadata = {"name": name, "namespace": "space"}
-        return {
-            "kind": "PersistentVolumeClaim",
-            "metadata": metadata,
-            "spec": {**SIZE, "dataSourceRef": source},
-        }
+        spec = {**SIZE, "dataSourceRef": source}
+        return read_manifest({"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
 
     await engine.apply([NAMESPACE, claim("debian")])
     reference = Reference("PersistentVolumeClaim", "space", "debian")

@@ -319,12 +319,14 @@ async def _killed_server(home: Path, manifests: list[dict[str, Any]], after_seco
     """A process of its own that applies the manifests and is killed on the way."""
     script = (
         "import asyncio, json, sys; from pathlib import Path; "
+        "from neocloud.engines.manifest import read_manifest; "
         "from neocloud.engines.podman import PodmanEngine\n"
         "async def main():\n"
         "    engine = PodmanEngine(Path(sys.argv[1]))\n"
         "    await engine.capabilities()\n"
         "    print('ready', flush=True)\n"
-        "    await engine.apply(json.loads(sys.stdin.readline()))\n"
+        "    documents = json.loads(sys.stdin.readline())\n"
+        "    await engine.apply([read_manifest(each) for each in documents])\n"
         "    print('done', flush=True)\n"
         "asyncio.run(main())\n"
     )
@@ -335,8 +337,9 @@ async def _killed_server(home: Path, manifests: list[dict[str, Any]], after_seco
     server.stdin.write(json.dumps(manifests).encode() + b"\n")
     assert await server.stdout.readline() == b"ready\n"
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(server.stdout.readline(), after_seconds)
-    server.kill()
+        assert await asyncio.wait_for(server.stdout.readline(), after_seconds) == b"done\n"
+    with contextlib.suppress(ProcessLookupError):  # it was done, and has ended
+        server.kill()
     await server.wait()
 
 

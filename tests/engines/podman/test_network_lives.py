@@ -123,17 +123,16 @@ async def test_engine_killed_at_any_moment_leaves_what_applying_again_mends(
 ) -> None:
     script = (
         "import asyncio, json, sys; from pathlib import Path; "
+        "from neocloud.engines.manifest import read_manifest; "
         "from neocloud.engines.podman import PodmanEngine\n"
         "async def main():\n"
         "    engine = PodmanEngine(Path(sys.argv[1]))\n"
-        "    await engine.apply(json.loads(sys.argv[2]))\n"
+        "    await engine.apply([read_manifest(json.loads(sys.argv[2]))])\n"
         "asyncio.run(main())\n"
     )
     for seconds in (0.5, 0.8, 1.1):
         await space.remove("Pod", "server")
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(bench.home), json.dumps([server(space)])]
-        )
+        process = subprocess.Popen([sys.executable, "-c", script, str(bench.home), json.dumps(server(space))])
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import EngineError, PodPhase, Reference
+from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
@@ -78,13 +79,13 @@ class Lab:
     stations: dict[str, Station] = field(default_factory=dict)
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: dict(GROUPS))
 
-    def network(self, letter: str, *subnets: dict[str, Any]) -> dict[str, Any]:
+    def network(self, letter: str, *subnets: dict[str, Any]) -> Manifest:
         groups = [{"name": name, "rules": rules} for name, rules in self.groups.items()]
         spec = {"subnets": list(subnets), "securityGroups": groups, "domain": f"{letter}.internal"}
         metadata = {"name": f"net-{letter}", "namespace": f"net-{letter}"}
-        return {"kind": "VirtualNetwork", "metadata": metadata, "spec": spec}
+        return read_manifest({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
 
-    def net_a(self) -> dict[str, Any]:
+    def net_a(self) -> Manifest:
         return self.network("a", subnet("one", 1, "0.0.0.0/0"), subnet("two", 2))
 
     async def change_groups(self, **groups: list[dict[str, Any]]) -> None:
@@ -92,7 +93,7 @@ class Lab:
         await self.engine.apply([self.net_a()])
 
     async def pod(self, name: str, **changes: Any) -> None:
-        await self.engine.apply([pod(name, **changes)])
+        await self.engine.apply([read_manifest(pod(name, **changes))])
 
     def __getitem__(self, name: str) -> Station:
         return self.stations[name]
@@ -133,16 +134,12 @@ def mac(name: str) -> str:
     return f"52:54:00:00:00:{list(PLACES).index(name):02x}"
 
 
-def namespace(name: str) -> dict[str, Any]:
-    return {"kind": "Namespace", "metadata": {"name": name}}
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lab(bench: PodmanBench) -> AsyncIterator[Lab]:
     lab = Lab(bench.engine)
-    namespaces = [namespace(name) for name in ("net-a", "net-b", *(f"space-{name}" for name in PLACES))]
+    namespaces = [Namespace(name=name) for name in ("net-a", "net-b", *(f"space-{name}" for name in PLACES))]
     networks = [lab.net_a(), lab.network("b", subnet("one", 3, "0.0.0.0/0"))]
-    await lab.engine.apply([*namespaces, *networks, *(pod(name) for name in PLACES)])
+    await lab.engine.apply([*namespaces, *networks, *(read_manifest(pod(name)) for name in PLACES)])
     for name in PLACES:
         await restation(lab, name)
     try:
@@ -160,7 +157,7 @@ async def lab(bench: PodmanBench) -> AsyncIterator[Lab]:
 async def as_at_first(lab: Lab) -> AsyncIterator[None]:
     yield
     lab.groups = dict(GROUPS)
-    await lab.engine.apply([lab.net_a(), *(pod(name) for name in PLACES)])
+    await lab.engine.apply([lab.net_a(), *(read_manifest(pod(name)) for name in PLACES)])
 
 
 async def network_of(engine: PodmanEngine, name: str, space: str = "") -> str:
@@ -463,7 +460,9 @@ async def test_destroyed_engine_leaves_nothing(tmp_path: Path, busybox_root: Pat
     fields = json.loads(manifest["metadata"]["annotations"][INTERFACE_ANNOTATION])
     fields |= {"network": "net-c", "address": "10.211.9.10"}
     manifest["metadata"]["annotations"][INTERFACE_ANNOTATION] = json.dumps(fields)
-    await engine.apply([namespace("net-c"), namespace("space-a1"), network, manifest])
+    await engine.apply(
+        [Namespace(name="net-c"), Namespace(name="space-a1"), network, read_manifest(manifest)]
+    )
     assert "203.0.113.209" in addresses_of_this_machine()
     await engine.destroy()
     assert traces_of(engine.layout) == set()

@@ -1,4 +1,4 @@
-"""A network of the Podman engine on which machines start, from the objects that the compute brick renders."""
+"""A network of the Podman engine on which machines start, from the objects that compute renders."""
 
 import json
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import Reference
-from neocloud.engines.manifest import Pod
+from neocloud.engines.manifest import Namespace, Pod, read_manifest
 from neocloud.engines.podman import PodmanEngine
 from neocloud.services.compute.render import (
     DiskView,
@@ -51,8 +51,8 @@ class MachineBench:
             "domain": DOMAIN,
         }
         metadata = {"name": NETWORK, "namespace": NETWORK}
-        network = {"kind": "VirtualNetwork", "metadata": metadata, "spec": spec}
-        await self.engine.apply([{"kind": "Namespace", "metadata": {"name": NETWORK}}, network])
+        network = read_manifest({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
+        await self.engine.apply([Namespace(name=NETWORK), network])
 
     async def start(
         self, image: str, size_bytes: int, memory_mib: int, vcpus: int, user_data: str, **changes: Any

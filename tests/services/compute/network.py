@@ -1,6 +1,6 @@
 """As much of a network as an instance needs: rows that are there, and addresses given one by one.
 
-The vpc brick has its own tests; here it would only be in the way.
+The vpc service has its own tests; here it would only be in the way.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from neocloud.core.kind import Kind, Rules
 from neocloud.core.readers import ResourceReader
 from neocloud.core.service import Service
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.engines.base import KubernetesObject
+from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.services.vpc import types as vpc
 
 NETWORK_ID, SUBNET_ID, GROUP_ID = "vpcnetwork-e00test", "vpcsubnet-e00test", "vpcsecuritygroup-e00test"
@@ -98,20 +98,18 @@ def insert_network(tx: Transaction, parent_id: str, clock: Clock) -> None:
         )
 
 
-def engine_network() -> list[KubernetesObject]:
-    """What the vpc brick would have applied."""
+def engine_network() -> list[Manifest]:
+    """Return what the vpc service would have applied."""
     subnet = {"name": SUBNET_ID, "cidrs": [f"{PRIVATE}.0/24"], "gateway": f"{PRIVATE}.1", "routes": []}
     spec = {
         "subnets": [subnet],
         "securityGroups": [{"name": GROUP_ID, "rules": []}],
         "domain": "test.internal",
     }
-    return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NETWORK_ID}},
-        {
-            "apiVersion": "neocloud.dev/v1",
-            "kind": "VirtualNetwork",
-            "metadata": {"name": NETWORK_ID, "namespace": NETWORK_ID},
-            "spec": spec,
-        },
-    ]
+    network = {
+        "apiVersion": "neocloud.dev/v1",
+        "kind": "VirtualNetwork",
+        "metadata": {"name": NETWORK_ID, "namespace": NETWORK_ID},
+        "spec": spec,
+    }
+    return [Namespace(name=NETWORK_ID), read_manifest(network)]

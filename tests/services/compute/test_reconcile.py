@@ -3,6 +3,7 @@
 from neocloud.messages.nebius.compute.v1 import FilesystemStatus
 
 from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import GIB, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from tests.services.compute.conftest import Bench
@@ -42,8 +43,7 @@ async def test_an_owned_filesystem_waits_for_its_owners_namespace(bench: Bench) 
         return "does not exist yet" in (await bench.message(ID)).status.state_description
 
     await bench.clock.run_until(waits)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLUSTER_NAMESPACE}}
-    await bench.engine.apply([namespace])
+    await bench.engine.apply([Namespace(name=CLUSTER_NAMESPACE)])
     await bench.until_state(ID, "READY")
     claim = bench.engine.world.objects[bench.claim(ID, CLUSTER_NAMESPACE)].to_dict()
     assert claim["spec"]["dataSourceRef"]["name"] == "jail"
@@ -117,20 +117,22 @@ async def test_a_volume_in_use_stays_and_the_status_says_so(bench: Bench) -> Non
     await bench.until_state(ID, "GONE")
 
 
-def _pod_with(claim: str):
+def _pod_with(claim: str) -> Manifest:
     container = {
         "name": "reader",
         "image": "localhost/any",
         "command": ["sleep", "infinity"],
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "reader-0", "namespace": claim},
-        "spec": {
-            "hostname": "reader-0",
-            "containers": [container],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-        },
-    }
+    return read_manifest(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "reader-0", "namespace": claim},
+            "spec": {
+                "hostname": "reader-0",
+                "containers": [container],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }
+    )

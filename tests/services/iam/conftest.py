@@ -1,4 +1,4 @@
-"""A server on loopback with the real iam and compute bricks, and two tenants that must not see each other."""
+"""A server on loopback with real iam and compute services, and two tenants that must not see each other."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""A control plane with the real iam and vpc bricks over the fake engine, driven as a project's operator."""
+"""A control plane with the real iam and vpc services over the fake engine, driven as a project's operator."""
 
 import asyncio
 import json

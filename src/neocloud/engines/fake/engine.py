@@ -20,7 +20,6 @@ from neocloud.engines.base import (
     EngineEvent,
     EventKind,
     ExecResult,
-    KubernetesObject,
     LogPage,
     Observation,
     OutputTooLarge,
@@ -45,7 +44,6 @@ from neocloud.engines.manifest import (
     VolumeClaim,
     check_reference,
     in_order,
-    read_manifest,
 )
 from neocloud.engines.network_rules import check_member, check_network
 
@@ -98,8 +96,8 @@ class FakeEngine:
         self.faults.check_available()
         return self._capabilities
 
-    async def apply(self, objects: Sequence[Manifest | KubernetesObject]) -> None:
-        manifests = in_order([o if isinstance(o, Manifest) else read_manifest(o) for o in objects])
+    async def apply(self, objects: Sequence[Manifest]) -> None:
+        manifests = in_order(objects)
         self.faults.check_available()
         self.applied.append([manifest.reference for manifest in manifests])
         for manifest in manifests:

@@ -18,12 +18,11 @@ from neocloud.engines.base import (
     EngineError,
     EngineEvent,
     ExecResult,
-    KubernetesObject,
     LogPage,
     Observation,
     Reference,
 )
-from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order, read_manifest
+from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
 from neocloud.engines.podman.containers import find_accelerators
@@ -101,8 +100,8 @@ class PodmanEngine:
             warnings=(*host.warnings, *gpu_warnings, *name_warnings),
         )
 
-    async def apply(self, objects: Sequence[Manifest | KubernetesObject]) -> None:
-        manifests = in_order([o if isinstance(o, Manifest) else read_manifest(o) for o in objects])
+    async def apply(self, objects: Sequence[Manifest]) -> None:
+        manifests = in_order(objects)
         await self._prepare()
         pods = [manifest for manifest in manifests if isinstance(manifest, Pod)]
         for manifest in manifests[: len(manifests) - len(pods)]:
