@@ -25,6 +25,7 @@ from tests.core.reconcile.toy_reconcilers import (
 
 MAKER, WATCHER = "slurmcluster-maker", "slurmcluster-watcher"
 LABEL = "wakes"
+RESULT_LABEL = "result-wakes"
 NAMESPACE = "places"
 
 
@@ -66,7 +67,9 @@ class Clusters:
         return ()
 
     def status(self, scope: Context, result: ReconcileResult) -> ReconcileResult:
-        return result.with_status(wire.resource_message(scope.resource).status, "READY")
+        woken = frozenset(scope.resource.labels.get(RESULT_LABEL, "").split())
+        shown = result.with_status(wire.resource_message(scope.resource).status, "READY")
+        return replace(shown, wakes=woken)
 
     async def _make(self, scope: Context) -> None:
         size = int(scope.resource.labels["size"])
@@ -144,6 +147,19 @@ async def test_a_record_passes_the_wake_on(cloud: Cloud, worker: Worker, cluster
     worker.notify()
     await cloud.clock.advance(1)
     assert clusters.looks[WATCHER] == before + 1
+
+
+async def test_a_result_wakes_whom_it_names_whether_or_not_the_status_changed(
+    cloud: Cloud, worker: Worker, clusters: Clusters
+) -> None:
+    now = cloud.clock.now()
+    await put(cloud, worker, row(WATCHER, now=now))
+    before = clusters.looks[WATCHER]
+    await put(cloud, worker, row("slurmcluster-one", now=now, labels={RESULT_LABEL: f"nobody {WATCHER}"}))
+    assert clusters.looks[WATCHER] == before + 1
+    worker.enqueue("slurmcluster-one")
+    await cloud.clock.advance(1)
+    assert clusters.looks[WATCHER] == before + 2
 
 
 async def test_nobody_is_woken_by_what_names_nobody(cloud: Cloud) -> None:

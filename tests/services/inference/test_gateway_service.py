@@ -5,15 +5,21 @@ A real control plane and store around a fake engine of pods; calls carry the key
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 from neocloud.core import contract
 from neocloud.core.gateway_key import KEY_HEADER, gateway_key_file
+from neocloud.services.inference.public import Location
+from neocloud.services.inference.reconcile.reader import FolderReader
+from neocloud.services.inference.rules import scaling
+from neocloud.services.inference.types import DEPLOYMENT
 from neocloud.testing.waiting import until
 from tests.services.inference.cloud import (
     POD_SHAPE,
@@ -233,6 +239,33 @@ async def test_adapters_follow_their_model_and_say_where_they_are_loaded(cloud: 
     assert [each.name for each in route.models] == ["bank", "support"]
     assert (route.models[1].model_id, route.models[1].parent_name) == (adapter_id, "bank")
     assert list(route.replicas[0].adapters) == ["support"]
+
+
+async def test_an_adapter_that_becomes_ready_later_is_loaded_without_a_resync(
+    cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "LONGEST_RESYNC_SECONDS", 3600.0)
+    may_read, read = asyncio.Event(), FolderReader.read
+
+    async def read_when_allowed(self: FolderReader, folder: Location, base: Location | None) -> ModelStatus:
+        if base is not None:
+            await may_read.wait()
+        return await read(self, folder, base)
+
+    monkeypatch.setattr(FolderReader, "read", read_when_allowed)
+    model_id, deployment_id = await serve(cloud, scaling={"min_replicas": 1}, max_adapters=1)
+    await cloud.until(deployment_id, "READY")
+    spec = {"source": {"folder": str(write_adapter(cloud.models / "support"))}, "base_model_id": model_id}
+    adapter_id = await cloud.create("Model", "support", spec)
+    await cloud.when(model_id, lambda each: list(each.status.adapter_ids) == [adapter_id])
+    long = timedelta(minutes=50)
+    await until(
+        lambda: cloud.running.store.read(lambda tx: tx.next_due([DEPLOYMENT])),
+        "the run over the deployment",
+        holds=lambda due: due is not None and due - datetime.now(UTC) > long,
+    )
+    may_read.set()
+    await cloud.when(deployment_id, lambda each: "support" in each.status.replicas[0].adapters)
 
 
 async def test_who_waits_for_routes_is_told_of_a_change_and_not_before(cloud: FakeCloud) -> None:

@@ -83,6 +83,9 @@ class ReconcileResult:
     status: Message | None = None
     state: str = ""
     """Name of the state enum value, e.g. "READY"; goes into the history that metering reads."""
+    wakes: frozenset[str] = frozenset()
+    """The ids of other resources to reconcile once this result is written: those that act on what it says,
+    and that no rule of the kind names (`Rules.dependents`)."""
 
     @property
     def is_done(self) -> bool:

@@ -320,6 +320,8 @@ def commit_result(
         if row.owner_id:
             tx.enqueue(row.owner_id, now)
         enqueue_dependents(tx, kinds, [row, replace(row, status=status, state=state)], now)
+    for woken_id in sorted(result.wakes):
+        tx.enqueue(woken_id, now)
     if not is_superseded:
         _report_to_operations(tx, resource, result, now)
     return False

@@ -3,6 +3,7 @@
 A machine is charged from the moment it runs until its stop is requested; its disks are always charged.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -29,14 +30,14 @@ RUNNING_STATES = frozenset({InstanceState.RUNNING, InstanceState.UPDATING})
 VolumeSpecT = TypeVar("VolumeSpecT", DiskSpec, FilesystemSpec)
 
 
-class VolumeMeter(Generic[VolumeSpecT]):
+class VolumeMeter(ABC, Generic[VolumeSpecT]):
     """Meters the GiB of a stored volume."""
 
     kinds: tuple[str, ...] = ()
     spec: type[VolumeSpecT]
 
-    def sku(self, spec: VolumeSpecT) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def sku(self, spec: VolumeSpecT) -> str: ...
 
     def __call__(
         self, history: Sequence[HistoryEntry], start: datetime, end: datetime

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import MAX_OUTPUT_BYTES, EngineError
+from neocloud.engines.base import MAX_OUTPUT_BYTES, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.public import (
     BatchJob,
@@ -84,10 +84,7 @@ class ClusterJobs:
             options.append(f"--job-name={job.name}")
         command = sbatch_command([*options, *job.options], job.arguments)
         stdin = sbatch_input(job.environment, job.script)
-        try:
-            result = await self._access.run_in_login_shell(cluster_id, command, stdin=stdin)
-        except EngineError as error:
-            raise ClusterUnreachable(f"the login node does not answer: {error}") from error
+        result = await self._execute(cluster_id, command, stdin=stdin)
         if result.exit_code:
             raise JobRefused(refusal(result.stderr))
         try:
@@ -127,13 +124,23 @@ class ClusterJobs:
     async def run(
         self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = MAX_OUTPUT_BYTES
     ) -> CommandResult:
+        result = await self._execute(cluster_id, command, max_output_bytes=max_output_bytes)
+        return CommandResult(result.exit_code, result.stdout, result.stderr)
+
+    async def _execute(
+        self,
+        cluster_id: str,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecResult:
         try:
-            result = await self._access.run_in_login_shell(
-                cluster_id, command, max_output_bytes=max_output_bytes
+            return await self._access.run_in_login_shell(
+                cluster_id, command, stdin=stdin, max_output_bytes=max_output_bytes
             )
         except EngineError as error:
             raise ClusterUnreachable(f"the login node does not answer: {error}") from error
-        return CommandResult(result.exit_code, result.stdout, result.stderr)
 
 
 async def find_job(slurm: SlurmApi, job_id: int) -> SlurmJob | None:

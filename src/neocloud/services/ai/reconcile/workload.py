@@ -1,5 +1,6 @@
 """The steps that endpoints and jobs share: start the pod, wait for it, remove it, store the runtime state."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,9 @@ from neocloud.services.ai.types import POD, Reason, namespace
 from neocloud.services.compute.public import preset
 
 
-class WorkloadReconciler:
+class WorkloadReconciler(ABC):
+    """Base of the reconcilers of endpoints and jobs. A subclass defines the status."""
+
     kind = ""
     is_restarted = False
     """Whether the program runs again whenever it ends."""
@@ -51,8 +54,8 @@ class WorkloadReconciler:
             Step("Remove its namespace", self._remove_namespace),
         )
 
-    def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
-        raise NotImplementedError
+    @abstractmethod
+    def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult: ...
 
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:

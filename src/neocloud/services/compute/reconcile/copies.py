@@ -4,6 +4,7 @@ A disk that a machine may be writing is frozen for that time, so that the copy i
 with the cloud are files of the engine and need no volume.
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -41,8 +42,8 @@ from neocloud.services.compute.types import (
 class CopyReconciler(DiskVolumeReconciler[M]):
     """Base of the reconcilers whose volume is a copy of the one that `source_id` names."""
 
-    def source_id(self, resource: M) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def source_id(self, resource: M) -> str: ...
 
     async def wait_for_source(self, scope: VolumeScope[M, VolumeView]) -> None:
         if scope.was_created or scope.exists:

@@ -5,6 +5,7 @@ hide that data was lost.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -102,7 +103,7 @@ class VolumeScope(Generic[M, V]):
         return self.context.resource.deleted_at is not None
 
 
-class VolumeReconciler(Generic[M, V]):
+class VolumeReconciler(ABC, Generic[M, V]):
     """Base of the reconcilers whose resource is one volume. A subclass defines the volume and the status."""
 
     kind = ""
@@ -112,8 +113,8 @@ class VolumeReconciler(Generic[M, V]):
         self._engine = engine
         self._store = store
 
-    async def scope(self, context: Context) -> VolumeScope[M, V]:
-        raise NotImplementedError
+    @abstractmethod
+    async def scope(self, context: Context) -> VolumeScope[M, V]: ...
 
     def steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
         return (
@@ -124,8 +125,8 @@ class VolumeReconciler(Generic[M, V]):
     def delete_steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
         return (Step("Remove the volume", self.remove_volume),)
 
-    def status(self, scope: VolumeScope[M, V], result: ReconcileResult) -> ReconcileResult:
-        raise NotImplementedError
+    @abstractmethod
+    def status(self, scope: VolumeScope[M, V], result: ReconcileResult) -> ReconcileResult: ...
 
     async def wait_for_source(self, scope: VolumeScope[M, V]) -> None:
         """Raise RetryLater until the source can be copied; only while there is no volume yet."""
@@ -143,11 +144,11 @@ class VolumeReconciler(Generic[M, V]):
     async def remove_volume(self, scope: VolumeScope[M, V]) -> None:
         await engine_call(self._engine.remove(self.references(scope.volume)))
 
-    def objects(self, volume: V) -> Sequence[Manifest]:
-        raise NotImplementedError
+    @abstractmethod
+    def objects(self, volume: V) -> Sequence[Manifest]: ...
 
-    def references(self, volume: V) -> Sequence[Reference]:
-        raise NotImplementedError
+    @abstractmethod
+    def references(self, volume: V) -> Sequence[Reference]: ...
 
 
 class DiskVolumeReconciler(VolumeReconciler[M, VolumeView]):

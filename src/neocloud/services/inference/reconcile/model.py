@@ -7,7 +7,7 @@ time, since a user may fix it.
 import asyncio
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
@@ -53,6 +53,8 @@ class ModelScope:
     """The kinds of the resources that use the model, by id."""
     inspected: ModelStatus | None = None
     """None until its folder was read."""
+    base_deployments: frozenset[str] = frozenset()
+    """The deployments of the base of an adapter that this run has inspected: they load it."""
 
     @property
     def model_id(self) -> str:
@@ -78,10 +80,7 @@ class ModelReconciler:
 
     async def scope(self, context: Context) -> ModelScope:
         scope = ModelScope(context, wire.resource_message(context.resource))
-        for user_id in sorted(await context.reservations(users_namespace(scope.model_id))):
-            row = await context.get(user_id)
-            if row is not None and row.deleted_at is None:
-                scope.users[user_id] = row.kind
+        scope.users = await _users_of(context, scope.model_id)
         return scope
 
     def steps(self, scope: ModelScope) -> Sequence[Step]:
@@ -105,7 +104,8 @@ class ModelReconciler:
         status.adapter_ids.extend(each for each, kind in scope.users.items() if kind == MODEL)
         status.deployment_ids.extend(each for each, kind in scope.users.items() if kind == DEPLOYMENT)
         is_bad_folder = result.error is not None and not scope.model.spec.source.HasField("hub")
-        return result.with_status(status, state, BAD_FOLDER_RESYNC_SECONDS if is_bad_folder else None)
+        shown = result.with_status(status, state, BAD_FOLDER_RESYNC_SECONDS if is_bad_folder else None)
+        return replace(shown, wakes=scope.base_deployments)
 
     async def _fetch(self, scope: ModelScope) -> None:
         """Fetch the weights in a pod; files that are already there are not fetched again."""
@@ -136,6 +136,9 @@ class ModelReconciler:
         except BadWeights as error:
             reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
             raise Failed(reason, f"{error}.") from error
+        if base_folder:
+            users = await _users_of(scope.context, scope.model.spec.base_model_id)
+            scope.base_deployments = frozenset(each for each, kind in users.items() if kind == DEPLOYMENT)
 
     def _checked(self, model: Model, model_id: str) -> Location:
         """Return the folder, with its links resolved. Raises Failed if the project may not read it."""
@@ -185,6 +188,16 @@ class ModelReconciler:
                 return
         if not folder.is_symlink():
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _users_of(context: Context, model_id: str) -> dict[str, str]:
+    """Return the kinds of the resources that use a model, by id."""
+    users: dict[str, str] = {}
+    for user_id in sorted(await context.reservations(users_namespace(model_id))):
+        row = await context.get(user_id)
+        if row is not None and row.deleted_at is None:
+            users[user_id] = row.kind
+    return users
 
 
 def _state(scope: ModelScope, result: ReconcileResult) -> ModelState:
