@@ -1,5 +1,6 @@
 """Clients that are slow, silent or many, and heads without end; and that others are served meanwhile."""
 
+import asyncio
 import itertools
 import json
 import resource
@@ -20,6 +21,7 @@ from neocloud.gateway.api.client_connections import (
     MAX_HEADERS,
     SPARE_CONNECTIONS,
     ClientConnections,
+    ResponseTransport,
     client_of,
 )
 from neocloud.gateway.settings import GatewaySettings
@@ -279,6 +281,46 @@ class Open:
 
     def abort(self) -> None:
         self.is_aborted = True
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written, each write apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_headers_are_sent_with_the_start_of_the_body() -> None:
+    below = Written()
+    transport = ResponseTransport(below)
+    for data in (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"first", b"second"):
+        transport.write(data)
+    await asyncio.sleep(0)
+    expected = [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nfirst", b"second"]
+    assert below.writes == expected
+
+
+async def test_headers_do_not_wait_for_a_body() -> None:
+    below = Written()
+    ResponseTransport(below).write(b"HTTP/1.1 200 OK\r\n\r\n")
+    await asyncio.sleep(0)
+    assert below.writes == [b"HTTP/1.1 200 OK\r\n\r\n"]
+
+
+async def test_headers_are_sent_before_the_connection_closes() -> None:
+    below = Written()
+    transport = ResponseTransport(below)
+    transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+    transport.close()
+    assert (below.writes, below.is_closed) == ([b"HTTP/1.1 204 No Content\r\n\r\n"], True)
 
 
 def watch(**limits: int) -> ClientConnections:

@@ -4,7 +4,6 @@
 Model requests go straight to the proxy. All other requests are rare and are served by Starlette.
 """
 
-import asyncio
 import itertools
 import logging
 import secrets
@@ -114,10 +113,10 @@ class HttpResponseWriter:
         await self.whole(error.status, headers, orjson.dumps(error.body()))
 
 
-async def watch_client(receive: Receive, left: Callable[[], None]) -> None:
-    """Call `left` when the client disconnects. Call this after the body was read: nothing else follows it."""
-    await receive()
-    left()
+LeaveCallbacks = set[Callable[[], None]]
+LEAVE_CALLBACKS = "neocloud.leave_callbacks"
+"""Key in the state of a request: functions that the server calls when the client disconnects. ASGI's own way,
+a task that waits for a message, costs a tenth of a short request."""
 
 
 logger = logging.getLogger(__name__)
@@ -186,13 +185,15 @@ class GatewayApp:
     async def _serve_model_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
         writer = HttpResponseWriter(send, request_id)
-        watching: asyncio.Task[None] | None = None
+        callbacks: LeaveCallbacks = scope["state"][LEAVE_CALLBACKS]
+        stop: Callable[[], None] | None = None
         slot = RequestSlot(self._limits)
         try:
             self._hosts.check(scope)
             context = await self._context(scope, receive, request_id, slot)
             relay = self._proxy.new_relay(context, writer)
-            watching = asyncio.create_task(watch_client(receive, lambda: relay.stop(CLIENT_LEFT)))
+            stop = partial(relay.stop, CLIENT_LEFT)
+            callbacks.add(stop)
             await self._proxy.answer(relay)
         except OpenAiError as error:
             logger.debug("request_id=%s: refused: %d %s", request_id, error.status, error.code)
@@ -206,8 +207,8 @@ class GatewayApp:
             await writer.error(_internal_error())
         finally:
             slot.release()
-            if watching is not None:
-                watching.cancel()
+            if stop is not None:
+                callbacks.discard(stop)
 
     async def _context(
         self, scope: Scope, receive: Receive, request_id: str, slot: RequestSlot

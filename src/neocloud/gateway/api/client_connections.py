@@ -19,7 +19,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from neocloud.gateway.api.app import new_request_id
+from neocloud.gateway.api.app import LEAVE_CALLBACKS, LeaveCallbacks, new_request_id
 from neocloud.gateway.api.errors import OpenAiError, bad_request, unavailable
 from neocloud.gateway.settings import GatewaySettings
 
@@ -188,6 +188,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         """Bytes of headers or trailers so far. The parser does not report an unfinished header."""
         self._fault: OpenAiError | None = None
+        self._leave_callbacks: LeaveCallbacks = set()
 
     # Called by the event loop
 
@@ -198,6 +199,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.leave(self)
+        self._client_left()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -229,6 +231,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._check_headers(len(self.url))
         super().on_headers_complete()
         self.cycle.transport = ResponseTransport(self.transport)
+        self.scope["state"] = {LEAVE_CALLBACKS: self._leave_callbacks}
         self.headers = []  # trailers are ignored
         self._part = Part.BODY
         self._waited_seconds = 0.0
@@ -312,7 +315,12 @@ class ClientProtocol(HttpToolsProtocol):
         if self._is_answering():
             cycle.disconnected = True
             cycle.message_event.set()
+            self._client_left()
         self.transport.close()
+
+    def _client_left(self) -> None:
+        for left in tuple(self._leave_callbacks):
+            left()
 
 
 def _health_only(app: ASGIApp) -> ASGIApp:
