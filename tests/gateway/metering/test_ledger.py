@@ -72,6 +72,13 @@ async def test_a_request_is_a_row_from_its_opening_on(desk: Desk) -> None:
     assert desk.rows(end=desk.clock.now() + timedelta(seconds=1)) == {IN: 5, CACHED: 3, OUT: 5}
 
 
+async def test_rows_are_written_without_a_flush_again_and_again(desk: Desk) -> None:
+    await desk.pay("a", TokenUsage(8, 3, 5))
+    await until(lambda: [row["outcome"] for row in table(desk.path)] == ["ok"])
+    await desk.pay("b", TokenUsage(8, 3, 5))
+    await until(lambda: [row["outcome"] for row in table(desk.path)] == ["ok", "ok"])
+
+
 async def test_what_came_to_nothing_is_a_row_too_and_no_usage(desk: Desk) -> None:
     await desk.pay("a", None, "refused")
     await desk.recorder.flush()
@@ -267,7 +274,7 @@ def test_a_newer_ledger_is_left_alone(tmp_path: Path, clock: FakeClock) -> None:
         open_ledger(path, clock)
 
 
-def test_an_older_ledger_is_brought_up_to_date(tmp_path: Path, clock: FakeClock, monkeypatch) -> None:
+async def test_an_older_ledger_is_brought_up_to_date(tmp_path: Path, clock: FakeClock, monkeypatch) -> None:
     path = tmp_path / "ledger.db"
     with ledger_at(path, clock) as ledger:
         ledger.write(RequestEnd("nobody", 0, 0, 0, 0, "ok", 0))

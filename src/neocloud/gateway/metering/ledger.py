@@ -63,7 +63,9 @@ class Ledger:
         self._keep_ms = keep_days * _DAY_MS
         self._waiting: deque[_Item] = deque()
         self._unwritten: list[_Item] = []
-        self._wake, self._write_now, self._stop = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._will_wake = False
+        """The thread will be woken within `_GATHER_SECONDS`."""
         self._aggregated_at = 0
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -74,9 +76,16 @@ class Ledger:
         return len(self._waiting) > _MOST_WAITING
 
     def write(self, row: Reservation | RequestEnd) -> None:
+        """Write a row with those of the next hundredth of a second. The thread is woken after it, not now:
+        it would compete with the request for Python's lock."""
         self._waiting.append(_Item(row, None))
-        if not self._wake.is_set():
-            self._wake.set()
+        if not self._will_wake:
+            self._will_wake = True
+            asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._wake_thread)
+
+    def _wake_thread(self) -> None:
+        self._will_wake = False
+        self._wake.set()
 
     async def write_and_wait(self, row: Reservation) -> None:
         """Return when the row is on the disk. Raises LedgerUnavailable; then it is never written."""
@@ -91,7 +100,6 @@ class Ledger:
         if self._stop.is_set():
             return
         self._stop.set()
-        self._write_now.set()
         self._wake.set()
         self._thread.join()
         self._connection.close()
@@ -100,7 +108,6 @@ class Ledger:
     async def _write_and_wait(self, row: Reservation | None) -> None:
         done: Future[None] = Future()
         self._waiting.append(_Item(row, done))
-        self._write_now.set()
         self._wake.set()
         await asyncio.wrap_future(done)
 
@@ -108,8 +115,6 @@ class Ledger:
         while not self._stop.is_set():
             self._wake.wait(_RETRY_SECONDS if self._unwritten else None)
             self._wake.clear()
-            self._write_now.wait(_GATHER_SECONDS)
-            self._write_now.clear()
             self._write_waiting()
             self._aggregate()
         self._write_waiting()
