@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import Reference
-from neocloud.engines.manifest import Namespace, Pod, read_manifest
+from neocloud.engines.manifest import Interface, Namespace, Pod, read_manifest
 from neocloud.engines.podman import PodmanEngine
 from neocloud.services.compute.render import (
     DiskView,
@@ -23,6 +24,13 @@ from tests.e2e.ssh import ssh_until
 
 NETWORK, SUBNET, DOMAIN = "vpcnetwork-e00boot", "vpcsubnet-e00boot", "boot.internal"
 ADDRESS, PREFIX = "10.219.1.5", "10.219.1"
+CARD = Interface(
+    network=NETWORK,
+    subnet=SUBNET,
+    address=IPv4Address(ADDRESS),
+    mac="52:54:00:12:34:56",
+    security_groups=("open",),
+)
 MACHINE = "computeinstance-e00boot"
 DISK = "computedisk-e00abcdefghijklmnop"  # as long as real ones
 TOKEN = "token-of-the-service-account"
@@ -75,9 +83,7 @@ class MachineBench:
             acceleration="tcg",
             restart_policy="OnFailure",
             hostname="worker-1",
-            interface=InterfaceView(
-                NETWORK, SUBNET, ADDRESS, 24, f"{PREFIX}.1", "52:54:00:12:34:56", DOMAIN, ("open",)
-            ),
+            interface=InterfaceView(CARD, 24, f"{PREFIX}.1", DOMAIN),
             disks=(DiskView(DISK, "boot", size_bytes),),
             user_data=user_data,
             has_identity=True,

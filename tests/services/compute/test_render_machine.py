@@ -3,12 +3,13 @@
 import json
 import os
 from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import yaml
 
 from neocloud.engines.base import Reference
-from neocloud.engines.manifest import Pod, Secret
+from neocloud.engines.manifest import Interface, Pod, Secret
 from neocloud.services.compute.render import (
     DiskView,
     GpuView,
@@ -38,15 +39,17 @@ VIEW = MachineView(
     restart_policy="OnFailure",
     hostname="web-1",
     interface=InterfaceView(
-        network="vpcnetwork-e00x",
-        subnet="vpcsubnet-e00x",
-        address="10.128.0.5",
+        Interface(
+            network="vpcnetwork-e00x",
+            subnet="vpcsubnet-e00x",
+            address=IPv4Address("10.128.0.5"),
+            mac="52:54:00:ab:cd:ef",
+            security_groups=("vpcsecuritygroup-e00x",),
+            public_address=IPv4Address("203.0.113.5"),
+        ),
         prefix_length=24,
         gateway="10.128.0.1",
-        mac="52:54:00:ab:cd:ef",
         domain="default-network.internal",
-        security_groups=("vpcsecuritygroup-e00x",),
-        public_address="203.0.113.5",
     ),
     disks=(
         DiskView("computedisk-e00boot", "boot", 10 << 30),
@@ -95,7 +98,12 @@ def test_no_machine_is_privileged() -> None:
 
 def test_what_changes_while_it_runs_makes_no_other_pod() -> None:
     """Addresses and groups are annotations, and what the guest is told is a Secret."""
-    moved = replace(VIEW.interface, public_address="203.0.113.9", security_groups=("vpcsecuritygroup-e00y",))
+    card = replace(
+        VIEW.interface.card,
+        public_address=IPv4Address("203.0.113.9"),
+        security_groups=("vpcsecuritygroup-e00y",),
+    )
+    moved = replace(VIEW.interface, card=card)
     grown = (replace(VIEW.disks[0], size_bytes=20 << 30), VIEW.disks[1])
     changed = replace(VIEW, interface=moved, disks=grown, user_data="#cloud-config\n")
     assert machine_pod(changed).fingerprint == machine_pod(VIEW).fingerprint

@@ -5,7 +5,6 @@ A tenant's texts become list items; no shell interprets them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import (
@@ -32,16 +31,6 @@ GRACE_SECONDS = 10
 
 
 @dataclass(frozen=True)
-class InterfaceView:
-    network: str
-    subnet: str
-    address: str
-    mac: str
-    security_groups: tuple[str, ...]
-    public_address: str = ""
-
-
-@dataclass(frozen=True)
 class MountView:
     claim: Reference
     path: str
@@ -63,7 +52,7 @@ class WorkloadView:
     """Number and protocol, "TCP" or "UDP"."""
     files: Sequence[tuple[str, bytes]]
     mounts: Sequence[MountView]
-    interface: InterfaceView
+    interface: Interface
     vcpus: int
     memory_mib: int
     gpus: int
@@ -87,7 +76,7 @@ def _pod(view: WorkloadView) -> Pod:
         name=POD,
         namespace=view.id,
         labels={WORKLOAD_LABEL: view.id, RUN_LABEL: view.run},
-        interface=_interface(view.interface),
+        interface=view.interface,
         hostname=view.id,
         restart_policy="Always" if view.is_restarted else "Never",
         termination_grace_period_seconds=GRACE_SECONDS,
@@ -95,17 +84,6 @@ def _pod(view: WorkloadView) -> Pod:
         enable_service_links=False,
         containers=(_container(view, mounts),),
         volumes=tuple(volumes),
-    )
-
-
-def _interface(view: InterfaceView) -> Interface:
-    return Interface(
-        network=view.network,
-        subnet=view.subnet,
-        address=IPv4Address(view.address),
-        mac=view.mac,
-        security_groups=view.security_groups,
-        public_address=IPv4Address(view.public_address) if view.public_address else None,
     )
 
 

@@ -8,7 +8,6 @@ unless it lies in that of the filesystem's owner.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import (
@@ -70,15 +69,12 @@ class SharedView:
 
 @dataclass(frozen=True)
 class InterfaceView:
-    network: str
-    subnet: str
-    address: str
+    """The interface of a machine's pod, and what the guest needs to know beside it."""
+
+    card: Interface
     prefix_length: int
     gateway: str
-    mac: str
     domain: str
-    security_groups: tuple[str, ...] = ()
-    public_address: str = ""
     name: str = "eth0"
 
 
@@ -140,7 +136,7 @@ def machine_pod(view: MachineView) -> Pod:
         name=view.id,
         namespace=view.id,
         labels={INSTANCE_LABEL: view.id},
-        interface=_interface(view.interface),
+        interface=view.interface.card,
         hostname=view.hostname,
         restart_policy=view.restart_policy,
         termination_grace_period_seconds=GRACE_SECONDS,
@@ -148,17 +144,6 @@ def machine_pod(view: MachineView) -> Pod:
         enable_service_links=False,
         containers=(container,),
         volumes=tuple(volume for volume, _ in mounted),
-    )
-
-
-def _interface(mine: InterfaceView) -> Interface:
-    return Interface(
-        network=mine.network,
-        subnet=mine.subnet,
-        address=IPv4Address(mine.address),
-        mac=mine.mac,
-        security_groups=mine.security_groups,
-        public_address=IPv4Address(mine.public_address) if mine.public_address else None,
     )
 
 
@@ -189,10 +174,10 @@ def _desired_state(view: MachineView) -> dict[str, object]:
         ],
         "interface": {
             "name": mine.name,
-            "address": mine.address,
+            "address": str(mine.card.address),
             "prefix_length": mine.prefix_length,
             "gateway": mine.gateway,
-            "mac": mine.mac,
+            "mac": mine.card.mac,
             "domain": mine.domain,
             "nameservers": [],
         },

@@ -1,18 +1,39 @@
 """What other services call to attach something to a subnet.
 
-An owner (an instance, a cluster) creates its addresses as children (`context.ensure_child` with
-`private_address` or `public_address`) and reads them with `types.address_of(row)` as soon as they exist.
-Any address, also one that a user created, is acquired with `assign`, and released with `unassign` or by the
-deletion of its holder. The holder shows in the Allocation's status when it is read; no row stores it.
+An owner (an instance, a cluster) has its addresses as children (`own_address`). Any address, also one that a
+user created, is acquired with `hold_address`, and released with `unassign` or by the deletion of its holder.
+The holder shows in the Allocation's status when it is read; no row stores it. `interface_of` makes of
+addresses the interface of a pod; `own_security_group` opens it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address
 from typing import Protocol
 
+from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Context, RetryLater
 from neocloud.core.store.protocol import Resource
-from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SecurityGroupSpec, SecurityGroupStatus
-from neocloud.services.vpc.types import assignment_namespace
+from neocloud.engines.manifest import Interface
+from neocloud.messages.nebius.vpc.v1 import (
+    AllocationSpec,
+    RuleProtocol,
+    RuleType,
+    SecurityGroupSpec,
+    SecurityGroupStatus,
+    SecurityRuleSpec,
+    SubnetSpec,
+)
+from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
+from neocloud.services.vpc.types import (
+    ALLOCATION,
+    SECURITY_GROUP,
+    SECURITY_RULE,
+    address_of,
+    assignment_namespace,
+    network_namespace,
+)
 
+ANYWHERE = "0.0.0.0/0"
+_RULE_PRIORITY = 500
 _ASSIGNED = "assigned"
 
 
@@ -37,6 +58,67 @@ def public_address(subnet_id: str) -> AllocationSpec:
     spec = AllocationSpec()
     spec.ipv4_public.subnet_id = subnet_id
     return spec
+
+
+async def own_address(context: Context, parent_id: str, name: str, spec: AllocationSpec) -> Resource:
+    """Return the Allocation of this name, which belongs to the context's resource and is assigned to it.
+    Raises RetryLater until it has an address."""
+    row = await context.ensure_child(ALLOCATION, name=name, parent_id=parent_id, spec=spec, labels={})
+    await hold_address(context, row)
+    return row
+
+
+async def hold_address(context: Reservations, allocation: Resource) -> None:
+    """Acquire the address for the context's resource. Raises RetryLater until there is one, and while another
+    resource holds it."""
+    address, allocation_id = address_of(allocation), allocation.id
+    if not address:
+        text = f"allocation {allocation_id} has no address yet"
+        raise RetryLater(text, delay_seconds=CHILD_POLL_SECONDS)
+    if not await assign(context, allocation_id):
+        text = f"{address} ({allocation_id}) is in use by another"
+        raise RetryLater(text, delay_seconds=CHILD_POLL_SECONDS)
+
+
+def interface_of(
+    subnet: Resource, private: Resource, public: Resource | None, *, mac: str, security_groups: Iterable[str]
+) -> Interface:
+    """Return the interface of a pod that has these addresses on the subnet."""
+    return Interface(
+        network=network_namespace(SubnetSpec.FromString(subnet.spec).network_id),
+        subnet=subnet.id,
+        address=IPv4Address(address_of(private)),
+        mac=mac,
+        security_groups=tuple(security_groups),
+        public_address=IPv4Address(address_of(public)) if public else None,
+    )
+
+
+async def own_security_group(
+    context: Context,
+    subnet: Resource,
+    parent_id: str,
+    name: str,
+    rules: Callable[[str], Mapping[str, SecurityRuleSpec]],
+) -> Resource:
+    """Return the security group of this name, which belongs to the context's resource and has these rules by
+    name. `rules` is called with the id of the group. Users may add rules of their own."""
+    network_id = SubnetSpec.FromString(subnet.spec).network_id
+    spec = SecurityGroupSpec(network_id=network_id)
+    group = await context.ensure_child(SECURITY_GROUP, name=name, parent_id=parent_id, spec=spec, labels={})
+    for rule_name, rule in rules(group.id).items():
+        await context.ensure_child(SECURITY_RULE, name=rule_name, parent_id=group.id, spec=rule, labels={})
+    return group
+
+
+def allow(protocol: str = "ANY") -> SecurityRuleSpec:
+    """Return a stateful rule that allows this protocol; its caller sets the direction."""
+    return SecurityRuleSpec(
+        access=RuleAccess.Value("ALLOW"),
+        protocol=RuleProtocol.Value(protocol),
+        type=RuleType.Value("STATEFUL"),
+        priority=_RULE_PRIORITY,
+    )
 
 
 async def assign(context: Reservations, allocation_id: str) -> bool:

@@ -6,62 +6,45 @@ The group opens the declared ports to everything that reaches the subnet, and no
 from collections.abc import Mapping
 
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
-from neocloud.core.store.protocol import Resource
+from neocloud.engines.manifest import Interface
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.messages.nebius.vpc.v1 import (
-    AllocationSpec,
-    RuleProtocol,
-    RuleType,
-    SecurityGroupSpec,
-    SecurityRuleSpec,
-    SubnetSpec,
-)
-from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
+from neocloud.messages.nebius.vpc.v1 import SecurityRuleSpec
 from neocloud.services.ai.reconcile.scope import WorkloadScope
-from neocloud.services.ai.render import InterfaceView, MountView
+from neocloud.services.ai.render import MountView
 from neocloud.services.ai.rules import is_read_only, is_udp
 from neocloud.services.ai.types import Reason, WorkloadSpec, subnet_group_name
 from neocloud.services.compute.public import claim_reference, may_attach
 from neocloud.services.compute.types import FilesystemState
-from neocloud.services.vpc.public import assign, private_address, public_address
-from neocloud.services.vpc.types import (
-    ALLOCATION,
-    SECURITY_GROUP,
-    SECURITY_RULE,
-    address_of,
-    network_namespace,
+from neocloud.services.vpc.public import (
+    ANYWHERE,
+    allow,
+    interface_of,
+    own_address,
+    own_security_group,
+    private_address,
+    public_address,
 )
 
-ANYWHERE = "0.0.0.0/0"
-PRIORITY = 500
 _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
 
 
-async def find_interface(scope: WorkloadScope) -> InterfaceView:
+async def find_interface(scope: WorkloadScope) -> Interface:
     """Set the scope's interface and return it. Raises RetryLater until all addresses are assigned."""
-    subnet_id = scope.spec.subnet_id
+    subnet_id, parent_id = scope.spec.subnet_id, scope.message.metadata.parent_id
     subnet = await scope.context.get(subnet_id)
     if subnet is None:
         raise Failed(
             Reason.SUBNET_GONE,
             f"Subnet {subnet_id} is gone; delete this and create it again on another subnet.",
         )
-    network_id = SubnetSpec.FromString(subnet.spec).network_id
-    private = await _allocation(scope, scope.id, private_address(subnet_id))
-    public = (
-        await _allocation(scope, f"{scope.id}-public", public_address(subnet_id))
-        if scope.spec.public_ip
-        else None
-    )
-    group = await _ensure_group(scope, network_id)
-    scope.interface = InterfaceView(
-        network=network_namespace(network_id),
-        subnet=subnet_id,
-        address=address_of(private),
-        mac=mac_of(scope.id),
-        security_groups=(group.id,),
-        public_address=address_of(public) if public else "",
-    )
+    private = await own_address(scope.context, parent_id, scope.id, private_address(subnet_id))
+    public = None
+    if scope.spec.public_ip:
+        spec = public_address(subnet_id)
+        public = await own_address(scope.context, parent_id, f"{scope.id}-public", spec)
+    name = subnet_group_name(scope.id)
+    group = await own_security_group(scope.context, subnet, parent_id, name, lambda _: _rules(scope.spec))
+    scope.interface = interface_of(subnet, private, public, mac=mac_of(scope.id), security_groups=[group.id])
     return scope.interface
 
 
@@ -86,30 +69,9 @@ async def find_filesystems(scope: WorkloadScope) -> None:
     scope.mounts = tuple(found)
 
 
-async def _allocation(scope: WorkloadScope, name: str, spec: AllocationSpec) -> Resource:
-    parent_id = scope.message.metadata.parent_id
-    row = await scope.context.ensure_child(ALLOCATION, name=name, parent_id=parent_id, spec=spec, labels={})
-    if not address_of(row) or not await assign(scope.context, row.id):
-        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=CHILD_POLL_SECONDS)
-    return row
-
-
-async def _ensure_group(scope: WorkloadScope, network_id: str) -> Resource:
-    group = await scope.context.ensure_child(
-        SECURITY_GROUP,
-        name=subnet_group_name(scope.id),
-        parent_id=scope.message.metadata.parent_id,
-        spec=SecurityGroupSpec(network_id=network_id),
-        labels={},
-    )
-    for name, spec in _rules(scope.spec).items():
-        await scope.context.ensure_child(SECURITY_RULE, name=name, parent_id=group.id, spec=spec, labels={})
-    return group
-
-
 def _rules(spec: WorkloadSpec) -> Mapping[str, SecurityRuleSpec]:
     """Return the rules by name: all traffic out, and in to each declared port."""
-    out = _allow("ANY")
+    out = allow()
     out.egress.destination_cidrs.append(ANYWHERE)
     rules = {"out": out}
     for protocol, ports in (
@@ -117,16 +79,7 @@ def _rules(spec: WorkloadSpec) -> Mapping[str, SecurityRuleSpec]:
         ("UDP", [port.container_port for port in spec.ports if is_udp(port)]),
     ):
         if ports:
-            rule = rules[f"{protocol.lower()}-ports"] = _allow(protocol)
+            rule = rules[f"{protocol.lower()}-ports"] = allow(protocol)
             rule.ingress.source_cidrs.append(ANYWHERE)
             rule.ingress.destination_ports.extend(ports)
     return rules
-
-
-def _allow(protocol: str) -> SecurityRuleSpec:
-    return SecurityRuleSpec(
-        access=RuleAccess.Value("ALLOW"),
-        protocol=RuleProtocol.Value(protocol),
-        type=RuleType.Value("STATEFUL"),
-        priority=PRIORITY,
-    )

@@ -8,8 +8,9 @@ from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.engines.manifest import Interface
 from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobStatus
-from neocloud.services.ai.render import RUN_LABEL, InterfaceView, MountView
+from neocloud.services.ai.render import RUN_LABEL, MountView
 from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state
 from neocloud.services.ai.types import POD, Workload, WorkloadSpec, namespace
 
@@ -23,7 +24,7 @@ class WorkloadScope:
     """The Endpoint or Job as stored."""
     runtime: RuntimeState
     observation: Observation
-    interface: InterfaceView | None = None
+    interface: Interface | None = None
     """Set by a step, like the mounts."""
     mounts: tuple[MountView, ...] = ()
 
@@ -84,16 +85,14 @@ def set_addresses(status: WorkloadStatus, scope: WorkloadScope, state: str) -> N
     """Set the one instance and the endpoints of its ports. They stay until the new ones are known."""
     view = scope.interface
     if view is not None:
-        for field, address in (
-            ("private_endpoints", view.address),
-            ("public_endpoints", view.public_address),
-        ):
+        private, public = str(view.address), str(view.public_address or "")
+        for field, address in (("private_endpoints", private), ("public_endpoints", public)):
             endpoints = getattr(status, field)
             del endpoints[:]
             if address:
                 endpoints.extend(f"{address}:{port.container_port}" for port in scope.spec.ports)
         del status.instances[:]
-        status.instances.add(private_ip=view.address, public_ip=view.public_address)
+        status.instances.add(private_ip=private, public_ip=public)
     instance: Any  # of two classes, with states of the same names
     for instance in cast(Iterable[Any], status.instances):
         instance.state = instance.State.Value(state)

@@ -15,9 +15,10 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import PathRefused, Reference
 from neocloud.engines.calls import engine_call
+from neocloud.engines.manifest import Interface
 from neocloud.services.ai.reconcile.attachments import find_filesystems, find_interface
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
-from neocloud.services.ai.render import InterfaceView, WorkloadView, workload_objects
+from neocloud.services.ai.render import WorkloadView, workload_objects
 from neocloud.services.ai.rules import command_words, is_udp
 from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
 from neocloud.services.ai.types import POD, Reason, namespace
@@ -98,7 +99,7 @@ class WorkloadReconciler(ABC):
 
         scope.runtime = await self._store.write(work)
 
-    def _view(self, scope: WorkloadScope, interface: InterfaceView) -> WorkloadView:
+    def _view(self, scope: WorkloadScope, interface: Interface) -> WorkloadView:
         spec = scope.spec
         shape = preset(spec.platform, spec.preset)
         return WorkloadView(

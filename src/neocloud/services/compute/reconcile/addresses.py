@@ -12,8 +12,10 @@ from neocloud.services.compute.reconcile.machine_scope import Addresses, Machine
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.types import InstanceReason
 from neocloud.services.vpc.public import (
-    assign,
     default_security_group,
+    hold_address,
+    interface_of,
+    own_address,
     private_address,
     public_address,
     unassign,
@@ -24,7 +26,6 @@ from neocloud.services.vpc.types import (
     address_of,
     block_of,
     domain_of,
-    network_namespace,
 )
 
 
@@ -62,24 +63,12 @@ async def release_public_address(scope: MachineScope) -> None:
 
 
 async def _allocation(scope: MachineScope, given_id: str, name: str, spec: AllocationSpec) -> Resource:
-    if given_id:
-        row = await scope.context.get(given_id)
-        if row is None or row.deleted_at:
-            raise Failed(InstanceReason.ADDRESS_FAILED, f"Allocation {given_id} is gone; name another.")
-    else:
-        row = await scope.context.ensure_child(
-            ALLOCATION,
-            name=name,
-            parent_id=scope.instance.metadata.parent_id,
-            spec=spec,
-            labels={},
-        )
-    if not address_of(row):
-        raise RetryLater(f"allocation {row.id} has no address yet", delay_seconds=CHILD_POLL_SECONDS)
-    if not await assign(scope.context, row.id):
-        raise RetryLater(
-            f"{address_of(row)} ({row.id}) is in use by another", delay_seconds=CHILD_POLL_SECONDS
-        )
+    if not given_id:
+        return await own_address(scope.context, scope.instance.metadata.parent_id, name, spec)
+    row = await scope.context.get(given_id)
+    if row is None or row.deleted_at:
+        raise Failed(InstanceReason.ADDRESS_FAILED, f"Allocation {given_id} is gone; name another.")
+    await hold_address(scope.context, row)
     return row
 
 
@@ -97,16 +86,12 @@ async def _interface(
         raise RetryLater(
             f"subnet {subnet.id} does not hold {address}", delay_seconds=CHILD_POLL_SECONDS
         ) from None
+    groups = await _security_groups(scope, network_id)
     return InterfaceView(
-        network=network_namespace(network_id),
-        subnet=subnet.id,
-        address=address,
+        interface_of(subnet, private, public, mac=mac_of(scope.id), security_groups=groups),
         prefix_length=block.prefix_length,
         gateway=str(block.gateway),
-        mac=mac_of(scope.id),
         domain=domain_of(network.name),
-        security_groups=await _security_groups(scope, network_id),
-        public_address=address_of(public) if public else "",
     )
 
 

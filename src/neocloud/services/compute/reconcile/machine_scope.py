@@ -147,17 +147,17 @@ def _state(scope: MachineScope, result: ReconcileResult) -> InstanceState:
 
 
 def _add_interface(status: InstanceStatus, scope: MachineScope, addresses: Addresses) -> None:
-    desired, view = scope.desired_interface, addresses.interface
+    desired, view, card = scope.desired_interface, addresses.interface, addresses.interface.card
     shown = status.network_interfaces.add(
         index=0,
         name=desired.name,
-        mac_address=view.mac,
+        mac_address=card.mac,
         fqdn=f"{hostname(scope.id, scope.instance.spec)}.{view.domain}",
-        security_groups=[{"id": group} for group in view.security_groups],
+        security_groups=[{"id": group} for group in card.security_groups],
     )
-    shown.ip_address.address = f"{view.address}/32"
+    shown.ip_address.address = f"{card.address}/32"
     shown.ip_address.allocation_id = addresses.private.id
     if addresses.public is not None:
-        shown.public_ip_address.address = f"{view.public_address}/32"
+        shown.public_ip_address.address = f"{card.public_address}/32"
         shown.public_ip_address.allocation_id = addresses.public.id
         shown.public_ip_address.static = desired.public_ip_address.static

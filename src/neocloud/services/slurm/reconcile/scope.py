@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from neocloud.core import contract, wire
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Context, Failed, RetryLater
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.engines.manifest import Interface
 from neocloud.messages.neocloud.slurm.v1 import Cluster, NodeSet
 from neocloud.services.compute.public import claim_reference, preset
 from neocloud.services.compute.types import FilesystemState
@@ -28,7 +29,6 @@ from neocloud.services.slurm.render import (
     MODELS_LABEL,
     ClusterSecrets,
     ClusterView,
-    InterfaceView,
     MountView,
     NodeSetView,
 )
@@ -55,7 +55,7 @@ class Scope:
     is_recovering: bool = False
     """A lost node or a requeued job was found: run again soon."""
     shared_root_id: str = ""
-    interfaces: dict[str, InterfaceView] = field(default_factory=dict)
+    interfaces: dict[str, Interface] = field(default_factory=dict)
     """By pod name; set by the step that finds addresses."""
     mounts: tuple[MountView, ...] = ()
     """Filesystems of users; set by the step that finds them."""

@@ -5,35 +5,23 @@ the subnet's gateway. Users may add rules of their own to the group. Addresses o
 released.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Failed, RetryLater
-from neocloud.core.store.protocol import Resource
+from neocloud.core.reconcile.reconciler import Failed
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
-from neocloud.messages.nebius.vpc.v1 import (
-    RuleProtocol,
-    RuleType,
-    SecurityGroupSpec,
-    SecurityRuleSpec,
-    SubnetSpec,
-    SubnetStatus,
-)
+from neocloud.messages.nebius.vpc.v1 import RuleProtocol, SecurityRuleSpec, SubnetStatus
 from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.render import REST_PORT, SSH_PORT, InterfaceView
+from neocloud.services.slurm.render import REST_PORT, SSH_PORT
 from neocloud.services.slurm.types import Reason
-from neocloud.services.vpc.public import assign, private_address
-from neocloud.services.vpc.types import (
-    ALLOCATION,
-    SECURITY_GROUP,
-    SECURITY_RULE,
-    address_of,
-    network_namespace,
-    subnet_blocks,
+from neocloud.services.vpc.public import (
+    ANYWHERE,
+    allow,
+    interface_of,
+    own_address,
+    own_security_group,
+    private_address,
 )
-
-ANYWHERE = "0.0.0.0/0"
-PRIORITY = 500
+from neocloud.services.vpc.types import ALLOCATION, subnet_blocks
 
 
 async def find_interfaces(scope: Scope) -> None:
@@ -46,17 +34,20 @@ async def find_interfaces(scope: Scope) -> None:
         raise Failed(
             Reason.SUBNET_GONE, f"Subnet {subnet_id} is gone; delete the cluster and create a new one."
         )
-    network_id = SubnetSpec.FromString(subnet.spec).network_id
-    group = await _ensure_group(scope, network_id, SubnetStatus.FromString(subnet.status))
-    for name in scope.pod_names:
-        allocation = await _ensure_allocation(scope, name, subnet_id)
-        scope.interfaces[name] = InterfaceView(
-            network=network_namespace(network_id),
-            subnet=subnet_id,
-            address=address_of(allocation),
-            mac=mac_of(allocation.id),
-            security_groups=(group.id,),
-        )
+    metadata = scope.cluster.metadata
+    gateways = [f"{block.gateway}/32" for block in subnet_blocks(SubnetStatus.FromString(subnet.status))]
+    group = await own_security_group(
+        scope.context,
+        subnet,
+        metadata.parent_id,
+        f"{metadata.name}-nodes",
+        lambda group_id: _rules(group_id, gateways),
+    )
+    for pod in scope.pod_names:
+        name = _allocation_name(scope, pod)
+        private = await own_address(scope.context, metadata.parent_id, name, private_address(subnet_id))
+        mac = mac_of(private.id)
+        scope.interfaces[pod] = interface_of(subnet, private, None, mac=mac, security_groups=[group.id])
 
 
 async def release_addresses(scope: Scope) -> None:
@@ -70,41 +61,13 @@ async def release_addresses(scope: Scope) -> None:
             await scope.context.delete_child(row.id)
 
 
-async def _ensure_allocation(scope: Scope, pod: str, subnet_id: str) -> Resource:
-    row = await scope.context.ensure_child(
-        ALLOCATION,
-        name=_allocation_name(scope, pod),
-        parent_id=scope.cluster.metadata.parent_id,
-        spec=private_address(subnet_id),
-        labels={},
-    )
-    if not address_of(row) or not await assign(scope.context, row.id):
-        raise RetryLater(f"{row.name} has no address yet", delay_seconds=DAEMON_POLL_SECONDS)
-    return row
-
-
 def _allocation_name(scope: Scope, pod: str) -> str:
     return f"{scope.cluster.metadata.name}-{pod}"
 
 
-async def _ensure_group(scope: Scope, network_id: str, subnet: SubnetStatus) -> Resource:
-    metadata = scope.cluster.metadata
-    group = await scope.context.ensure_child(
-        SECURITY_GROUP,
-        name=f"{metadata.name}-nodes",
-        parent_id=metadata.parent_id,
-        spec=SecurityGroupSpec(network_id=network_id),
-        labels={},
-    )
-    gateways = [f"{block.gateway}/32" for block in subnet_blocks(subnet)]
-    for name, spec in _rules(group.id, gateways).items():
-        await scope.context.ensure_child(SECURITY_RULE, name=name, parent_id=group.id, spec=spec, labels={})
-    return group
-
-
-def _rules(group_id: str, gateways: Iterable[str]) -> dict[str, SecurityRuleSpec]:
+def _rules(group_id: str, gateways: Iterable[str]) -> Mapping[str, SecurityRuleSpec]:
     """Return the rules by name. A rule without sources or destinations allows any."""
-    among, out, sign_in, control = (_allow() for _ in range(4))
+    among, out, sign_in, control = (allow() for _ in range(4))
     among.ingress.source_security_group_id = group_id
     out.egress.destination_cidrs.append(ANYWHERE)
     sign_in.protocol = control.protocol = RuleProtocol.Value("TCP")
@@ -113,12 +76,3 @@ def _rules(group_id: str, gateways: Iterable[str]) -> dict[str, SecurityRuleSpec
     control.ingress.source_cidrs.extend(gateways)
     control.ingress.destination_ports.append(REST_PORT)
     return {"nodes": among, "out": out, "sign-in": sign_in, "control-plane": control}
-
-
-def _allow() -> SecurityRuleSpec:
-    return SecurityRuleSpec(
-        access=RuleAccess.Value("ALLOW"),
-        protocol=RuleProtocol.Value("ANY"),
-        type=RuleType.Value("STATEFUL"),
-        priority=PRIORITY,
-    )

@@ -23,7 +23,6 @@ from neocloud.services.slurm.render.view import (
     WORKER_ROLE,
     ClusterSecrets,
     ClusterView,
-    InterfaceView,
     MountView,
     NodeSetView,
 )
@@ -44,7 +43,6 @@ __all__ = [
     "WORKER_ROLE",
     "ClusterSecrets",
     "ClusterView",
-    "InterfaceView",
     "MountView",
     "NodeSetView",
     "configuration_version",

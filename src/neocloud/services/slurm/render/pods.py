@@ -7,13 +7,11 @@ it before a user's first process starts.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address
 
 from neocloud.engines.manifest import (
     ConfigMapSource,
     Container,
     ContainerPort,
-    Interface,
     LinuxCapabilities,
     Mount,
     Pod,
@@ -38,7 +36,6 @@ from neocloud.services.slurm.render.view import (
     SSH_PORT,
     WORKER_ROLE,
     ClusterView,
-    InterfaceView,
     NodeSetView,
 )
 
@@ -164,7 +161,7 @@ def _pod(
         name=name,
         namespace=view.namespace,
         labels={**view.labels, ROLE_LABEL: role, **(labels or {})},
-        interface=_interface(view.interfaces[name]) if name in view.interfaces else None,
+        interface=view.interfaces.get(name),
         host_users=False,  # a user namespace, where the engine can make one
         hostname=name,
         subdomain=configuration.NODES_SERVICE,
@@ -174,16 +171,6 @@ def _pod(
         enable_service_links=False,
         containers=containers,
         volumes=volumes,
-    )
-
-
-def _interface(view: InterfaceView) -> Interface:
-    return Interface(
-        network=view.network,
-        subnet=view.subnet,
-        address=IPv4Address(view.address),
-        mac=view.mac,
-        security_groups=view.security_groups,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from neocloud.engines.base import Reference
+from neocloud.engines.manifest import Interface
 
 DEFAULT_PARTITION = "main"
 REST_PORT = 6820
@@ -47,17 +48,6 @@ class NodeSetView:
 
 
 @dataclass(frozen=True)
-class InterfaceView:
-    """A pod's address on a subnet."""
-
-    network: str
-    subnet: str
-    address: str
-    mac: str
-    security_groups: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class MountView:
     """A filesystem of a user, and its mount point in the shared root."""
 
@@ -95,7 +85,7 @@ class ClusterView:
     ssh_host_port: int | None = None
     """Port on the host's loopback for login-0; login-1 gets the next one, and so on."""
 
-    interfaces: Mapping[str, InterfaceView] = field(default_factory=dict)
+    interfaces: Mapping[str, Interface] = field(default_factory=dict)
     """By pod name; empty for a cluster on a network of its own."""
 
     mounts: tuple[MountView, ...] = ()
