@@ -48,9 +48,9 @@ name=$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//') # the name of the data
 RESULTS=$CODE/results/$name
 MODEL=$(printf %s "$name" | tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9' -)
 scp -q -F "$OUT/ssh_config" -r "bank:$RESULTS/base_model" "bank:$RESULTS/finetune/adapter" "$OUT/"
-neo model show "$MODEL-base" > /dev/null 2>&1 || neo model add "$MODEL-base" "$OUT/base_model"
-neo model show "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL" "$OUT/adapter" --base "$MODEL-base"
-neo deployment show "$MODEL-base" > /dev/null 2>&1 ||
+neo model get "$MODEL-base" > /dev/null 2>&1 || neo model add "$MODEL-base" "$OUT/base_model"
+neo model get "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL" "$OUT/adapter" --base "$MODEL-base"
+neo deployment get "$MODEL-base" > /dev/null 2>&1 ||
   neo deploy "$MODEL-base" --platform cpu-local --max-adapters 2
 QUESTION=${QUESTION:-How do I open an account?}
 echo "Question: $QUESTION"

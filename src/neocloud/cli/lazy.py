@@ -30,6 +30,26 @@ class Entry:
     """Whether it is a product whose commands are derived from the contract."""
 
 
+SAME_VERBS: Mapping[str, tuple[str, ...]] = {
+    "show": ("get",),
+    "describe": ("get",),
+    "ls": ("list",),
+    "profiles": ("list",),
+    "rm": ("delete", "remove"),
+    "remove": ("delete",),
+    "delete": ("remove",),
+}
+"""Other words for a verb, for those who expect them; help lists the one that all groups share."""
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands in which a verb may be given by another word."""
+
+    def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":
+        known = next((name for name in SAME_VERBS.get(cmd_name, ()) if name in self.commands), cmd_name)
+        return super().get_command(ctx, cmd_name if cmd_name in self.commands else known)
+
+
 class LazyGroup(TyperGroup):
     package: ClassVar[str] = ""
     """Package of the modules in which commands are."""
@@ -63,6 +83,7 @@ class LazyGroup(TyperGroup):
 def command_group(help_text: str = "") -> typer.Typer:
     """Return an app for one command or, with a help text, for a group of commands; all share one style."""
     return typer.Typer(
+        cls=CommandGroup,
         rich_markup_mode="rich",
         add_completion=False,
         help=help_text or None,

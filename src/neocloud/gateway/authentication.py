@@ -138,7 +138,7 @@ class Authenticator:
         if scheme.lower() != "bearer" or not token or not is_text or len(token) > MAX_TOKEN_LENGTH:
             raise not_authenticated(
                 "You did not provide a valid API key. Send the header `Authorization: Bearer KEY`. Get a key"
-                " with `neo iam static-key issue` or `neo iam get-access-token`."
+                " with `neo session token`, or one that lasts with `neo iam static-key issue`."
             )
         return await self._current(hashlib.sha256(token.encode()).digest(), token, "")
 

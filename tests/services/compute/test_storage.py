@@ -113,7 +113,7 @@ async def test_a_disk_must_hold_what_it_is_a_copy_of(cloud: Cloud) -> None:
     spec = {"type": "NETWORK_SSD", "size_gibibytes": 1, "source_image_id": IMAGE_ID}
     metadata = {"parent_id": cloud.project_id, "name": "small"}
     refusal = await cloud.refusal("DiskService/Create", metadata=metadata, spec=spec)
-    assert str(IMAGE_BYTES) in refusal.message
+    assert f"at least {IMAGE_BYTES >> 30} GiB" in refusal.message
     missing = spec | {"size_gibibytes": 9, "source_image_id": "computeimage-e00nothing"}
     assert (await cloud.refusal("DiskService/Create", metadata=metadata, spec=missing)).code in (
         Code.NOT_FOUND,

@@ -12,17 +12,17 @@ from neocloud.cli.terminal import echo
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 
 app = command_group(
-    "Profiles: the cloud, account and project that commands use.\n\nExample:\n\n  neo config profiles"
+    "Profiles: the cloud, account and project that commands use.\n\nExample:\n\n  neo config list"
 )
 
 
-@app.command()
-def profiles(output: OutputOption = Format.TABLE) -> None:
+@app.command("list")
+def list_profiles(output: OutputOption = Format.TABLE) -> None:
     """List the profiles; a star marks the current one.
 
     Examples:
 
-      neo config profiles
+      neo config list
       neo --profile other slurm cluster list      # use another one for one command
     """
     found = read_profiles(config_file())

@@ -1,6 +1,5 @@
 """`neo evaluate`: compare two models that are served through the gateway."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -136,6 +135,21 @@ def _measured(models: tuple[Model, Model], plan: Plan) -> tuple[tuple[Measured, 
     return found, True
 
 
+def compared(comparison: JsonObject) -> str:
+    """Return the comparison in words: the keys are those of the published solution, with their signs."""
+    words = {
+        "perplexity": ("Perplexity", "fell", "rose"),
+        "speed": ("Speed", "grew", "fell"),
+        "message_length": ("Length of answers", "grew", "fell"),
+    }
+    parts = [
+        f"{title} {more if comparison[key] >= 0 else less} by {abs(comparison[key]):.1f} %"
+        for key, (title, more, less) in words.items()
+        if comparison.get(key) is not None
+    ]
+    return f"Candidate against base: {'; '.join(parts)}."
+
+
 def _print(
     made: JsonObject, found: tuple[Measured, Measured], models: tuple[Model, Model], output: Format
 ) -> None:
@@ -151,4 +165,4 @@ def _print(
     if not made["details"]["is_complete"]:
         warn("interrupted: the report contains only the results so far.")
     if output is Format.TABLE and made["comparison"]:
-        say(f"\nComparison in per cent: {json.dumps(made['comparison'])}")
+        say(f"\n{compared(made['comparison'])}")

@@ -19,6 +19,7 @@ from neocloud.cli.resources.lookup import (
     connect_to_project,
     state_of,
 )
+from neocloud.cli.resources.names import resolve_names
 from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.ssh import default_public_keys, read_public_keys
@@ -48,7 +49,9 @@ PlatformOption = Annotated[str, typer.Option(help="Platform. Default: one withou
 PresetOption = Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest.")]
 ImageFamilyOption = Annotated[str, typer.Option(help="Family of the boot disk's image.")]
 DiskSizeOption = Annotated[int, typer.Option(help="GiB of the boot disk.")]
-SubnetOption = Annotated[str, typer.Option(help="Subnet id. Default: the project's default subnet.")]
+SubnetOption = Annotated[
+    str, typer.Option(help="Id or name of the subnet. Default: the project's default subnet.")
+]
 SshKeyOption = Annotated[
     list[Path] | None,
     typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
@@ -95,6 +98,7 @@ def create(
     if preemptible:
         spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
     spec |= _spec_of(file) if file is not None else {}
+    resolve_names(spec, cloud)
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     operation = cloud.client.call(f"{INSTANCES}/Create", request)
     shape = spec.get("resources") or {}

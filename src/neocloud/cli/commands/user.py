@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.sign_in import ask_new_password, ask_password
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
@@ -32,6 +33,7 @@ def create(
     name: Annotated[str, typer.Option(help="The person's name.")] = "",
     group: GroupsOption = None,
     password_stdin: StdinOption = False,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Create a user with a password.
 
@@ -45,6 +47,9 @@ def create(
         group_ids = [_group_id(client, request["parent_id"], each) for each in group or []]
         created = client.call(f"{USERS}/Create", request)
         _add(client, created.tenant_user_account_id, group_ids)
+    if output is not Format.TABLE:
+        show(output, contract.to_dict(created), fields_table(()))
+        return
     echo(f"Created user {email} ({created.tenant_user_account_id}).")
     _print_password(created.generated_password)
 
@@ -79,6 +84,7 @@ def invite(
     email: Annotated[str, typer.Argument(help="E-mail address.")],
     group: GroupsOption = None,
     days: Annotated[int, typer.Option(min=1, max=30, help="Days until the invitation expires.")] = 7,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Invite a person, who chooses a password.
 
@@ -102,8 +108,13 @@ def invite(
         _add(client, invitation.status.tenant_user_account_id, group_ids)
         code = client.call(f"{USERS}/IssueInvitationCode", {"id": invitation_id}).code
         endpoint = client.endpoint
+    login = f"neo login --endpoint {endpoint} --invitation {code}"
+    if output is not Format.TABLE:
+        answer = {"id": invitation_id, "email": email, "code": code, "endpoint": endpoint, "login": login}
+        show(output, answer, fields_table(()))
+        return
     say(f"Invited {email} ({invitation_id}). No mail is sent; this signs them in once, within {days} days:")
-    echo(f"neo login --endpoint {endpoint} --invitation {code}")
+    echo(login)
 
 
 @app.command()
@@ -192,13 +203,14 @@ def unblock(context: typer.Context, user: UserArgument) -> None:
 
 
 @app.command()
-def delete(context: typer.Context, user: UserArgument) -> None:
+def delete(context: typer.Context, user: UserArgument, yes: YesOption = False) -> None:
     """Delete a user with their memberships and sessions.
 
     Example:
 
-      neo user delete alice@bank.example
+      neo user delete alice@bank.example --yes
     """
+    confirm(f"Delete user {user} with their memberships and sessions?", yes=yes, is_new=True)
     _call_for_user(context, user, f"{USERS}/Delete")
     echo(f"{user} is deleted.")
 

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import neocloud
 from neocloud.cli.evaluation.client import Model
 from neocloud.cli.output import Format, JsonObject, show, table
 from neocloud.cli.progress import stage
@@ -20,6 +21,8 @@ from neocloud.client.gateway import KEY_VARIABLE
 
 PROGRAM_VARIABLE = "NEOCLOUD_LM_EVAL"
 _INSTALLED = Path(".cache/clients/lm-eval/bin/lm-eval")
+CLONE = Path(neocloud.__file__).parents[2]
+"""Where the source is, unless the package was installed by itself."""
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _LAST_LINES = 15
 _AT_A_TIME = 8
@@ -53,24 +56,30 @@ def run_tasks(base: Model, candidate: Model, tasks: Tasks, output: Format) -> No
     show(output, made, table(["TASK", "METRIC", *names], rows, right=names))
 
 
-def _program() -> str:
+def program() -> str:
     found = os.environ.get(PROGRAM_VARIABLE) or shutil.which("lm-eval")
-    if not found and _INSTALLED.is_file():
-        found = str(_INSTALLED.absolute())
+    for folder in () if found else (CLONE, Path.cwd()):
+        if (folder / _INSTALLED).is_file():
+            return str((folder / _INSTALLED).absolute())
     if not found:
         raise ClientError(
             "FAILED_PRECONDITION",
             "lm-eval is not installed",
-            f"Run scripts/install-client lm-eval, or name the program in {PROGRAM_VARIABLE}",
+            f"Run {_installer()}, or name the program in {PROGRAM_VARIABLE}",
         )
     return found
+
+
+def _installer() -> str:
+    script = CLONE / "scripts" / "install-client"
+    return f"{script if script.is_file() else 'scripts/install-client'} lm-eval"
 
 
 def task_results(model: Model, tasks: Tasks) -> dict[str, dict[str, float]]:
     """Return scores by task and metric. Raises ClientError with the harness's last lines."""
     with tempfile.TemporaryDirectory(prefix="neo-lm-eval-") as scratch:
         command = [
-            _program(),
+            program(),
             "run",
             *_api_arguments(model, tasks),
             "--tasks",

@@ -21,6 +21,7 @@ from neocloud.cli.resources.products import PRODUCTS
 
 IDENTITY = ("metadata",)
 HIDDEN_IN_LISTS = {"page_size", "page_token"}
+PROJECT_HELP = "Id or name of the project. Default: the profile's."
 Body = Callable[..., None]
 
 
@@ -177,12 +178,13 @@ def _parent(noun: Noun) -> Parameters:
     if noun.parent is Parent.NOTHING:
         return {}
     if noun.parent is Parent.GIVEN:
-        return {
-            "parent_id": (
-                Annotated[str, typer.Option(help="Id of the parent.")],
-                inspect.Parameter.empty,
-            )
-        }
+        words = kebab(noun.parent_service.rpartition(".")[2].removesuffix("Service"))
+        names = ("--parent-id", f"--{words}")
+        text = f"Id or name of the {words.replace('-', ' ')}."
+        return {"parent_id": (Annotated[str, typer.Option(*names, help=text)], inspect.Parameter.empty)}
+    if noun.parent is Parent.PROJECT:
+        project = typer.Option("--parent-id", "--project", help=PROJECT_HELP, show_default=False)
+        return {"parent_id": (Annotated[str, project], "")}
     text = f"Id of the {noun.parent}. Default: the profile's."
     return {"parent_id": (Annotated[str, typer.Option(help=text, show_default=False)], "")}
 

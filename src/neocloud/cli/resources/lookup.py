@@ -16,7 +16,15 @@ INSTANCES = "nebius.compute.v1.InstanceService"
 MODELS = "neocloud.inference.v1.ModelService"
 DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
 
-ProjectOption = Annotated[str, typer.Option("--project", help="Project id. Default: the profile's.")]
+ProjectOption = Annotated[
+    str,
+    typer.Option(
+        "--project",
+        "--parent-id",
+        help="Id or name of the project. Default: the profile's.",
+        show_default=False,
+    ),
+]
 ClusterArgument = Annotated[str, typer.Argument(help="Name or id of the cluster.")]
 
 
@@ -80,6 +88,9 @@ def connect_to_project(context: typer.Context, project: str) -> ProjectClient:
     profile = profile_of(context)
     client = connect(profile)
     context.call_on_close(client.close)
+    if project and not contract.is_id(project):
+        request = {"parent_id": profile.tenant_id, "name": project}
+        project = client.call("nebius.iam.v2.ProjectService/GetByName", request).metadata.id
     return ProjectClient(client, profile, project_of(profile, project))
 
 

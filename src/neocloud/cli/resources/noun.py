@@ -38,6 +38,8 @@ class Noun:
     example: str = ""
     """Typical arguments of create, or else of the first verb."""
     parent: Parent = Parent.PROJECT
+    parent_service: str = ""
+    """Service of a parent that the caller must name, so that its name will do."""
     without: tuple[str, ...] = ()
     """Methods of the service that are no commands."""
     shortcuts: tuple[tuple[str, str], ...] = ()

@@ -97,12 +97,14 @@ PRODUCTS: Mapping[str, Product] = {
                 "Members of groups.",
                 "--parent-id group-e00abc --member-id serviceaccount-e00abc",
                 parent=Parent.GIVEN,
+                parent_service="nebius.iam.v1.GroupService",
             ),
             Noun(
                 "nebius.iam.v1.AccessPermitService",
                 "Permissions of a group on a resource.",
                 "--parent-id group-e00abc --resource-id project-e00abc --role editor",
                 parent=Parent.GIVEN,
+                parent_service="nebius.iam.v1.GroupService",
             ),
             Noun(
                 "neocloud.iam.v1.RoleService", "Roles that an access permit can grant.", parent=Parent.NOTHING
@@ -156,6 +158,7 @@ PRODUCTS: Mapping[str, Product] = {
                 "out --parent-id vpcroutetable-e00abc --destination-cidr 0.0.0.0/0"
                 " --next-hop-default-egress-gateway",
                 parent=Parent.GIVEN,
+                parent_service="nebius.vpc.v1.RouteTableService",
             ),
             Noun(
                 "nebius.vpc.v1.SecurityGroupService",
@@ -168,6 +171,7 @@ PRODUCTS: Mapping[str, Product] = {
                 "https --parent-id vpcsecuritygroup-e00abc --access ALLOW --protocol TCP"
                 " --ingress-source-cidrs 0.0.0.0/0 --ingress-destination-ports 443",
                 parent=Parent.GIVEN,
+                parent_service="nebius.vpc.v1.SecurityGroupService",
             ),
         ),
     ),
@@ -264,7 +268,7 @@ PRODUCTS: Mapping[str, Product] = {
         "Fine-tuning jobs. `neo tune` does everything from a data file to a served model.",
         (
             "neo tuning job list",
-            "neo tuning job show JOB",
+            "neo tuning job get JOB",
             "neo tuning job events JOB --follow",
             "neo tuning job pause JOB",
         ),

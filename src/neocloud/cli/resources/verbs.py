@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
+from neocloud.cli.confirmation import confirm
 from neocloud.cli.output import Format, JsonObject, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.lookup import ProjectClient
+from neocloud.cli.resources.names import PROJECTS, id_of, resolve_names
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table
 from neocloud.cli.target import profile_of, project_of
@@ -35,14 +36,15 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         profile, client = _open(given)
         request = _from_manifest(given["file"])
         metadata = request.setdefault("metadata", {})
-        metadata["parent_id"] = (
-            given.get("parent_id") or metadata.get("parent_id") or _parent(noun, profile, given)
-        )
+        metadata["parent_id"] = metadata.get("parent_id") or ""
+        if given.get("parent_id") or not metadata["parent_id"]:
+            metadata["parent_id"] = _parent(noun, client, profile, given)
         metadata["name"] = _new_name(given) or metadata.get("name", "")
         _add_labels(metadata, given["label"])
         if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
             request.setdefault("spec", {})
         fill(request, flags, given)
+        resolve_names(request, ProjectClient(client, profile, profile.project_id))
         operation = client.call(noun.rpc(verb).path, request)
         _finish(noun, client, operation, given, "created")
         if noun.after_create:
@@ -58,11 +60,12 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
 
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
-        parent_id = given.get("parent_id") or _parent(noun, profile, given)
+        parent_id = _parent(noun, client, profile, given)
         metadata: JsonObject = {"parent_id": parent_id, "name": _new_name(given)}
         _add_labels(metadata, given["label"])
         request: JsonObject = {"metadata": metadata, "spec": {}}
         fill(request, flags, given)
+        resolve_names(request, ProjectClient(client, profile, profile.project_id))
         answer = client.call(noun.rpc(verb).path, request)
         say("Store the token now: it is not shown again.")
         document = {"id": answer.operation.resource_id, "token": answer.token}
@@ -83,6 +86,7 @@ def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             metadata["name"] = given["name"]
         named += ["metadata.labels"] if _add_labels(metadata, given["label"]) else []
         named += fill(request, flags, given)
+        resolve_names(request, ProjectClient(client, profile, profile.project_id))
         operation = client.call(noun.rpc(verb).path, request, reset_mask=named)
         _finish(noun, client, operation, given, "changed")
 
@@ -97,8 +101,7 @@ def get(noun: Noun, verb: str, given: Given) -> None:
 def delete(noun: Noun, verb: str, given: Given) -> None:
     profile, client = _open(given)
     resource_id = _id_of(noun, client, profile, given)
-    if not given["yes"] and not typer.confirm(f"Delete {noun.words} {given['target']}?", err=True):
-        raise typer.Abort
+    confirm(f"Delete {noun.words} {given['target']}?", yes=given["yes"])
     operation = client.call(noun.rpc(verb).path, {"id": resource_id})
     if not given["no_wait"]:
         _wait(client, operation, f"Delete {noun.words} {given['target']}")
@@ -115,8 +118,9 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if "target" in given:
             request["id"] = _id_of(noun, client, profile, given)
         if "parent_id" in given and "parent_id" in rpc.input.DESCRIPTOR.fields_by_name:
-            request["parent_id"] = given["parent_id"] or _parent(noun, profile, given)
+            request["parent_id"] = _parent(noun, client, profile, given)
         fill(request, flags, given)
+        resolve_names(request, ProjectClient(client, profile, profile.project_id))
         if verb.startswith("List"):
             _print_list(
                 noun, rpc.output.DESCRIPTOR, list(client.list_all(rpc.path, request)), given["output"]
@@ -173,14 +177,19 @@ def _add_labels(metadata: JsonObject, labels: list[str] | None) -> bool:
     return bool(labels)
 
 
-def _parent(noun: Noun, profile: Profile, given: Given) -> str:
+def _parent(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
+    """Return the id of the parent: the given one, by id or name, or else the profile's."""
+    named: str = given.get("parent_id") or ""
+    if named:
+        service = noun.parent_service or (PROJECTS if noun.parent is Parent.PROJECT else "")
+        return id_of(ProjectClient(client, profile, profile.project_id), service, named) if service else named
     if noun.parent is Parent.TENANT:
         if profile.tenant_id:
             return profile.tenant_id
         raise ClientError(
             "INVALID_ARGUMENT", f"Profile {profile.name!r} has no tenant", "Give its id with --parent-id"
         )
-    return project_of(profile, given.get("parent_id") or "")
+    return project_of(profile)
 
 
 def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
@@ -193,7 +202,7 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
         except ClientError as error:
             if error.code != "NOT_FOUND":
                 raise  # otherwise it is a name that looks like an id, such as `before-upgrade`
-    parent = given.get("parent_id") or _parent(noun, profile, given)
+    parent = _parent(noun, client, profile, given)
     try:
         return client.call(noun.rpc("GetByName").path, {"parent_id": parent, "name": target})
     except ClientError as error:

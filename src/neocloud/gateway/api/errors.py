@@ -42,7 +42,7 @@ def model_not_found(name: str) -> OpenAiError:
     return OpenAiError(
         404,
         f"The model {name!r} does not exist or you do not have access to it."
-        " GET /v1/models lists your models.",
+        " `neo model list` and GET /v1/models list yours.",
         code="model_not_found",
         param="model",
     )

@@ -161,7 +161,8 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request(
-            "You must provide a model parameter. GET /v1/models lists the available models.", param="model"
+            "You must provide a model parameter. `neo model list` and GET /v1/models list yours.",
+            param="model",
         )
     is_stream = _boolean(body, "stream")
     options = body.get("stream_options")

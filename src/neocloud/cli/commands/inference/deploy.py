@@ -169,7 +169,7 @@ def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bo
             hint = f"See the log: neo deployment logs {name}. Delete it: neo deployment delete {name}"
             raise ClientError(error.code, str(error).rstrip("."), hint) from error
         except KeyboardInterrupt:
-            say(f"The operation continues in the cloud. `neo deployment show {name}` shows its state.")
+            say(f"The operation continues in the cloud. `neo deployment get {name}` shows its state.")
             raise
     return cloud.client.call(f"{DEPLOYMENTS}/Get", {"id": operation.resource_id})
 
@@ -194,7 +194,7 @@ def how_to_call(cloud: ProjectClient, deployment: "Deployment") -> str:
         base_url = f"{gateway_address(cloud.profile)}/v1"
     except ClientError as error:
         return f"The gateway is not known here: {error}"
-    path, prompt = "chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
+    path, prompt = "chat/completions", '"max_tokens": 200, "messages": [{"role": "user", "content": "Hello"}]'
     if TASK.Name(deployment.spec.task) == "EMBED":
         path, prompt = "embeddings", '"input": "Hello"'
     return "\n".join(

@@ -6,9 +6,10 @@ import typer
 
 from neocloud.cli.commands.inference.deploy import bounds, how_to_call
 from neocloud.cli.commands.inference.price import parsed_price
+from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, table
-from neocloud.cli.progress import finish
+from neocloud.cli.progress import duration, finish
 from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, connect_to_project, state_of
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 REPLICA_STATE = Replica.State
 FLAVOUR = DeploymentSpec.Flavour
+IDLE_SECONDS = 900
+"""What an unset `idle_seconds` means."""
 DELETE_TIMEOUT_SECONDS = 300.0
 
 app = command_group(
@@ -70,7 +73,7 @@ def list_deployments(
     )
 
 
-@app.command("show")
+@app.command("get")
 def show_deployment(
     context: typer.Context,
     name: NameArgument,
@@ -81,7 +84,7 @@ def show_deployment(
 
     Example:
 
-      neo deployment show bank
+      neo deployment get bank
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
@@ -95,6 +98,7 @@ def show_deployment(
         ("Context", f"{status.context_length:,}"),
         ("At a time", status.max_concurrency),
         ("Called", ", ".join(status.served_names)),
+        ("Scales", _scaling(item)),
         ("Cold start", f"{status.start_seconds} s" if status.start_seconds else ""),
         *((f"Replica {each.name.rpartition('-')[2]}", _replica(each)) for each in status.replicas),
     ]
@@ -211,22 +215,34 @@ def wake(context: typer.Context, name: NameArgument, project: ProjectOption = ""
     item = cloud.find(DEPLOYMENTS, name)
     cloud.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
     known_as = item.metadata.name
-    say(f"Deployment {known_as} is waking. `neo deployment show {known_as}` shows its state.")
+    say(f"Deployment {known_as} is waking. `neo deployment get {known_as}` shows its state.")
 
 
 @app.command()
-def delete(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+def delete(
+    context: typer.Context, name: NameArgument, yes: YesOption = False, project: ProjectOption = ""
+) -> None:
     """Delete a deployment; the model is kept.
 
     Example:
 
-      neo deployment delete bank
+      neo deployment delete bank --yes
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
+    confirm(f"Delete deployment {item.metadata.name}?", yes=yes, is_new=True)
     operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
     finish(cloud.client, operation, f"Delete deployment {item.metadata.name}", DELETE_TIMEOUT_SECONDS)
     say(f"Deployment {item.metadata.name} is deleted.")
+
+
+def _scaling(item: "Deployment") -> str:
+    """Return the replicas that it scales between, and when it goes down again."""
+    scaling = item.spec.scaling
+    if scaling.min_replicas == scaling.max_replicas:
+        return counted(scaling.min_replicas, "replica")
+    idle = duration(scaling.idle_seconds or IDLE_SECONDS)
+    return f"{scaling.min_replicas} to {scaling.max_replicas} replicas, down after {idle} without requests"
 
 
 def _ready(item: "Deployment") -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
+from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, table
 from neocloud.cli.progress import finish
@@ -150,7 +151,7 @@ def list_models(
     )
 
 
-@app.command("show")
+@app.command("get")
 def show_model(
     context: typer.Context,
     name: NameArgument,
@@ -161,7 +162,7 @@ def show_model(
 
     Example:
 
-      neo model show bank
+      neo model get bank
     """
     _show(connect_to_project(context, project).find(MODELS, name), output, "")
 
@@ -170,16 +171,18 @@ def show_model(
 def delete(
     context: typer.Context,
     name: NameArgument,
+    yes: YesOption = False,
     project: ProjectOption = "",
 ) -> None:
     """Delete a model and the copy of its weights; a folder of the operator is kept.
 
     Example:
 
-      neo model delete support
+      neo model delete support --yes
     """
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, name)
+    confirm(f"Delete model {model.metadata.name} and the copy of its weights?", yes=yes, is_new=True)
     operation = cloud.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
     finish(cloud.client, operation, f"Delete model {model.metadata.name}", READ_TIMEOUT_SECONDS)
     say(f"Model {model.metadata.name} is deleted.")
@@ -195,7 +198,7 @@ def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:
             error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it; then add it again"
         ) from error
     except KeyboardInterrupt:
-        say(f"The operation continues in the cloud. `neo model show {name}` shows its state.")
+        say(f"The operation continues in the cloud. `neo model get {name}` shows its state.")
         raise
     return cloud.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
 

@@ -16,6 +16,7 @@ from neocloud.cli.resources.lookup import (
     connect_to_project,
     state_of,
 )
+from neocloud.cli.resources.names import resolve_names
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
@@ -48,7 +49,7 @@ LoginPortOption = Annotated[
     int, typer.Option(help="Port of the login node on this machine; 0: any free port.")
 ]
 SubnetOption = Annotated[
-    str, typer.Option(help="Subnet id of the nodes. Default: a new network for the cluster.")
+    str, typer.Option(help="Id or name of the subnet of the nodes. Default: a new network for the cluster.")
 ]
 FilesystemOption = Annotated[
     list[str] | None,
@@ -99,6 +100,7 @@ def create(
         "subnet_id": subnet,
         "filesystems": [_mounted(text) for text in filesystem or ()],
     }
+    resolve_names(spec, cloud)
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     operation = cloud.client.call(f"{CLUSTERS}/Create", request)
     view = watch_operation(

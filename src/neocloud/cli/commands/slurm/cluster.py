@@ -7,6 +7,7 @@ import typer
 
 from neocloud.cli.commands.slurm import login
 from neocloud.cli.commands.slurm.changes import create, scale, watch_operation
+from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table
 from neocloud.cli.progress import duration, stage
@@ -118,7 +119,7 @@ def get(
 def delete(
     context: typer.Context,
     name: ClusterArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
+    yes: YesOption = False,
     project: ProjectOption = "",
 ) -> None:
     """Delete a cluster and its shared root; all files in it are lost.
@@ -129,8 +130,7 @@ def delete(
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
-    if not yes and not typer.confirm(f"Delete cluster {name} and all files in it?", err=True):
-        raise typer.Abort
+    confirm(f"Delete cluster {name} and all files in it?", yes=yes)
     operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster.metadata.id})
     view = watch_operation(cloud, operation, f"Delete cluster {name}")
     echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")

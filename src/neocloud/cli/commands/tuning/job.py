@@ -1,4 +1,4 @@
-"""`neo tuning job show`, `events`, `logs`: progress of a fine-tuning job."""
+"""`neo tuning job get`, `events`, `logs`: progress of a fine-tuning job."""
 
 import json
 import time
@@ -46,7 +46,7 @@ def show_job(
 
     Example:
 
-      neo tuning job show
+      neo tuning job get
     """
     found = find_job(connect_to_project(context, project), job)
     show(output, contract.to_dict(found), fields_table(_rows(found)))
@@ -152,7 +152,7 @@ def follow(cloud: ProjectClient, job_id: str) -> "FineTuningJob":
             return _watch(cloud, job_id, detail)
     except KeyboardInterrupt:
         say(
-            f"The job keeps running. Show it: neo tuning job show {job_id}; follow it:"
+            f"The job keeps running. Show it: neo tuning job get {job_id}; follow it:"
             f" neo tuning job events {job_id} --follow; cancel it: neo tuning job cancel {job_id}"
         )
         raise typer.Exit(INTERRUPTED) from None
@@ -222,5 +222,5 @@ def find_job(cloud: ProjectClient, named: str) -> "FineTuningJob":
     )
 
 
-OVERRIDES: Overrides = {"job": {"show": show_job, "events": events, "logs": logs}}
+OVERRIDES: Overrides = {"job": {"get": show_job, "events": events, "logs": logs}}
 """Commands that are added to the derived ones."""

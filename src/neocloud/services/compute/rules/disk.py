@@ -1,6 +1,6 @@
 """Rules of disks, created alone or with an instance, and lookups of what a spec names. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
@@ -9,11 +9,13 @@ from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.compute.v1 import Disk, DiskSpec, ImageSpec, ImageStatus, SourceImageFamily
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.services.compute.capacity_check import holder_name
 from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     DISK,
     GIB,
     IMAGE,
+    INSTANCE,
     PUBLIC_IMAGES_PARENT,
     SNAPSHOT,
     STEP_GIB,
@@ -36,6 +38,19 @@ def missing(field: str, kind: str, resource_id: str) -> Violation:
     """Return the same violation for a missing resource and for one of another project."""
     noun = kind.rpartition(".")[2]
     return Violation(field, f'there is no {noun} "{resource_id}" in this project; check the id')
+
+
+def attached_to(reader: ResourceReader, holders: Sequence[str], option: str) -> str:
+    """Return who holds an attachment, by kind and name, and how to detach it from an instance."""
+    rows = [(holder, reader.get(holder)) for holder in holders]
+    names = ", ".join(holder_name(row) if row else holder for holder, row in rows)
+    first = next((row.name for _, row in rows if row and row.kind == INSTANCE and row.name), "")
+    if not first:
+        return f"{names}. Detach it there first."
+    return (
+        f"{names}. Detach it first: `neo compute instance stop {first}`, then `neo compute instance update"
+        f" {first} {option}` with those that stay."
+    )
 
 
 class DiskRules(Rules[Disk]):
@@ -65,7 +80,7 @@ class DiskRules(Rules[Disk]):
         if holders:
             raise contract.bad_state(
                 disk.id,
-                f'Disk "{disk.name}" is attached to {", ".join(holders)}. Detach it there first.',
+                f'Disk "{disk.name}" is attached to {attached_to(reader, holders, "--secondary-disks")}',
             )
         if resource.spec.forbid_deletion:
             raise contract.bad_state(
@@ -167,7 +182,7 @@ def _size_violations(new: DiskSpec, old: DiskSpec | None, field: str) -> Iterabl
             f"{field}.{unit}", f"must be a multiple of {STEP_GIB} GiB for {kind}, e.g. {right} GiB"
         )
     elif old is not None and size < size_bytes(old):
-        yield Violation(f"{field}.{unit}", f"a disk cannot shrink; it has {size_bytes(old)} bytes")
+        yield Violation(f"{field}.{unit}", f"a disk cannot shrink; it has {size_bytes(old) / GIB:g} GiB")
 
 
 def _source_violations(
@@ -194,5 +209,5 @@ def _source_violations(
         unit = spec.WhichOneof("size")
         yield Violation(
             f"{field}.{unit}",
-            f"must be at least {min_size_bytes(row)} bytes, the size of {row.name or row.id}",
+            f"must be at least {min_size_bytes(row) / GIB:g} GiB, the size of {row.name or row.id}",
         )

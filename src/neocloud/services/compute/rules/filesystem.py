@@ -6,6 +6,7 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.compute.v1 import Filesystem, FilesystemSpec
+from neocloud.services.compute.rules.disk import attached_to
 from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     GIB,
@@ -39,8 +40,8 @@ class FilesystemRules(Rules[Filesystem]):
         if holders:
             raise contract.bad_state(
                 resource.metadata.id,
-                f'Filesystem "{resource.metadata.name}" is attached to {", ".join(holders)}. '
-                "Detach it there first.",
+                f'Filesystem "{resource.metadata.name}" is attached to '
+                f"{attached_to(reader, holders, '--filesystems')}",
             )
         if resource.spec.forbid_deletion:
             raise contract.bad_state(
@@ -55,7 +56,7 @@ def _size_violations(new: FilesystemSpec, old: FilesystemSpec | None) -> Iterabl
     if not 0 < size <= MAX_SIZE_BYTES:
         yield Violation(f"spec.{unit}", f"must be more than 0 and at most {MAX_SIZE_BYTES // GIB} GiB")
     elif old is not None and size < size_bytes(old):
-        yield Violation(f"spec.{unit}", f"a filesystem cannot shrink; it has {size_bytes(old)} bytes")
+        yield Violation(f"spec.{unit}", f"a filesystem cannot shrink; it has {size_bytes(old) / GIB:g} GiB")
 
 
 def _label_violations(new: Mapping[str, str], old: Mapping[str, str]) -> Iterable[Violation]:

@@ -1,0 +1,111 @@
+"""Names in place of ids: whatever a request refers to may be named, in options, in JSON and in manifests."""
+
+from collections.abc import Mapping
+
+from neocloud.cli.output import JsonObject
+from neocloud.cli.resources.lookup import CLUSTERS, INSTANCES, MODELS, ProjectClient
+from neocloud.cli.resources.noun import kebab
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+from neocloud.core.contract.ids import ROUTING_CODE
+
+GROUPS = "nebius.iam.v1.GroupService"
+PROJECTS = "nebius.iam.v2.ProjectService"
+SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
+OF_TENANT = frozenset({GROUPS, PROJECTS})
+"""Services whose resources belong to the tenant."""
+BY_FIELD: Mapping[str, str] = {
+    "network_id": "nebius.vpc.v1.NetworkService",
+    "subnet_id": "nebius.vpc.v1.SubnetService",
+    "pool_id": "nebius.vpc.v1.PoolService",
+    "route_table_id": "nebius.vpc.v1.RouteTableService",
+    "security_group_id": "nebius.vpc.v1.SecurityGroupService",
+    "allocation_id": "nebius.vpc.v1.AllocationService",
+    "disk_id": "nebius.compute.v1.DiskService",
+    "snapshot_id": "nebius.compute.v1.DiskSnapshotService",
+    "image_id": "nebius.compute.v1.ImageService",
+    "gpu_cluster_id": "nebius.compute.v1.GpuClusterService",
+    "filesystem_id": "nebius.compute.v1.FilesystemService",
+    "instance_id": INSTANCES,
+    "instance_ids": INSTANCES,
+    "model_id": MODELS,
+    "slurm_cluster_id": CLUSTERS,
+    "pricing_policy_id": "nebius.billing.v1.PricingPolicyService",
+    "service_account_id": SERVICE_ACCOUNTS,
+    "member_id": SERVICE_ACCOUNTS,
+    "subject_id": SERVICE_ACCOUNTS,
+    "group_ids": GROUPS,
+    "resource_id": PROJECTS,
+    "project_id": PROJECTS,
+}
+"""Service by the end of a field's name: `source_disk_id` is a disk."""
+BY_OBJECT: Mapping[str, str] = {
+    "existing_disk": BY_FIELD["disk_id"],
+    "existing_filesystem": BY_FIELD["filesystem_id"],
+    "security_groups": BY_FIELD["security_group_id"],
+    "gpu_cluster": BY_FIELD["gpu_cluster_id"],
+}
+"""Service by the name of an object with an `id`."""
+NOT_OURS = frozenset({"federated_subject_id"})
+
+
+def resolve_names(request: JsonObject, cloud: ProjectClient) -> None:
+    """Replace each name by the id of the resource. Raises ClientError for a name that there is not."""
+    for key, value in request.items():
+        service = _service_of(key)
+        if service and isinstance(value, str):
+            request[key] = id_of(cloud, service, value)
+        elif service and isinstance(value, list):
+            request[key] = [id_of(cloud, service, item) for item in value]
+        else:
+            _resolve_inner(key, value, cloud)
+
+
+def _resolve_inner(key: str, value: object, cloud: ProjectClient) -> None:
+    for inner in value if isinstance(value, list) else [value]:
+        if not isinstance(inner, dict):
+            continue
+        if key in BY_OBJECT and isinstance(inner.get("id"), str):
+            inner["id"] = id_of(cloud, BY_OBJECT[key], inner["id"])
+        resolve_names(inner, cloud)
+
+
+def _service_of(field: str) -> str:
+    if field in NOT_OURS:
+        return ""
+    found = [name for name in BY_FIELD if field == name or field.endswith(f"_{name}")]
+    return BY_FIELD[max(found, key=len)] if found else ""
+
+
+def id_of(cloud: ProjectClient, service: str, named: str) -> str:
+    """Return the id of a resource; an id is returned unchanged."""
+    if not named or _has_routing_code(named):
+        return named
+    parent = cloud.profile.tenant_id if service in OF_TENANT else cloud.project
+    try:
+        return cloud.client.call(f"{service}/GetByName", {"parent_id": parent, "name": named}).metadata.id
+    except ClientError as error:
+        defaults = _defaults(cloud, service, named, parent) if error.code == "NOT_FOUND" else []
+        if defaults or contract.is_id(named):
+            return defaults[0] if defaults else named  # the cloud says what is wrong with an id
+        if error.code != "NOT_FOUND":
+            raise
+        words = kebab(service.rpartition(".")[2].removesuffix("Service")).replace("-", " ")
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no {words} {named!r}",
+            "Check the name, or give an id; the list of that noun shows both",
+        ) from error
+
+
+def _defaults(cloud: ProjectClient, service: str, named: str, parent: str) -> list[str]:
+    """Return the ids of what came with the project under this name and a suffix: `default-subnet`."""
+    if not named.startswith("default-"):
+        return []
+    listed = cloud.client.list_all(f"{service}/List", {"parent_id": parent})
+    return [item.metadata.id for item in listed if item.metadata.name.startswith(f"{named}-")]
+
+
+def _has_routing_code(identifier: str) -> bool:
+    """Return whether it is an id of a cloud, not a name that looks like one, such as `before-upgrade`."""
+    return identifier.partition("-")[2].startswith(ROUTING_CODE)

@@ -1,0 +1,99 @@
+"""Names in place of ids, wherever a request refers to something."""
+
+import pytest
+
+from neocloud.core import contract
+from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, operation
+
+DISKS = "nebius.compute.v1.DiskService"
+SNAPSHOTS = "nebius.compute.v1.DiskSnapshotService"
+INSTANCES = "nebius.compute.v1.InstanceService"
+GROUPS = "nebius.iam.v1.GroupService"
+MEMBERS = "nebius.iam.v1.GroupMembershipService"
+
+
+def named(service: str, kind: str, prefix: str, *known: str) -> dict[str, object]:
+    def get_by_name(request: object) -> object:
+        name = request.name  # pyright: ignore[reportAttributeAccessIssue]
+        if name not in known:
+            raise contract.not_found(kind, name)
+        made = contract.method(f"{service}/GetByName").output()
+        made.metadata.id, made.metadata.name = f"{prefix}-e00{name.replace('-', '')}", name
+        return made
+
+    return {f"{service}/GetByName": get_by_name}
+
+
+@pytest.fixture
+def served(cloud: FakeServer) -> FakeServer:
+    for path, answer in (
+        *named(DISKS, "disk", "computedisk", "data", "before-upgrade").items(),
+        *named(GROUPS, "group", "group", "analysts").items(),
+        *named("nebius.iam.v1.ServiceAccountService", "account", "serviceaccount", "pipeline").items(),
+        *named(INSTANCES, "instance", "computeinstance", "web").items(),
+    ):
+        cloud.serve(path, answer)
+    for service in (SNAPSHOTS, MEMBERS, INSTANCES):
+        for verb in ("Create", "Update"):
+            cloud.serve(f"{service}/{verb}", operation("some-e00thing"))
+        cloud.serve(f"{service}/Get", contract.method(f"{service}/Get").output())
+    return cloud
+
+
+def source(cloud: FakeServer) -> str:
+    return cloud.asked(f"{SNAPSHOTS}/Create")[-1].spec.source_disk_id
+
+
+def test_an_option_takes_a_name_or_an_id(signed_in: Neo, served: FakeServer) -> None:
+    for given, expected in (
+        ("data", "computedisk-e00data"),
+        ("computedisk-e00other", "computedisk-e00other"),
+        ("before-upgrade", "computedisk-e00beforeupgrade"),
+    ):
+        ran = signed_in("compute", "disk-snapshot", "create", "today", "--source-disk-id", given)
+        assert ran.code == 0, ran.err
+        assert source(served) == expected
+
+
+def test_a_name_that_is_not_there_is_said(signed_in: Neo, served: FakeServer) -> None:
+    ran = signed_in("compute", "disk-snapshot", "create", "today", "--source-disk-id", "lost")
+    assert ran.code == 3 and "There is no disk 'lost'" in ran.err
+    assert not served.asked(f"{SNAPSHOTS}/Create")
+
+
+def test_json_takes_names_too(signed_in: Neo, served: FakeServer) -> None:
+    disks = '[{"attach_mode": "READ_WRITE", "existing_disk": {"id": "data"}, "device_id": "data"}]'
+    ran = signed_in("compute", "instance", "update", "web", "--secondary-disks", disks)
+    assert ran.code == 0, ran.err
+    (attached,) = served.asked(f"{INSTANCES}/Update")[-1].spec.secondary_disks
+    assert (attached.existing_disk.id, attached.device_id) == ("computedisk-e00data", "data")
+
+
+@pytest.mark.parametrize("option", ["--parent-id", "--group"])
+def test_a_parent_is_given_by_name(signed_in: Neo, served: FakeServer, option: str) -> None:
+    ran = signed_in("iam", "group-membership", "create", option, "analysts", "--member-id", "pipeline")
+    assert ran.code == 0, ran.err
+    request = served.asked(f"{MEMBERS}/Create")[-1]
+    assert request.metadata.parent_id == "group-e00analysts"
+    assert request.spec.member_id == "serviceaccount-e00pipeline"
+    assert served.asked(f"{GROUPS}/GetByName")[-1].parent_id == TENANT
+    accounts = served.asked("nebius.iam.v1.ServiceAccountService/GetByName")
+    assert accounts[-1].parent_id == PROJECT
+
+
+def test_what_came_with_the_project_is_found_without_the_end_of_its_name(
+    signed_in: Neo, served: FakeServer
+) -> None:
+    subnets = "nebius.vpc.v1.SubnetService"
+    for path, answer in named(subnets, "subnet", "vpcsubnet").items():
+        served.serve(path, answer)
+    found = contract.method(f"{subnets}/Get").output()
+    found.metadata.id, found.metadata.name = "vpcsubnet-e00own", "default-subnet-e00abc"
+    served.serve(f"{subnets}/List", contract.method(f"{subnets}/List").output(items=[found]))
+    allocations = "nebius.vpc.v1.AllocationService"
+    served.serve(f"{allocations}/Create", operation("vpcallocation-e00front"))
+    served.serve(f"{allocations}/Get", contract.method(f"{allocations}/Get").output())
+    ran = signed_in("vpc", "allocation", "create", "front", "--ipv4-public-subnet-id", "default-subnet")
+    assert ran.code == 0, ran.err
+    assert served.asked(f"{allocations}/Create")[-1].spec.ipv4_public.subnet_id == "vpcsubnet-e00own"
