@@ -55,7 +55,7 @@ def neo(folder: Path) -> Iterator[Neo]:
             cwd="/",
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=300,
         )
 
     yield call

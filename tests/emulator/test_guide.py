@@ -21,7 +21,7 @@ def test_the_example_of_the_guide_passes(neocloud_emulator: Emulator, tmp_path: 
         cwd=tmp_path,
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1 passed" in ran.stdout

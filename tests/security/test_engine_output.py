@@ -59,7 +59,7 @@ def test_sixteen_megabytes_without_a_newline_take_linear_time() -> None:
     joiner, begun = LineJoiner(), time.process_time()
     count = sum(len(list(joiner.feed(STDOUT, b"x" * 4096))) for _ in range(4096))
     assert count >= 16 * 2**20 // MAX_LINE_BYTES - 1
-    assert time.process_time() - begun < 3
+    assert time.process_time() - begun < 6
 
 
 def records(file: Path, *texts: str, kind: str = "F") -> None:

@@ -50,7 +50,7 @@ def run_server(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         *ports,
         *arguments,
     ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_a_server_refuses_a_home_that_others_may_enter(loose_home: Path) -> None:

@@ -75,6 +75,6 @@ def test_a_job_of_a_cluster_brings_the_module_with_it(tmp_path: Path) -> None:
     check = f"import {MODULE}, os; {MODULE}.RequireKey(None); print(os.environ['PYTHONPATH'])"
     command = ["bash", str(script), str(key), "1", sys.executable, "-c", check]
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).exists()

@@ -10,6 +10,7 @@ from neocloud.control_plane.composition import SERVICES
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core import contract
+from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
 from neocloud.core.rates import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, source_network
 from neocloud.server.pipeline import Rates
@@ -31,10 +32,15 @@ class StoppedClock:
         return self.now
 
 
+class NothingRefilled(SystemClock):
+    def monotonic(self) -> float:
+        return 100.0
+
+
 @pytest.fixture
 async def slow_cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:
-    """One whose operator allows little."""
-    async with walked_cloud(tmp_path, calls_per_second=A_FEW) as ready:
+    """One whose operator allows little, and where nothing is refilled while a test runs."""
+    async with walked_cloud(tmp_path, calls_per_second=A_FEW, clock=NothingRefilled()) as ready:
         yield ready
 
 

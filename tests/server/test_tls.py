@@ -111,7 +111,7 @@ async def test_the_official_sdk_trusts_the_authority_and_nothing_less(tls_server
     await trusting.close()
     plain = grpc.aio.insecure_channel(tls_server.addresses.tls)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await plain.unary_unary("/nebius.compute.v1.FilesystemService/List")(b"", timeout=5)
+        await plain.unary_unary("/nebius.compute.v1.FilesystemService/List")(b"", timeout=60)
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     await plain.close()
 
@@ -119,7 +119,7 @@ async def test_the_official_sdk_trusts_the_authority_and_nothing_less(tls_server
 async def connect(address: str, request_line: str) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection(*address.rsplit(":", 1))
     writer.write(f"{request_line}\r\nHost: any\r\n\r\n".encode())
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     return head.decode().splitlines()[0], reader, writer
 
 
@@ -129,7 +129,7 @@ async def test_the_redirector_leads_published_names_to_the_tls_port(tls_server, 
     assert status.startswith("HTTP/1.1 200")
     trust = ssl.create_default_context(cadata=authority(tmp_path).decode())
     trust.set_alpn_protocols(["h2"])
-    await asyncio.wait_for(writer.start_tls(trust, server_hostname="compute.api.test"), 5)
+    await asyncio.wait_for(writer.start_tls(trust, server_hostname="compute.api.test"), 60)
     assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
     writer.close()
 

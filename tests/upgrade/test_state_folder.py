@@ -49,7 +49,7 @@ def test_all_resources_are_there_and_return_to_their_states(cloud: Emulator, hom
         lambda: sorted(expected - stored_resources(home)),
         "not there, or not in the state",
         holds=lambda missing: not missing,
-        seconds=60,
+        seconds=180,
     )
 
 

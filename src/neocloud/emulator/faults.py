@@ -25,7 +25,8 @@ from neocloud.services.emulator import FaultRegistry
 from neocloud.services.emulator.rules import BEFORE, kind_of, refusal
 
 OPERATIONS = frozenset({"nebius.common.v1.Operation", "nebius.common.v1alpha1.Operation"})
-MAX_WAIT_SECONDS = 1.0
+MAX_WAIT_SECONDS = 5.0
+"""Changes take milliseconds, and on a busy machine longer."""
 FIRST_POLL_SECONDS = 0.002
 POLL_GROWTH = 1.5
 MAX_POLL_SECONDS = 0.05

@@ -44,7 +44,7 @@ class Studio:
 
     def client(self, *, key: str = "", max_retries: int = 0) -> openai.OpenAI:
         key = key or self.gateway.token
-        return openai.OpenAI(base_url=self.base_url, api_key=key, max_retries=max_retries, timeout=30)
+        return openai.OpenAI(base_url=self.base_url, api_key=key, max_retries=max_retries, timeout=120)
 
     def run(self, *words: Any, **environment: str) -> str:
         """What a client's program prints."""
@@ -53,7 +53,7 @@ class Studio:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout

@@ -157,7 +157,7 @@ def _finished(client: openai.OpenAI, batch_id: str) -> Any:
         lambda: client.batches.retrieve(batch_id),
         "the batch is finished",
         holds=lambda batch: batch.status not in unfinished,
-        seconds=30,
+        seconds=120,
     )
 
 
@@ -233,7 +233,7 @@ def test_limits(client: openai.OpenAI) -> None:
 def test_the_sdk_waits_for_a_cold_model(studio: Studio) -> None:
     """The first answer is 503 with Retry-After; the SDK asks again by itself, and then it is there."""
     traffic = studio.control_plane.traffic
-    with studio.client(max_retries=5) as client:
+    with studio.client(max_retries=60) as client:
         import threading  # noqa: PLC0415
 
         def wake() -> None:

@@ -90,7 +90,7 @@ def test_a_hundred_thousand_messages_are_bounded_work() -> None:
     request = parse_request(CHAT, raw)
     with pytest.raises(OpenAiError):
         request.require_length(8192)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 5
 
 
 def test_a_body_goes_through_but_for_the_name_and_the_usage() -> None:

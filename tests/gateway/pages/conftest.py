@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 SCREENSHOTS = ROOT / "out" / "screenshots"
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 375, "height": 740}
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 SPEED = {"tokens": 12, "token_seconds": 0.01, "first_seconds": 0.05}
 
 

@@ -35,7 +35,7 @@ def run(language: str, code: str, folder: Path, modules: Path, key: dict[str, st
     else:
         command = ["bash", "-euc", code] if language == "curl" else [sys.executable, "-c", code]
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8", **key}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=180, env=env)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

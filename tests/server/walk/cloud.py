@@ -81,10 +81,14 @@ class WalkedCloud:
 
 @asynccontextmanager
 async def walked_cloud(
-    home: Path, database: Path | None = None, *, calls_per_second: float = 0.0
+    home: Path,
+    database: Path | None = None,
+    *,
+    calls_per_second: float = 0.0,
+    clock: SystemClock | None = None,
 ) -> AsyncIterator[WalkedCloud]:
     """Walks call as fast as they can, so there is no limit by default."""
-    clock = SystemClock()
+    clock = clock or SystemClock()
     settings = Settings(home=home, calls_per_second=calls_per_second, sign_ins_per_second=calls_per_second)
     engine = FakeEngine()
     composition = compose(settings, engine, clock)

@@ -209,4 +209,4 @@ async def test_a_page_of_a_large_log_comes_quickly(cloud: Cloud) -> None:
         found = await events(cloud, filter_)
         took = time.process_time() - began
         print(f"{filter_ or 'everything'}: {len(found)} events in {took * 1000:.0f} ms")  # noqa: T201
-        assert found and took < 5, filter_
+        assert found and took < 20, filter_

@@ -68,7 +68,7 @@ class Change:
             ("x-idempotency-key", self._key),
             ("authorization", f"Bearer {client.tokens.token()}"),
         ]
-        invoke(client.channel, client.endpoint, self._path, self._message, metadata, 20.0)
+        invoke(client.channel, client.endpoint, self._path, self._message, metadata, 60.0)
 
     def try_to_send(self, client: Client) -> None:
         """The server may be killed before, while or after it answers."""
