@@ -4,10 +4,12 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from neocloud.server import ensure_certificate
 from tests.two_machines import CLOUD_ADDRESS, Machine, two_machines
 
 EMAIL = "alice@bank.example"
@@ -164,3 +166,34 @@ def test_status_says_which_ports_are_open_to_whom(cloud: Cloud) -> None:
     assert "other machines, over TLS" in shown
     assert f"TCP {cloud.port('gRPC')}" in shown and f"TCP {cloud.port('JSON')}" in shown
     assert f"neo login {cloud.url}" in shown and cloud.fingerprint in shown
+
+
+def test_a_certificate_of_another_authority_is_served_and_trusted(cloud: Cloud, tmp_path: Path) -> None:
+    """As that of a company's own authority, which its laptops trust."""
+    names = [CLOUD_ADDRESS, "cloud.bank.example"]
+    company = ensure_certificate(tmp_path / "company", names, datetime.now(UTC))
+    home = tmp_path / "second"
+    files = ["--tls-certificate", str(company.chain_file), "--tls-key", str(company.key_file)]
+    started = cloud.machine.neo("up", "--emulator", "--home", str(home), "--listen", CLOUD_ADDRESS, *files)
+    assert started.returncode == 0, started.stderr
+    try:
+        status = json.loads(cloud.machine.neo("status", "--home", str(home), "-o", "json").stdout)
+        assert status["fingerprint"] == ""
+        port = next(
+            each["port"] for each in status["open_ports"] if each["tls"] and each["protocol"] == "JSON"
+        )
+        sign_in = (
+            "login",
+            f"https://{CLOUD_ADDRESS}:{port}",
+            "--credentials",
+            str(home / "credentials.json"),
+        )
+        trusting = {"SSL_CERT_FILE": str(tmp_path / "company" / "ca.pem")}
+        done = cloud.laptop.neo(*sign_in, "--name", "company", **trusting)
+        assert done.returncode == 0, done.stderr
+        listed = cloud.laptop.neo("--profile", "company", "iam", "project", "list", **trusting)
+        assert listed.returncode == 0 and "default" in listed.stdout, listed.stderr
+        stranger = cloud.laptop.neo(*sign_in, "--name", "stranger")
+        assert stranger.returncode != 0 and "not trusted" in stranger.stderr
+    finally:
+        cloud.machine.neo("destroy", "--home", str(home), "--yes")

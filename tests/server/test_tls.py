@@ -2,10 +2,12 @@
 
 import asyncio
 import datetime
+import socket
 import ssl
 from collections.abc import AsyncIterator
 
 import grpc
+import httpx
 import pytest
 from cryptography import x509
 from nebius.aio.token.token import Token
@@ -15,8 +17,16 @@ from nebius.sdk import SDK
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import api_host_names
 from neocloud.core.service import Service
-from neocloud.server import ApiServer, ServerError, Tls
-from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME, ensure_certificate, server_names
+from neocloud.server import ApiServer, Public, ServerError, Tls
+from neocloud.server.certificates import (
+    RENEW_BEFORE,
+    SERVER_LIFETIME,
+    ensure_certificate,
+    names_of,
+    read_certificate,
+    server_names,
+)
+from neocloud.server.listening import has_ipv6
 from tests.control_plane import plain_dependencies
 from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, Cloud, PermissionTable, TokenTable
 
@@ -121,6 +131,92 @@ async def connect(address: str, request_line: str) -> tuple[str, asyncio.StreamR
     writer.write(f"{request_line}\r\nHost: any\r\n\r\n".encode())
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     return head.decode().splitlines()[0], reader, writer
+
+
+@pytest.fixture
+async def open_server(cloud: Cloud, tmp_path) -> AsyncIterator[ApiServer]:
+    """Listens on every address of this machine, for the time of a test."""
+    names = server_names(("api.localhost",), ("::1",))
+    server = ApiServer(
+        [Service("tests", kinds=(FILESYSTEM,))],
+        TokenTable(),
+        PermissionTable(),
+        plain_dependencies(cloud.store, SystemClock()),
+        tls=Tls(
+            ensure_certificate(tmp_path / "tls", names, NOW),
+            *("127.0.0.1", 0, 0, frozenset()),
+            Public(("all",), 0),
+        ),
+    )
+    await server.start()
+    yield server
+    await server.stop(grace_seconds=0)
+
+
+FAMILIES = ["127.0.0.1", *(["[::1]"] if has_ipv6() else [])]
+
+
+@pytest.mark.parametrize("host", FAMILIES)
+async def test_every_address_answers_in_each_family(open_server, tmp_path, host):
+    addresses = open_server.addresses
+    trust = ssl.create_default_context(cadata=authority(tmp_path).decode())
+    async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
+        answer = await client.get(f"https://{host}:{addresses.https_port}/.well-known/neocloud")
+        port = addresses.tls.rpartition(":")[2]
+        assert answer.json()["grpc_port"] == int(port)
+        assert answer.json()["authority"] == authority(tmp_path).decode()
+        plain = await client.get(f"http://{addresses.http}/.well-known/neocloud")
+        assert plain.status_code in (404, 405)
+    channel = grpc.aio.secure_channel(f"{host}:{port}", grpc.ssl_channel_credentials(authority(tmp_path)))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.unary_unary("/nebius.compute.v1.FilesystemService/List")(b"", timeout=20)
+    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    await channel.close()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_a_port_that_is_taken_in_one_family_is_said(cloud, tmp_path):
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind(("::1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = ApiServer(
+            [Service("tests", kinds=(FILESYSTEM,))],
+            TokenTable(),
+            PermissionTable(),
+            plain_dependencies(cloud.store, SystemClock()),
+            tls=Tls(
+                ensure_certificate(tmp_path / "tls", NAMES, NOW),
+                *("127.0.0.1", port, 0, frozenset()),
+                Public(("all",), 0),
+            ),
+        )
+        with pytest.raises(ServerError, match=f"Port {port} on :: is taken"):
+            await server.start()
+        await server.stop(grace_seconds=0)
+
+
+def test_a_certificate_of_somebody_else_is_checked(tmp_path):
+    ours = ensure_certificate(tmp_path / "ours", ("cloud.example", "192.0.2.7", "*.cloud.example"), NOW)
+    theirs = ensure_certificate(tmp_path / "theirs", NAMES, NOW)
+    found = read_certificate(ours.chain_file, ours.key_file, NOW)
+    assert (found.chain, found.key, found.authority) == (ours.chain, ours.key, b"")
+    assert names_of(ours.chain_file) == ("cloud.example", "192.0.2.7")
+    later = NOW + SERVER_LIFETIME + datetime.timedelta(days=1)
+    (tmp_path / "text.pem").write_text("no certificate")
+    wrong = {
+        "not the key": (ours.chain_file, theirs.key_file, NOW),
+        "ends on": (ours.chain_file, ours.key_file, later),
+        "not a certificate and its key": (tmp_path / "text.pem", ours.key_file, NOW),
+        "cannot be read": (tmp_path / "nowhere.pem", ours.key_file, NOW),
+    }
+    for words, (chain, key, now) in wrong.items():
+        with pytest.raises(ServerError, match=words):
+            read_certificate(chain, key, now)
+    ours.key_file.chmod(0o644)
+    with pytest.raises(ServerError, match="chmod 0600"):
+        read_certificate(ours.chain_file, ours.key_file, NOW)
 
 
 async def test_the_redirector_leads_published_names_to_the_tls_port(tls_server, tmp_path):

@@ -59,9 +59,13 @@ def find_cloud(
     """
     host, port = _host_and_port(url)
     if not ca_file:
-        authority = _der(_fetch(host, port, _unverified()).authority, url)
-        _check_fingerprint(authority, wanted_fingerprint, confirm, url)
-        ca_file = str(_keep(authority))
+        offered = _fetch(host, port, _unverified()).authority
+        if offered or wanted_fingerprint:
+            authority = _der(offered, url)
+            _check_fingerprint(authority, wanted_fingerprint, confirm, url)
+            ca_file = str(_keep(authority))
+        else:
+            ca_file = _system_authorities()
     found = _fetch(host, port, _verified(ca_file))
     name = f"[{host}]" if ":" in host else host
     return RemoteCloud(
@@ -117,6 +121,19 @@ def _verified(ca_file: str) -> ssl.SSLContext:
         ) from error
 
 
+def _system_authorities() -> str:
+    """Return the file of the authorities that this machine trusts."""
+    paths = ssl.get_default_verify_paths()
+    for file in (paths.cafile, paths.openssl_cafile):
+        if file and Path(file).exists():
+            return file
+    raise ClientError(
+        "FAILED_PRECONDITION",
+        f"This machine has no file of trusted authorities ({paths.openssl_cafile})",
+        "Install the package ca-certificates, or give the authority's certificate with --ca-file",
+    )
+
+
 def _fetch(host: str, port: int, context: ssl.SSLContext) -> _Document:
     connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
     where = f"https://{host}:{port}"
@@ -160,8 +177,8 @@ def _der(authority: str, url: str) -> bytes:
     except ValueError as error:
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"{url} has a certificate of another authority, which it does not hand out",
-            "Give the authority's certificate with --ca-file",
+            f"{url} has a certificate of another authority, whose fingerprint it does not know",
+            "Leave --fingerprint out if this machine trusts that authority; else give it with --ca-file",
         ) from error
 
 

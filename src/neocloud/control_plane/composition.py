@@ -18,7 +18,7 @@ from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGate
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.tls import public_names
+from neocloud.control_plane.tls import certificate_files, public_names
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Service
@@ -29,7 +29,7 @@ from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
-from neocloud.server import CertificateFolder, expanded
+from neocloud.server import expanded
 from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
 
 SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
@@ -117,9 +117,9 @@ def _public_gateway(settings: Settings) -> PublicGateway | None:
     """Return where the gateway listens for other machines; its certificate is the API's."""
     if not settings.listen:
         return None
-    addresses, files = tuple(expanded(settings.listen)), CertificateFolder(settings.certificate_folder)
+    addresses = tuple(expanded(settings.listen))
     port = public_port(settings.home, addresses, settings.gateway_tls_port)
-    return PublicGateway(addresses, port, files.server, files.server_key)
+    return PublicGateway(addresses, port, *certificate_files(settings))
 
 
 @asynccontextmanager

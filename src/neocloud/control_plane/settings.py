@@ -87,6 +87,11 @@ def ipv4_range(text: str) -> str:
     return str(IPv4Network(text)) if text else ""
 
 
+def certificate_file(text: str) -> Path | None:
+    """Return the file of an option; None for "none"."""
+    return None if text == "none" else Path(text).expanduser().absolute()
+
+
 def absolute_path(text: str) -> Path:
     """Return the path as the option gives it, below the current folder where it is relative."""
     return Path(text).absolute()
@@ -177,8 +182,8 @@ class Settings:
     )
     host: str = _option(
         "127.0.0.1",
-        "Address on which the TLS API listens; 0.0.0.0: all. Plain text is served on loopback"
-        " only. Default: 127.0.0.1.",
+        "Address on which the gRPC API alone listens over TLS; 0.0.0.0: all. See --listen."
+        " Default: 127.0.0.1.",
     )
     listen: tuple[str, ...] = _option(
         (),
@@ -197,6 +202,16 @@ class Settings:
     gateway_tls_port: int = _port(
         DEFAULT_GATEWAY_TLS_PORT,
         "Port of the OpenAI-compatible API over TLS, with --listen; 0: any free port. Default: 8901.",
+    )
+    tls_certificate: Path | None = _option(
+        None,
+        "PEM file with a certificate to use instead of one of the cloud's own authority, and those that lead"
+        ' to its authority. "none": the cloud\'s own. Needs --tls-key.',
+        parse=certificate_file,
+        kind=Path,
+    )
+    tls_key: Path | None = _option(
+        None, "PEM file with the key of --tls-certificate.", parse=certificate_file, kind=Path
     )
     domain: str = _option(
         DEFAULT_DOMAIN,

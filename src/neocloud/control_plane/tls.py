@@ -5,11 +5,22 @@ import datetime
 import ipaddress
 import re
 import socket
+from pathlib import Path
 
 import psutil
 
 from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
-from neocloud.server import Public, Tls, ensure_certificate, server_names
+from neocloud.server import (
+    CertificateFolder,
+    Public,
+    ServerCertificate,
+    ServerError,
+    Tls,
+    ensure_certificate,
+    names_of,
+    read_certificate,
+    server_names,
+)
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
@@ -19,13 +30,29 @@ def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
     if settings.tls_port is None:
         return None
     return Tls(
-        certificate=ensure_certificate(settings.certificate_folder, host_names(settings), now),
+        certificate=_certificate(settings, now),
         host=settings.host,
         port=settings.tls_port,
         redirector_port=settings.redirector_port,
         redirected_names=frozenset(server_names((PUBLISHED_DOMAIN,), ())[2:]),
         public=Public(settings.listen, settings.https_port) if settings.listen else None,
     )
+
+
+def certificate_files(settings: Settings) -> tuple[Path, Path]:
+    """Return the files of the certificate and its key that TLS ports present."""
+    if settings.tls_certificate and settings.tls_key:
+        return settings.tls_certificate, settings.tls_key
+    files = CertificateFolder(settings.certificate_folder)
+    return files.server, files.server_key
+
+
+def _certificate(settings: Settings, now: datetime.datetime) -> ServerCertificate:
+    if settings.tls_certificate is None and settings.tls_key is None:
+        return ensure_certificate(settings.certificate_folder, host_names(settings), now)
+    if settings.tls_certificate is None or settings.tls_key is None:
+        raise ServerError("--tls-certificate and --tls-key go together. Give both, or 'none' for both.")
+    return read_certificate(settings.tls_certificate, settings.tls_key, now)
 
 
 def host_names(settings: Settings) -> tuple[str, ...]:
@@ -39,7 +66,8 @@ def public_names(settings: Settings) -> tuple[str, ...]:
     if not settings.listen:
         return ()
     addresses = host_addresses() if EVERY_ADDRESS in settings.listen else settings.listen
-    return tuple(dict.fromkeys((*addresses, *_host_name(), *settings.gateway_hosts)))
+    own = names_of(settings.tls_certificate) if settings.tls_certificate else ()
+    return tuple(dict.fromkeys((*addresses, *_host_name(), *settings.gateway_hosts, *own)))
 
 
 def host_addresses() -> list[str]:

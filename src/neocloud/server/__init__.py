@@ -2,7 +2,14 @@
 """The front door: gRPC and JSON on the contract, for whatever services it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
-from neocloud.server.certificates import CertificateFolder, ensure_certificate, server_names
+from neocloud.server.certificates import (
+    CertificateFolder,
+    ServerCertificate,
+    ensure_certificate,
+    names_of,
+    read_certificate,
+    server_names,
+)
 from neocloud.server.descriptor import DescriptorError
 from neocloud.server.listening import ServerError, expanded
 from neocloud.server.pipeline import Middleware, no_middleware
@@ -16,11 +23,14 @@ __all__ = [
     "Public",
     "Request",
     "Serve",
+    "ServerCertificate",
     "ServerError",
     "DescriptorError",
     "Tls",
     "ensure_certificate",
     "expanded",
+    "names_of",
     "no_middleware",
+    "read_certificate",
     "server_names",
 ]

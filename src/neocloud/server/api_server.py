@@ -190,6 +190,9 @@ class ApiServer:
         if tls is None:
             return "", ""
         first, *others = _tls_hosts(tls)
+        if first in ANY_ADDRESS and tls.port:
+            # gRPC is content with one family, and another program may have the port on the other.
+            close_all(listen_on((EVERY_ADDRESS,), tls.port))
         port = _take_port(tls.port, self._last.tls, lambda port: _bind(server, first, port, tls.certificate))
         for host in others:
             _bind(server, host, port, tls.certificate)

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from neocloud.core.contract import api_host_names
 from neocloud.core.osfiles import write_file
+from neocloud.server.listening import ServerError
 
 AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
 SERVER_LIFETIME = datetime.timedelta(days=397)
@@ -90,6 +91,41 @@ def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetim
         files.server_key,
         files.server,
     )
+
+
+def read_certificate(chain: Path, key: Path, now: datetime.datetime) -> ServerCertificate:
+    """Return a certificate that somebody else issued. Raises ServerError when it cannot serve."""
+    try:
+        found = x509.load_pem_x509_certificate(chain.read_bytes())
+        private = serialization.load_pem_private_key(key.read_bytes(), None)
+        is_open = bool(key.stat().st_mode & 0o007)
+    except OSError as error:
+        raise ServerError(f"{error.filename} cannot be read: {error.strerror}. Name another file.") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ServerError(
+            f"{chain} and {key} are not a certificate and its key in PEM form, without a passphrase: {error}"
+        ) from error
+    if private.public_key() != found.public_key():
+        raise ServerError(
+            f"{key} is not the key of the certificate {chain}. Name the files that go together."
+        )
+    if not found.not_valid_before_utc <= now < found.not_valid_after_utc:
+        until = found.not_valid_after_utc
+        raise ServerError(f"The certificate {chain} is not valid now; it ends on {until:%Y-%m-%d}. Renew it.")
+    if is_open:
+        raise ServerError(f"Every user of this machine may use the key {key}. Close it: chmod 0600 {key}")
+    return ServerCertificate(key.read_bytes(), chain.read_bytes(), b"", key, chain)
+
+
+def names_of(chain: Path) -> tuple[str, ...]:
+    """Return the names and addresses in a certificate, without wildcards; none if it cannot be read."""
+    try:
+        certificate = x509.load_pem_x509_certificate(chain.read_bytes())
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return ()
+    names = [*found.get_values_for_type(x509.DNSName), *found.get_values_for_type(x509.IPAddress)]
+    return tuple(str(name).lower() for name in names if "*" not in str(name))
 
 
 def _ensure_authority(

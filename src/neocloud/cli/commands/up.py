@@ -201,7 +201,7 @@ def _tls_port(chosen: Settings, kept: Settings, tls: bool | None, port: int | No
         return None
     if port is not None:
         return port
-    if kept.tls_port is None and (tls or is_host_new or chosen.listen):
+    if kept.tls_port is None and (tls or is_host_new or chosen.listen or chosen.tls_certificate):
         return DEFAULT_TLS_PORT if chosen.grpc_port else 0
     return kept.tls_port
 

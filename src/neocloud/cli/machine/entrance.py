@@ -38,11 +38,16 @@ def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, obj
         where = "every address" if each["address"] == EVERY_ADDRESS else each["address"]
         yield f"  TCP {each['port']}", f"{each['protocol']} on {where}"
     yield "Sign in with", f"neo login {sign_in_url(server)} EMAIL"
-    yield "Fingerprint", authority_fingerprint(place)
+    if own := place.settings().tls_certificate:
+        yield "Certificate", f"{own}, of another authority"
+    else:
+        yield "Fingerprint", authority_fingerprint(place)
 
 
 def authority_fingerprint(place: Home) -> str:
-    """Return the SHA-256 fingerprint of the cloud's certificate authority."""
+    """Return the SHA-256 fingerprint of the cloud's certificate authority; "" for one that is not its own."""
+    if place.settings().tls_certificate:
+        return ""
     return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
 
 
