@@ -42,6 +42,8 @@ def test_golden_without_disks_and_ports(desired):
         *("-machine", "q35,usb=off,vmport=off,hpet=off,smm=off,i8042=off,graphics=off"),
         *("-boot", "strict=on", "-rtc", "base=utc"),
     ]
+    extra = "io.systemd.stub.kernel-cmdline-extra=no_timer_check mitigations=off"
+    assert options(command, "-smbios") == [f"type=11,value={extra}"]
     assert options(command, "-serial") == ["chardev:console"]
     assert options(command, "-netdev") == ["tap,id=network,fd=7"]
     (card,) = devices(command, "virtio-net-pci")
@@ -54,6 +56,7 @@ def test_kvm_uses_the_hosts_processor(desired):
     assert options(command, "-accel") == ["kvm,device=/dev/fdset/1"]
     assert options(command, "-add-fd") == ["fd=8,set=1"]
     assert options(command, "-cpu") == ["host"]
+    assert options(command, "-smbios") == []
 
 
 def test_a_legacy_disk_starts_without_uefi(desired):
