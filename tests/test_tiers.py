@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import leftovers
-from tests.conftest import E2E, GROUPS, REAL
+from tests.conftest import E2E, GROUPS, REAL, rank_of
 
 ROOT = Path(__file__).parents[1]
 NAMED = sorted({*E2E, *REAL, *(path for group in GROUPS.values() for path in group)})
@@ -18,6 +18,16 @@ NAMED = sorted({*E2E, *REAL, *(path for group in GROUPS.values() for path in gro
 @pytest.mark.parametrize("path", NAMED)
 def test_what_the_tables_name_exists(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_files_with_few_long_tests_do_not_run_last() -> None:
+    files = {"tests/core/test_wire.py": 90, "tests/security/test_fuzz.py": 1, "clouds": 80, "podman": 200}
+    files |= {"tests/client/test_tokens.py": 10, "tests/recipes/test_finetune.py": 5}
+    assert sorted(files, key=lambda name: rank_of(name, files[name])) == [
+        *("clouds", "podman"),
+        *("tests/recipes/test_finetune.py", "tests/security/test_fuzz.py"),
+        *("tests/core/test_wire.py", "tests/client/test_tokens.py"),
+    ]
 
 
 def test_a_home_of_a_killed_run_is_removed_and_one_in_use_is_not(
