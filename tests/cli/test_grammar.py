@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from neocloud.cli.commands.evaluate import compared
+from neocloud.cli.commands.teardown import remaining_files
 from neocloud.cli.evaluation import tasks
 from neocloud.client.errors import ClientError
 from tests.cli.conftest import Neo
@@ -50,7 +51,7 @@ def test_every_create_takes_the_name_as_an_argument(path: tuple[str, ...]) -> No
 
 def test_nothing_is_called_show() -> None:
     """`show` is accepted for `get`; help teaches one word."""
-    assert not verbs("show", "describe", "ls")
+    assert verbs("show", "describe", "ls") == [("neo", "ls")]
 
 
 def test_other_words_for_a_verb_are_accepted(signed_in: Neo) -> None:
@@ -80,3 +81,11 @@ def test_lm_eval_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     program.parent.mkdir(parents=True)
     program.touch()
     assert tasks.program() == str(program)
+
+
+def test_destroy_lists_what_it_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / ".nebius").mkdir()
+    key = tmp_path / ".nebius" / "neocloud.pem"
+    key.touch()
+    assert remaining_files(tmp_path) == [key]

@@ -27,9 +27,10 @@ First steps:
   neo up                                       # start a cloud on this machine
   neo image build machine                      # once: build its disk
   neo compute instance create web --public-ip  # a virtual machine
-  neo compute instance ssh web                 # a shell in it
+  neo ssh web                                  # a shell in it
   neo slurm cluster create bank --workers 2    # a Slurm cluster
   neo slurm job submit bank train.sbatch       # run a batch job
+  neo ps                                       # what runs
   neo billing report                           # what it cost
   neo down                                     # stop it; everything is kept
 
@@ -53,8 +54,13 @@ class NeoGroup(LazyGroup):
         "down": Entry(
             "Stop the cloud and everything that runs in it; keep its state.", MACHINE, "teardown:down_app"
         ),
-        "destroy": Entry("Remove the cloud and every trace of it.", MACHINE, "teardown:destroy_app"),
+        "destroy": Entry(
+            "Remove the cloud: containers, networks, images, files.", MACHINE, "teardown:destroy_app"
+        ),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
+        "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
+        "ls": Entry("Show what is in the project.", PRODUCTS, "overview:ls_app"),
+        "ssh": Entry("Sign in to a machine, or to a Slurm cluster.", PRODUCTS, "overview:ssh_app"),
         "image": Entry("Build container images and machine disks.", MACHINE),
         "slurm": Entry("Slurm clusters and their batch jobs.", PRODUCTS),
         "compute": Entry(

@@ -1,5 +1,6 @@
 """Send one question to a model and stream the answer to the terminal, with the figures of the chat page."""
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from neocloud.cli.output import JsonObject, say
 from neocloud.cli.terminal import write
 from neocloud.client.gateway import Gateway
 
+PATIENCE_SECONDS = 3.0
+"""Time without an answer after which the reason is given."""
 MILLION = Decimal(1_000_000)
 
 
@@ -36,22 +39,35 @@ def answer(gateway: Gateway, body: JsonObject, pricing: Mapping[str, str] | None
     say(figures(measured, pricing))
 
 
+def _say_why_it_takes_long(model: str) -> None:
+    say(f"Waiting for {model}: it may be starting, which takes a minute or more. `neo ps` shows its state.")
+
+
 def _stream(gateway: Gateway, body: JsonObject) -> Measured:
     measured = Measured()
     began = time.monotonic()
     ends_line = True
-    for chunk in gateway.stream("chat/completions", {**body, "stream_options": {"include_usage": True}}):
-        measured.usage = chunk.get("usage") or measured.usage
-        for choice in chunk.get("choices", ()):
-            text = choice.get("delta", {}).get("content") or ""
-            if not text:
-                continue
-            if measured.first_seconds is None:
-                measured.first_seconds = time.monotonic() - began
-                text = text.lstrip()
-            measured.total_seconds = time.monotonic() - began
-            write(text)
-            ends_line = text.endswith("\n")
+    patience = threading.Timer(
+        PATIENCE_SECONDS, _say_why_it_takes_long, [str(body.get("model", "The model"))]
+    )
+    patience.daemon = True
+    patience.start()
+    try:
+        for chunk in gateway.stream("chat/completions", {**body, "stream_options": {"include_usage": True}}):
+            patience.cancel()
+            measured.usage = chunk.get("usage") or measured.usage
+            for choice in chunk.get("choices", ()):
+                text = choice.get("delta", {}).get("content") or ""
+                if not text:
+                    continue
+                if measured.first_seconds is None:
+                    measured.first_seconds = time.monotonic() - began
+                    text = text.lstrip()
+                measured.total_seconds = time.monotonic() - began
+                write(text)
+                ends_line = text.endswith("\n")
+    finally:
+        patience.cancel()
     if not ends_line:
         write("\n")
     return measured

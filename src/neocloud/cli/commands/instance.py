@@ -17,6 +17,7 @@ from neocloud.cli.resources.lookup import (
     ProjectClient,
     ProjectOption,
     connect_to_project,
+    names_of,
     state_of,
 )
 from neocloud.cli.resources.names import resolve_names
@@ -40,7 +41,9 @@ BOOT_SECONDS = 300
 CONNECT_SECONDS = 5.0
 DEFAULT_USER = "ubuntu"
 DEFAULT_FAMILY = "ubuntu24.04-driverless"
-NameArgument = Annotated[str, typer.Argument(help="Name or id of the instance.")]
+NameArgument = Annotated[
+    str, typer.Argument(help="Name or id of the instance.", autocompletion=names_of(INSTANCES))
+]
 UserOption = Annotated[str, typer.Option(help="User account in the guest.")]
 
 

@@ -18,6 +18,8 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 from neocloud.core.untrusted_files import remove_tree
 
+CLIENT_FILES = (".sky/config.yaml", ".dstack/server/config.yml")
+
 destroy_app = command_group()
 
 
@@ -29,9 +31,10 @@ def destroy(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
 ) -> None:
-    """Remove the cloud and every trace of it: containers, networks, images, mounts, files, its profile.
+    """Remove the cloud: containers, networks, images, mounts, files, its profile.
 
-    All data in it is lost, including files on shared file systems. Debian packages are kept.
+    All data in it is lost, including files on shared file systems. Debian packages are kept, and so are files
+    that `neo client-config` wrote for other clients, which are listed.
 
     Examples:
 
@@ -54,6 +57,20 @@ def destroy(
             _remove_files(place.path)
     _forget_profile(place.path)
     echo(f"Neocloud is removed from this machine, with {place.path}.")
+    left = remaining_files(Path.home())
+    if left:
+        echo("Kept, because other clients may use them; remove what was for this cloud, keys among them:")
+        for path in left:
+            echo(f"  {path}")
+
+
+def remaining_files(user_home: Path) -> list[Path]:
+    """Return what `neo client-config` and sign-ins may have left outside the state folder."""
+    config = config_file().parent
+    found = sorted((user_home / ".nebius").glob("*"))
+    found += [user_home / name for name in CLIENT_FILES]
+    found += sorted((config / "known_hosts").glob("*")) + ([config_file()] if config_file().exists() else [])
+    return [path for path in found if path.exists()]
 
 
 def _remove_files(folder: Path) -> None:
@@ -98,6 +115,7 @@ def _forget_profile(folder: Path) -> None:
         profiles = profiles.without(profile.name)
         write_profiles(profiles, config_file())
     if not profiles.items:
+        shutil.rmtree(config_file().parent / "known_hosts", ignore_errors=True)
         shutil.rmtree(platformdirs.user_cache_path("neocloud", appauthor=False), ignore_errors=True)
         if config_file().parent.is_dir() and not any(config_file().parent.iterdir()):
             config_file().parent.rmdir()

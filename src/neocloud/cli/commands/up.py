@@ -279,6 +279,7 @@ def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_n
         echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
     elif is_new:
         echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
+        echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")
 
 
 def _short(path: Path) -> str:

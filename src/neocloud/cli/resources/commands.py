@@ -16,6 +16,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
+from neocloud.cli.resources.lookup import names_of
 from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Overrides, Parent, Product, kebab
 from neocloud.cli.resources.products import PRODUCTS
 
@@ -168,8 +169,11 @@ def _target(noun: Noun) -> Parameters:
     text = f"Id or name of the {noun.words}." if "GetByName" in noun.verbs else f"Id of the {noun.words}."
     metavar = "ID|NAME" if "GetByName" in noun.verbs else "ID"
     parent: Parameters = _parent(noun) if "GetByName" in noun.verbs else {}
+    is_listed = "List" in noun.verbs and noun.parent is Parent.PROJECT
+    complete = names_of(noun.service) if is_listed else None
+    argument = typer.Argument(help=text, metavar=metavar, autocompletion=complete)
     return {
-        "target": (Annotated[str, typer.Argument(help=text, metavar=metavar)], inspect.Parameter.empty),
+        "target": (Annotated[str, argument], inspect.Parameter.empty),
         **parent,
     }
 

@@ -1,5 +1,6 @@
 """Find resources by name or id for the hand-written commands, and the project they are in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,7 +26,27 @@ ProjectOption = Annotated[
         show_default=False,
     ),
 ]
-ClusterArgument = Annotated[str, typer.Argument(help="Name or id of the cluster.")]
+
+
+def names_of(*services: str) -> Callable[[typer.Context, str], list[str]]:
+    """Return what completes a name in a shell: the names of these services' resources in the project."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        try:
+            profile = profile_of(context)
+            with connect(profile) as client:
+                cloud = ProjectClient(client, profile, project_of(profile))
+                found = [item.metadata.name for service in services for item in cloud.list_all(service)]
+        except ClientError:
+            return []
+        return [name for name in found if name and name.startswith(incomplete)]
+
+    return complete
+
+
+ClusterArgument = Annotated[
+    str, typer.Argument(help="Name or id of the cluster.", autocompletion=names_of(CLUSTERS))
+]
 
 
 @dataclass(frozen=True)

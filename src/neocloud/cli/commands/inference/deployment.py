@@ -10,7 +10,14 @@ from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, table
 from neocloud.cli.progress import duration, finish
-from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectOption, connect_to_project, state_of
+from neocloud.cli.resources.lookup import (
+    DEPLOYMENTS,
+    MODELS,
+    ProjectOption,
+    connect_to_project,
+    names_of,
+    state_of,
+)
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, Replica
@@ -36,7 +43,9 @@ Examples:
 """
 )
 
-NameArgument = Annotated[str, typer.Argument(help="Name or id of the deployment.")]
+NameArgument = Annotated[
+    str, typer.Argument(help="Name or id of the deployment.", autocompletion=names_of(DEPLOYMENTS))
+]
 
 
 @app.command("list")

@@ -15,6 +15,7 @@ from neocloud.cli.resources.lookup import (
     ProjectClient,
     ProjectOption,
     connect_to_project,
+    names_of,
     state_of,
 )
 from neocloud.cli.terminal import echo
@@ -38,7 +39,9 @@ Examples:
 """
 )
 
-NameArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
+NameArgument = Annotated[
+    str, typer.Argument(help="Name or id of the model.", autocompletion=names_of(MODELS))
+]
 
 
 AddNameArgument = Annotated[str, typer.Argument(help="Name that clients will call it by.")]

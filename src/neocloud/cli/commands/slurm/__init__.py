@@ -13,4 +13,5 @@ Examples:
 """
 )
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(cluster.node_app, name="node")
 app.add_typer(job.app, name="job")

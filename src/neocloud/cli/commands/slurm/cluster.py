@@ -9,7 +9,7 @@ from neocloud.cli.commands.slurm import login
 from neocloud.cli.commands.slurm.changes import create, scale, watch_operation
 from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table
+from neocloud.cli.output import Format, OutputOption, View, fields_table, print_view, show, table
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -106,13 +106,47 @@ def get(
     ]
     print_view(fields_table(rows))
     echo()
-    nodes = ((n.name, _node_states(n.slurm_state), n.address, n.restarts, n.reason) for n in status.nodes)
-    show(
-        Format.TABLE,
-        None,
-        table(["NODE", "SLURM STATE", "ADDRESS", "RESTARTS", "REASON"], nodes, right=["RESTARTS"]),
-        empty="The cluster has no nodes yet.",
-    )
+    show(Format.TABLE, None, _nodes_view(cluster), empty=NO_NODES)
+
+
+NO_NODES = "The cluster has no nodes yet."
+
+
+def _nodes_view(cluster: "Cluster") -> View:
+    nodes = cluster.status.nodes
+    rows = ((n.name, _node_states(n.slurm_state), n.address, n.restarts, n.reason) for n in nodes)
+    return table(["NODE", "SLURM STATE", "ADDRESS", "RESTARTS", "REASON"], rows, right=["RESTARTS"])
+
+
+node_app = command_group("Nodes of a cluster.\n\nExample:\n\n  neo slurm node list bank")
+
+
+@node_app.command("list")
+def list_nodes(
+    context: typer.Context,
+    cluster: ClusterArgument,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List the nodes of a cluster with their states in Slurm.
+
+    Example:
+
+      neo slurm node list bank
+    """
+    found = connect_to_project(context, project).find(CLUSTERS, cluster)
+    items = [contract.to_dict(node) for node in found.status.nodes]
+    show(output, items, _nodes_view(found), empty=NO_NODES)
+
+
+@node_app.callback()
+def nodes() -> None:
+    """Nodes of a cluster.
+
+    Example:
+
+      neo slurm node list bank
+    """
 
 
 @app.command()

@@ -1,0 +1,154 @@
+"""`neo ps`, `neo ls` and `neo ssh`: what is in the project, whatever its kind."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neocloud.cli.commands import instance
+from neocloud.cli.commands.slurm import login
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, JsonObject, OutputOption, show, table
+from neocloud.cli.progress import duration
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    INSTANCES,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    names_of,
+    state_of,
+)
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+RUNNING: Sequence[tuple[str, str]] = (
+    ("Slurm cluster", CLUSTERS),
+    ("instance", INSTANCES),
+    ("deployment", DEPLOYMENTS),
+    ("fine-tuning job", "neocloud.tuning.v1.FineTuningJobService"),
+    ("endpoint", "nebius.ai.v1.EndpointService"),
+    ("job", "nebius.ai.v1.JobService"),
+)
+"""What runs, and is charged while it does."""
+OTHERS: Sequence[tuple[str, str]] = (
+    ("model", "neocloud.inference.v1.ModelService"),
+    ("disk", "nebius.compute.v1.DiskService"),
+    ("filesystem", "nebius.compute.v1.FilesystemService"),
+    ("disk snapshot", "nebius.compute.v1.DiskSnapshotService"),
+    ("image", "nebius.compute.v1.ImageService"),
+    ("network", "nebius.vpc.v1.NetworkService"),
+    ("subnet", "nebius.vpc.v1.SubnetService"),
+    ("allocation", "nebius.vpc.v1.AllocationService"),
+    ("service account", "nebius.iam.v1.ServiceAccountService"),
+)
+_SKIPPED = frozenset({"PERMISSION_DENIED", "UNIMPLEMENTED"})
+"""Kinds that the caller may not list, or that this cloud does not serve, are left out."""
+
+ps_app = command_group()
+ls_app = command_group()
+ssh_app = command_group()
+
+
+@ps_app.command()
+def ps(context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE) -> None:
+    """Show what runs in the project: clusters, machines, deployments and jobs.
+
+    Example:
+
+      neo ps
+    """
+    _show(context, project, RUNNING, output, "Nothing runs here. `neo --help` shows first steps.")
+
+
+@ls_app.command()
+def ls(context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE) -> None:
+    """Show what is in the project, also what does not run, such as disks and models.
+
+    Example:
+
+      neo ls
+    """
+    _show(context, project, [*RUNNING, *OTHERS], output, "The project is empty.")
+
+
+@ssh_app.command()
+def ssh(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name or id of a machine or a Slurm cluster.", autocompletion=names_of(INSTANCES, CLUSTERS)
+        ),
+    ],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
+    ] = None,
+    identity: Annotated[
+        Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
+    ] = None,
+    project: ProjectOption = "",
+) -> None:
+    """Sign in to a machine, or to the login node of a Slurm cluster.
+
+    Examples:
+
+      neo ssh web
+      neo ssh lab -- sinfo
+    """
+    cloud = connect_to_project(context, project)
+    is_machine = cloud.find_optional(INSTANCES, name) is not None
+    is_cluster = cloud.find_optional(CLUSTERS, name) is not None
+    if is_machine and is_cluster:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Both a machine and a Slurm cluster are named {name!r}",
+            f"Say which: neo compute instance ssh {name}, or neo slurm cluster ssh {name}",
+        )
+    if is_cluster:
+        login.ssh(context, name, command, identity, project)
+    elif is_machine:
+        instance.ssh(context, name, command, identity=identity, project=project)
+    else:
+        raise ClientError(
+            "NOT_FOUND", f"There is no machine and no Slurm cluster {name!r}", "`neo ps` shows what runs"
+        )
+
+
+def _show(
+    context: typer.Context, project: str, kinds: Sequence[tuple[str, str]], output: Format, empty: str
+) -> None:
+    cloud = connect_to_project(context, project)
+    found = [(kind, item) for kind, service in kinds for item in _listed(cloud, service)]
+    now = datetime.now(UTC)
+    rows = [
+        (item.metadata.name, kind, _state(item), _age(item, now), item.metadata.id) for kind, item in found
+    ]
+    data: list[JsonObject] = [{"kind": kind, **contract.to_dict(item)} for kind, item in found]
+    show(output, data, table(["NAME", "KIND", "STATE", "AGE", "ID"], rows, right=["AGE"]), empty=empty)
+
+
+def _listed(cloud: ProjectClient, service: str) -> Iterable[Any]:
+    try:
+        return cloud.list_all(service)
+    except ClientError as error:
+        if error.code not in _SKIPPED:
+            raise
+        return []
+
+
+def _state(item: Any) -> str:
+    has_state = "state" in item.status.DESCRIPTOR.fields_by_name if hasattr(item, "status") else False
+    return state_of(item) if has_state else ""
+
+
+def _age(item: Any, now: datetime) -> str:
+    if not item.metadata.HasField("created_at"):
+        return ""
+    seconds = (now - contract.to_datetime(item.metadata.created_at)).total_seconds()
+    days = int(seconds // 86400)
+    return f"{days} d" if days else duration(max(0.0, seconds))

@@ -1,0 +1,84 @@
+"""`neo ps`, `ls`, `ssh NAME`, `slurm node list`, and completion of names."""
+
+import json
+from typing import Any
+
+import pytest
+import typer
+
+from neocloud.cli.commands import instance, overview
+from neocloud.cli.commands.slurm import login
+from neocloud.cli.main import Choice
+from neocloud.cli.resources.lookup import CLUSTERS, INSTANCES, names_of
+from neocloud.core import contract
+from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import PROJECT, FakeServer, cluster, serve_clusters
+
+
+@pytest.fixture
+def served(cloud: FakeServer) -> FakeServer:
+    node = {"name": "worker-0", "slurm_state": "IDLE+DYNAMIC_NORM", "address": "10.128.0.7"}
+    serve_clusters(cloud, cluster("lab", nodes=[node]))
+    machine = contract.from_dict(
+        contract.message("nebius.compute.v1.Instance"),
+        {
+            "metadata": {"id": "computeinstance-e00web", "parent_id": PROJECT, "name": "web"},
+            "status": {"state": "RUNNING"},
+        },
+    )
+    path = f"{INSTANCES}/List"
+    cloud.serve(path, contract.method(path).output(items=[machine]))
+
+    def by_name(request: Any) -> Any:
+        if request.name != "web":
+            raise contract.not_found("instance", request.name)
+        return machine
+
+    cloud.serve(f"{INSTANCES}/GetByName", by_name)
+    disks = "nebius.compute.v1.DiskService/List"
+    disk = {"metadata": {"id": "computedisk-e00web", "name": "web-boot"}, "status": {"state": "READY"}}
+    cloud.serve(disks, contract.from_dict(contract.method(disks).output, {"items": [disk]}))
+    return cloud
+
+
+def test_ps_shows_what_runs_and_ls_the_rest_too(signed_in: Neo, served: FakeServer) -> None:
+    header, *rows = signed_in("ps").out.splitlines()
+    assert header.split() == ["NAME", "KIND", "STATE", "AGE", "ID"]
+    assert [row.split()[0] for row in rows] == ["lab", "web"]
+    assert [row.split()[0] for row in signed_in("ls").out.splitlines()[1:]] == ["lab", "web", "web-boot"]
+    assert json.loads(signed_in("ps", "-o", "json").out)[1]["kind"] == "instance"
+
+
+def test_ps_of_an_empty_project_says_so(signed_in: Neo, cloud: FakeServer) -> None:
+    ran = signed_in("ps")
+    assert ran.code == 0 and "Nothing runs here" in ran.err
+
+
+def test_ssh_finds_a_machine_or_a_cluster(
+    signed_in: Neo, served: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(instance, "ssh", lambda context, name, *_, **__: called.append(f"machine {name}"))
+    monkeypatch.setattr(login, "ssh", lambda context, name, *_: called.append(f"cluster {name}"))
+    assert signed_in("ssh", "web").code == 0
+    assert signed_in("ssh", "lab", "--", "sinfo").code == 0
+    assert called == ["machine web", "cluster lab"]
+    lost = signed_in("ssh", "lost")
+    assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'" in lost.err
+
+
+def test_nodes_are_listed(signed_in: Neo, served: FakeServer) -> None:
+    _, row = signed_in("slurm", "node", "list", "lab").out.splitlines()
+    assert row.split()[:3] == ["worker-0", "IDLE", "10.128.0.7"]
+    assert json.loads(signed_in("slurm", "node", "list", "lab", "-o", "json").out)[0]["name"] == "worker-0"
+
+
+def test_names_are_completed(signed_in: Neo, served: FakeServer) -> None:
+    context = typer.Context(typer.main.get_command(overview.ssh_app), obj=Choice())
+    assert names_of(INSTANCES, CLUSTERS)(context, "") == ["web", "lab"]
+    assert names_of(INSTANCES, CLUSTERS)(context, "l") == ["lab"]
+
+
+def test_completion_without_a_cloud_offers_nothing(neo: Neo) -> None:
+    context = typer.Context(typer.main.get_command(overview.ssh_app), obj=Choice())
+    assert names_of(INSTANCES)(context, "") == []

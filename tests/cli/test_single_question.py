@@ -1,0 +1,37 @@
+"""`neo chat --once` says why an answer takes long: a model that sleeps is started by the request."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from neocloud.cli import single_question
+from neocloud.client.gateway import Gateway
+
+
+class SlowGateway:
+    """Answers after the reason was given."""
+
+    def __init__(self, said: threading.Event) -> None:
+        self.said = said
+
+    def stream(self, path: str, body: object) -> Iterator[Any]:
+        assert self.said.wait(60)
+        yield {"choices": [{"delta": {"content": "Hello"}}]}
+
+
+def test_a_long_wait_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, texts = threading.Event(), list[str]()
+
+    def say(text: str) -> None:
+        texts.append(text)
+        said.set()
+
+    monkeypatch.setattr(single_question, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(single_question, "say", say)
+    single_question.answer(cast(Gateway, SlowGateway(said)), {"model": "bank"}, None)
+    assert texts[0].startswith("Waiting for bank: it may be starting")
+    assert capsys.readouterr().out == "Hello\n"
