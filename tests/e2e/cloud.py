@@ -63,7 +63,7 @@ class Cloud:
         return {**os.environ, **own, **self.variables}
 
     def neo(
-        self, *arguments: str, code: int | None = 0, stdin: str = "", seconds: float = 300.0
+        self, *arguments: str, code: int | None = 0, stdin: str = "", seconds: float = 600.0
     ) -> subprocess.CompletedProcess[str]:
         """Run one command line. Fails the test unless it exits with `code`; None takes any."""
         done = subprocess.run(
@@ -128,7 +128,7 @@ class Cloud:
         """Remove containers as an accident would. False where Podman met one that was just stopping."""
         command = ["podman", "rm", "--force", "--ignore", "--depend", "--time=0", *containers]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=60, env=self._podman_environment
+            command, capture_output=True, text=True, check=False, timeout=180, env=self._podman_environment
         )
         assert done.returncode == 0 or "container state improper" in done.stderr, done.stderr
         return done.returncode == 0

@@ -97,7 +97,7 @@ class Cluster:
             return said.partition("JobState=")[2].split()[0]
         return said.splitlines()[-1].split()[0] if said else ""
 
-    def wait_for_job(self, job: int | str, *, seconds: float = 90.0) -> str:
+    def wait_for_job(self, job: int | str, *, seconds: float = 240.0) -> str:
         """Its last state."""
         return wait_until(
             lambda: state if (state := self.job_state(job)) in ENDED else "",
@@ -105,7 +105,7 @@ class Cluster:
             seconds=seconds,
         )
 
-    def run_job(self, body: str, *options: str, seconds: float = 90.0) -> str:
+    def run_job(self, body: str, *options: str, seconds: float = 240.0) -> str:
         """Output of a job that must complete."""
         job = self.sbatch(body, *options)
         state = self.wait_for_job(job, seconds=seconds)
@@ -133,7 +133,7 @@ class Cluster:
         lines = self.ssh("sinfo --noheader --Node --format='%N %T' --partition=main").splitlines()
         return {name: state for name, state in (line.split() for line in lines)}
 
-    def wait_until_idle(self, workers: int = 2, *, seconds: float = 60.0) -> None:
+    def wait_until_idle(self, workers: int = 2, *, seconds: float = 240.0) -> None:
         """READY, with exactly this many workers that all take jobs."""
         wanted = {f"worker-{index}": "idle" for index in range(workers)}
         wait_until(lambda: self.state == "READY", f"cluster {self.name} is READY", seconds=seconds)
@@ -164,7 +164,7 @@ class Cluster:
         # One after another: a container that others depend on goes last.
         for number in range(max(len(of_pod) for of_pod in ids)):
             found = [of_pod[number] for of_pod in ids if number < len(of_pod)]
-            wait_until(lambda found=found: self.cloud.removes(*found), f"{pods} are removed", seconds=60)
+            wait_until(lambda found=found: self.cloud.removes(*found), f"{pods} are removed", seconds=240)
         return {each for of_pod in ids for each in of_pod}
 
     def logs(self, container: str) -> str:

@@ -4,7 +4,7 @@ import subprocess
 import time
 from pathlib import Path
 
-DEADLINE_SECONDS = 180.0
+DEADLINE_SECONDS = 400.0
 OPTIONS = (
     "BatchMode=yes",
     "ConnectTimeout=5",
@@ -20,7 +20,7 @@ def ssh_until(key: Path, user: str, address: str, command: str, *, seconds: floa
     words = ["ssh", "-i", str(key), *options, f"{user}@{address}", command]
     deadline = time.monotonic() + seconds
     while True:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         if done.returncode == 0:
             return done.stdout
         # 255 is ssh's own failure: nobody listens yet, or the key is not there yet.

@@ -1,5 +1,6 @@
 """A machine that lacks something, or runs out of it: a clear error, and nothing lost."""
 
+import json
 import os
 import signal
 import socket
@@ -43,15 +44,18 @@ def server(cloud: Cloud) -> Iterator[None]:
     """The server program as `neo up` starts it, less the images."""
     with subprocess.Popen(command(cloud), stderr=subprocess.DEVNULL, env=cloud.environment) as process:
         try:
-            wait_until(
-                lambda: (cloud.home / "server.json").exists() or process.poll() is not None,
-                "the server is up",
-            )
+            wait_until(lambda: is_ready(cloud, process.pid) or process.poll() is not None, "the server is up")
             assert process.poll() is None
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
+
+
+def is_ready(cloud: Cloud, pid: int) -> bool:
+    """Whether the file names this server: one that was killed leaves its own behind."""
+    file = cloud.home / "server.json"
+    return file.exists() and json.loads(file.read_text())["pid"] == pid
 
 
 def refused(cloud: Cloud, *arguments: str) -> str:
@@ -62,7 +66,7 @@ def refused(cloud: Cloud, *arguments: str) -> str:
         text=True,
         env=cloud.environment,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     return done.stderr.strip().splitlines()[-1]
@@ -158,7 +162,7 @@ def test_an_interrupted_image_build_does_not_count_as_an_image(
         building = tmp_path / "slurm" / ".building"
         wait_until(lambda: (building / "root").is_dir() or process.poll() is not None, "the build began")
         process.send_signal(number)
-        assert process.wait(60) != 0
+        assert process.wait(240) != 0
     assert subprocess.run([*build, "--check"], check=False).returncode == 1
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     wait_until(lambda: not [line for line in commands() if str(tmp_path) in line], "no process is left")

@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 def knock(target):
     address, port = target
     if port is None:
-        return subprocess.run(["ping", "-c1", "-W2", address], capture_output=True).returncode == 0
+        return subprocess.run(["ping", "-c1", "-W5", address], capture_output=True).returncode == 0
     try:
-        socket.create_connection((address, port), timeout=2).close()
+        socket.create_connection((address, port), timeout=5).close()
     except OSError:
         return False
     return True
@@ -93,7 +93,7 @@ def test_a_job_reaches_no_service_of_this_machine(bank: Cluster, other: Cluster,
         port = listener.getsockname()[1]
         ours = machine_addresses()
         for address in ours:
-            socket.create_connection((address, port), timeout=2).close()
+            socket.create_connection((address, port), timeout=5).close()
         login = int(other.record["status"]["login"]["port"])
         api = int(bank.cloud.server["grpc"].rpartition(":")[2])
         targets: list[tuple[str, int | None]] = [
@@ -117,7 +117,7 @@ def machine_addresses() -> list[str]:
 def test_a_login_node_is_reached_on_loopback_only(bank: Cluster, other: Cluster) -> None:
     """VPC-03: nobody on the network can knock at ssh."""
     port = int(bank.record["status"]["login"]["port"])
-    socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
     for address in machine_addresses():
         with pytest.raises(OSError):
             socket.create_connection((address, port), timeout=1)

@@ -153,7 +153,7 @@ def test_a_job_over_its_memory_is_killed(bank: Cluster) -> None:
     """SJOB-10: it takes six times what it asks for, and has time to be found out."""
     body = "python3 -c 'import time; held = bytearray(600 << 20); time.sleep(60); print(len(held))'"
     job = bank.sbatch(body, "--mem=100M")
-    assert bank.wait_for_job(job, seconds=40) in ("OUT_OF_MEMORY", "FAILED", "CANCELLED")
+    assert bank.wait_for_job(job, seconds=120) in ("OUT_OF_MEMORY", "FAILED", "CANCELLED")
     assert str(600 << 20) not in bank.output_of(job)
     assert "memory" in bank.output_of(job).lower()
 
@@ -177,7 +177,7 @@ def test_a_limit_set_with_sacctmgr_is_enforced(bank: Cluster) -> None:
     bank.ssh(
         f"{manage} add qos small MaxTRESPerJob=node=1 && {manage} modify user root account=lab set qos+=small"
     )
-    first = bank.sbatch("sleep 30", "--account=lab")
+    first = bank.sbatch("sleep 600", "--account=lab")
     second = bank.sbatch("hostname", "--account=lab")
     wide = bank.sbatch("hostname", "--account=lab", "--qos=small", "--nodes=2")
 
@@ -212,5 +212,5 @@ def test_a_user_without_an_account_cannot_run_jobs(bank: Cluster) -> None:
 
 def test_a_job_over_its_time_limit_ends_as_timeout(bank: Cluster, overdue: int) -> None:
     """SJOB-10: Slurm looks every half minute."""
-    assert bank.wait_for_job(overdue, seconds=120) == "TIMEOUT"
+    assert bank.wait_for_job(overdue, seconds=240) == "TIMEOUT"
     assert "DUE TO TIME LIMIT" in bank.output_of(overdue)

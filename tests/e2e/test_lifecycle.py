@@ -36,11 +36,11 @@ def test_down_and_up_bring_everything_back_and_a_job_that_was_cut_off_runs_again
     assert "neo up" in cloud.neo("slurm", "cluster", "list", code=5).stderr
 
     first, second = (cloud.start_neo("up") for _ in range(2))
-    assert (first.wait(120), second.wait(120)) == (0, 0), "two `neo up` at once"
+    assert (first.wait(300), second.wait(300)) == (0, 0), "two `neo up` at once"
     bank.write_ssh_config()
-    wait_until(lambda: bank.try_node_states().get("worker-0"), "the login node answers", seconds=60)
-    assert bank.wait_for_job(cut_off, seconds=90) == "COMPLETED"
-    bank.wait_until_idle(seconds=90)
+    wait_until(lambda: bank.try_node_states().get("worker-0"), "the login node answers", seconds=240)
+    assert bank.wait_for_job(cut_off, seconds=240) == "COMPLETED"
+    bank.wait_until_idle(seconds=240)
     assert bank.ssh(f"cat {SHARED}/kept") == "kept"
     assert bank.ssh(f"sacct -nXP -j {ended} -o JobName,State") == "ended|COMPLETED"
 
@@ -73,7 +73,7 @@ def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_d
         moment = moments.uniform(0.3, 4.0)
         threading.Event().wait(moment)  # the moment is what is tried out, not a condition
         os.kill(victim.server["pid"], signal.SIGKILL)
-        change.wait(60)
+        change.wait(300)
         victim.up()
         if not accepted(victim, workers):
             victim.neo("slurm", "cluster", *verb)
@@ -101,7 +101,7 @@ def has_one_cluster(cloud: Cloud, workers: int, what: str) -> None:
     wait_until(
         lambda: [is_settled(item) for item in cloud.clusters()] == [True],
         what,
-        seconds=90,
+        seconds=240,
     )
     cluster = Cluster(cloud, "lab")
     parts = {
@@ -121,7 +121,7 @@ def has_one_cluster(cloud: Cloud, workers: int, what: str) -> None:
 
 
 def has_nothing(cloud: Cloud, what: str) -> None:
-    wait_until(lambda: cloud.clusters() == [], what, seconds=90)
+    wait_until(lambda: cloud.clusters() == [], what, seconds=240)
     assert cloud.podman("ps", "--all", "--format={{.Names}}") == "", what
     assert networks(cloud) == [], what
     assert cloud.neo_json("compute", "filesystem", "list") == [], what

@@ -22,7 +22,7 @@ from tests.e2e.cloud import Cloud
 COMPUTE = "nebius.compute.v1"
 STATE = contract.enum(f"{COMPUTE}.InstanceStatus.InstanceState")
 GIB = 1 << 30
-BOOT_SECONDS = 120.0
+BOOT_SECONDS = 300.0
 ONE_BOOT = "cat /proc/sys/kernel/random/boot_id"
 
 
@@ -108,7 +108,7 @@ class Machine:
             ["ssh", "-i", str(self.key), *words, f"ubuntu@{host or self.host}", command],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 

@@ -25,7 +25,7 @@ def test_a_removed_pod_of_each_role_is_made_again_and_nothing_of_accounting_is_l
     assert bank.wait_for_job(job) == "COMPLETED"
     removed = bank.remove_pods(pod)
     wait_until(lambda: (ids := bank.containers(pod, "ID")) and removed.isdisjoint(ids), "it is made again")
-    bank.wait_until_idle(seconds=90)
+    bank.wait_until_idle(seconds=240)
     assert bank.run_job("hostname", "--nodelist=worker-1") == "worker-1"
     wait_until(
         lambda: (
@@ -79,5 +79,5 @@ def worker_process(bank: Cluster, pod: str) -> int:
 def test_all_pods_lost_at_once_are_made_again(bank: Cluster) -> None:
     """SLURM-20."""
     bank.remove_pods("controller-0", "accounting-0", "login-0", "worker-0", "worker-1")
-    bank.wait_until_idle(seconds=120)
+    bank.wait_until_idle(seconds=240)
     assert bank.run_job("srun hostname | sort", "--nodes=2").split() == ["worker-0", "worker-1"]

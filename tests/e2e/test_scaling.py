@@ -32,10 +32,10 @@ def test_workers_are_added_and_taken_away_and_a_running_job_ends_first(
         assert bank.job_state(job) == "RUNNING"
         assert updating.poll() is None
         bank.ssh(f"touch {SHARED}/end")
-        assert updating.wait(60) == 0
+        assert updating.wait(240) == 0
     finally:
         bank.ssh(f"touch {SHARED}/end")
-        updating.wait(60)
+        updating.wait(240)
     assert bank.wait_for_job(job) == "COMPLETED"
     assert bank.output_of(job) == "undisturbed"
     assert bank.node_states() == {"worker-0": "idle"}

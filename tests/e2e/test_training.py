@@ -33,7 +33,7 @@ def prepared(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     settings.write_text(json.dumps(CONFIGURATION))
     bank.copy_in(settings, f"{CODE}/")
     job = int(bank.ssh(f"cd {CODE} && BASE_STEPS=6 sbatch --parsable prepare.sbatch"))
-    state = bank.wait_for_job(job, seconds=180)
+    state = bank.wait_for_job(job, seconds=400)
     assert state == "COMPLETED", bank.ssh(f"cat {CODE}/prepare_{job}.out")
     return bank
 
@@ -55,14 +55,14 @@ def test_a_job_that_loses_a_worker_ends_at_the_same_step_with_the_same_weights(p
     """SLURM-20, FT-09: Slurm requeues it, and the recipe goes on from the newest whole checkpoint."""
     bank = prepared
     calm = submit(bank, "calm")
-    assert bank.wait_for_job(calm, seconds=180) == "COMPLETED", log_of(bank, calm)
+    assert bank.wait_for_job(calm, seconds=400) == "COMPLETED", log_of(bank, calm)
 
     hurt = submit(bank, "hurt")
-    wait_until(lambda: checkpoints(bank, "hurt"), "a checkpoint is written", seconds=120)
+    wait_until(lambda: checkpoints(bank, "hurt"), "a checkpoint is written", seconds=300)
     assert bank.job_state(hurt) == "RUNNING", log_of(bank, hurt)
     bank.remove_pods("worker-1")
     wait_until(lambda: "Restarts=1" in bank.ssh(f"scontrol show job {hurt}"), "the job is requeued")
-    assert bank.wait_for_job(hurt, seconds=240) == "COMPLETED", log_of(bank, hurt)
+    assert bank.wait_for_job(hurt, seconds=400) == "COMPLETED", log_of(bank, hurt)
 
     assert final_step(bank, "hurt") == final_step(bank, "calm") == STEPS
     resumed = re.search(r"resuming from \S+ at step (\d+)", log_of(bank, hurt))

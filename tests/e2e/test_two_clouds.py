@@ -76,8 +76,8 @@ def test_both_come_back_with_the_same_ranges(clusters: list[Cluster]) -> None:
     assert [ranges(cluster.cloud) for cluster in clusters] == before
     for cluster in clusters:
         cluster.write_ssh_config()
-        wait_until(cluster.try_node_states, "the login node answers", seconds=90)
-        cluster.wait_until_idle(workers=1, seconds=90)
+        wait_until(cluster.try_node_states, "the login node answers", seconds=240)
+        cluster.wait_until_idle(workers=1, seconds=240)
         assert cluster.run_job("hostname") == "worker-0"
 
 

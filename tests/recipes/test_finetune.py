@@ -173,7 +173,8 @@ def test_killed_without_warning_it_ends_with_the_very_same_weights(
 def test_a_process_told_to_stop_exits_with_the_documented_code(
     flags: list[str], tmp_path: Path, killed_at_the_end: list[subprocess.Popen[str]]
 ) -> None:
-    process = start([sys.executable], flags, tmp_path, batch=GLOBAL_BATCH)
+    endless = [*flags, "--set", "max_steps=100000"]
+    process = start([sys.executable], endless, tmp_path, batch=GLOBAL_BATCH)
     killed_at_the_end.append(process)
     until_step(process, 2)
     process.send_signal(signal.SIGTERM)

@@ -78,7 +78,7 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None, (folder / "log.txt").read_text()
         return any(folder.glob("finetune/checkpoint-[0-9]*"))
 
-    wait_until(has_checkpoint, lambda: (folder / "log.txt").read_text(), seconds=90)
+    wait_until(has_checkpoint, lambda: (folder / "log.txt").read_text(), seconds=300)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     process = start(folder)
     wait_for_checkpoint(folder, process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == EXIT_STOPPED and outcome(folder)["state"] == "stopped"
+    assert process.wait(240) == EXIT_STOPPED and outcome(folder)["state"] == "stopped"
     assert not (folder / "finetune" / "adapter").exists()
     run_here(folder)
     assert tuning_job.main([str(folder)]) == EXIT_OK

@@ -50,7 +50,7 @@ def ends_where_it_began(cluster: Cluster) -> Iterator[None]:
     cluster.wait_until_idle()
     before = {pod: daemons_root(cluster, pod) for pod in NODES}
     yield
-    cluster.wait_until_idle(seconds=120)
+    cluster.wait_until_idle(seconds=240)
     assert {pod: daemons_root(cluster, pod) for pod in NODES} == before
 
 
@@ -148,7 +148,7 @@ def test_links_in_the_shared_root_lead_no_mount_and_no_file_into_the_daemons_roo
             new = [number for number in cluster.containers("worker-1", "ID") if number not in removed]
             return any("shared-root: /opt/neocloud/models" in cluster.logs(number) for number in new)
 
-        wait_until(reason, "the node says why it does not start", seconds=90)
+        wait_until(reason, "the node says why it does not start", seconds=240)
         checked = cluster.in_pod(
             "worker-0", "sh", "-c", f"{LIBRARY}/check-node; {LIBRARY}/shared-root ask; ls /srv"
         )
@@ -157,7 +157,7 @@ def test_links_in_the_shared_root_lead_no_mount_and_no_file_into_the_daemons_roo
         heal = "rm /opt/neocloud /srv /var/lib/neocloud; mkdir /srv /var/lib/neocloud"
         cluster.in_pod("login-0", ENTER_ROOT, "sh", "-c", heal)
         cluster.remove_pods("worker-0")
-    cluster.wait_until_idle(seconds=120)
+    cluster.wait_until_idle(seconds=240)
 
 
 SWAP = """

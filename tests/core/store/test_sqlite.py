@@ -221,7 +221,7 @@ async def test_a_long_read_keeps_nobody_waiting(path: Path, clock: FakeClock) ->
         return seen + len(tx.list("k")[0])
 
     reading = asyncio.create_task(store.read_long(long))
-    await asyncio.to_thread(has_begun.wait, 10)
+    await asyncio.to_thread(has_begun.wait, 60)
     await store.write(lambda tx: tx.insert(resource("r1", kind="k")))
     assert len(await store.read(lambda tx: tx.list("k")[0])) == 1
     may_end.set()

@@ -12,7 +12,7 @@ from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 
 INFERENCE = "neocloud.inference.v1"
-START_SECONDS = 240.0
+START_SECONDS = 400.0
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Served:
         wait_until(is_ready, f"deployment {self.name} is READY", seconds=seconds)
 
     def wait_for_adapters(self, *names: str) -> None:
-        wait_until(lambda: list(self.replica.adapters) == sorted(names), f"adapters {names}", seconds=60)
+        wait_until(lambda: list(self.replica.adapters) == sorted(names), f"adapters {names}", seconds=180)
 
     @property
     def gateway(self) -> str:

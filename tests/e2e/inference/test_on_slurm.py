@@ -85,6 +85,6 @@ def test_a_job_that_is_cancelled_comes_back_as_another_and_goes_with_its_deploym
     bank.ssh(f"scancel {before}")
     wait_until(lambda: deployment.replica.job_id not in (0, before), "another job takes its place")
     deployment.call("DeploymentService/Delete", {"id": deployment_id})
-    wait_until(lambda: not jobs(bank), "its job is gone", seconds=60)
+    wait_until(lambda: not jobs(bank), "its job is gone", seconds=180)
     shown = deployment.cloud.home / "models" / bank.id / deployment_id
     wait_until(lambda: not shown.exists(), "its weights are gone from the cluster")

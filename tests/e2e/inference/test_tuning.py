@@ -39,7 +39,7 @@ def state_of(served: Served, job_id: str) -> str:
 
 def wait_until_ended(served: Served, job_id: str) -> None:
     ends = ("SUCCEEDED", "FAILED")
-    wait_until(lambda: state_of(served, job_id) in ends, "the job has ended", seconds=240)
+    wait_until(lambda: state_of(served, job_id) in ends, "the job has ended", seconds=480)
 
 
 def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, 
         assert STATE.Name(job.status.state) not in ("FAILED", "SUCCEEDED"), job.status
         return bool(cloud.call(f"{JOBS}/ListCheckpoints", {"id": job_id}).items)
 
-    wait_until(has_checkpoint, "a checkpoint is written", seconds=180)
+    wait_until(has_checkpoint, "a checkpoint is written", seconds=400)
     cloud.podman("kill", "--signal", "KILL", f"{job_id}.train.recipes")
     wait_until_ended(served, job_id)
     job = the_job(served, job_id)
@@ -87,7 +87,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     place = ("--on-slurm", "bank", "--nodes", "2", "--no-follow")
     cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "nodes", "--epochs", "1", *place)
     job_id = newest_job(served).metadata.id
-    wait_until(lambda: the_job(served, job_id).status.step, "it has taken a step", seconds=180)
+    wait_until(lambda: the_job(served, job_id).status.step, "it has taken a step", seconds=400)
     cloud.neo("tuning", "job", "pause", job_id)
     assert state_of(served, job_id) == "PAUSED"
     events = cloud.neo("tuning", "job", "events", job_id).stdout
@@ -100,7 +100,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     assert "resuming from" in log
     assert job.status.evaluation.fine_tuned_perplexity < job.status.evaluation.base_perplexity
     name = job.status.fine_tuned_model
-    wait_until(lambda: served.state == "ASLEEP", "nobody called, so it sleeps", seconds=120)
+    wait_until(lambda: served.state == "ASLEEP", "nobody called, so it sleeps", seconds=300)
     assert not served.deployment.status.replicas
     answers: list[httpx.Response] = []
 
@@ -112,7 +112,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     wait_until(is_known, "the new model is known")
     cold = answers[-1]
     assert cold.status_code == 503 and int(cold.headers["retry-after"]) > 0, cold.text
-    wait_until(lambda: ask(served, name).status_code == 200, "it answers by its adapter", seconds=240)
+    wait_until(lambda: ask(served, name).status_code == 200, "it answers by its adapter", seconds=480)
     cloud.neo("deployment", "scale", "tiny", "1")
     folder = f"/home/shared/tuning/{job.metadata.id}"
     assert bank.try_ssh(f"ls {folder}/job.json").returncode == 0

@@ -232,7 +232,7 @@ async def test_pods_outlive_the_service_and_events_go_on(space: Space, bench: Po
     assert await space.until("one", lambda pod: pod.ready) == before
     assert _service(bench) != service
     await space.kill("one")
-    event = await asyncio.wait_for(waiting, 10)
+    event = await asyncio.wait_for(waiting, 60)
     assert event.pod.name == "one" and event.exit_code == 143
 
 
