@@ -41,8 +41,7 @@ OTHERS = {
     },
     "inference": {
         "model_server_key.py": "the key between gateway and model servers",
-        "route_changes.py": "how the gateway learns of changed routes",
-        "traffic.py": "what the gateway reports of requests",
+        "gateway_link.py": "what gateway and control plane tell each other",
     },
     "quotas": {"quotas.yaml": "the usual limits", "ledger.py": "counters, in the creating transaction"},
     "slurm": {

@@ -12,8 +12,8 @@ import pytest
 from neocloud.core import contract
 from neocloud.core.service import Call, Dependencies
 from neocloud.services.billing.api.tco import estimate, list_model_choices, list_parameters
+from neocloud.services.billing.tco.figures import Conversation, Hosted, break_even, published_cost, throughput
 from neocloud.services.billing.tco.plan import parameters
-from neocloud.services.billing.tco.serving import Conversation, Hosted, break_even, published_cost, throughput
 
 NOTHING = cast(Any, None)
 CLOCK = cast(Any, SimpleNamespace(now=lambda: datetime(2026, 1, 31, tzinfo=UTC)))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
-from neocloud.services.inference.traffic import TrafficBoard
+from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.testing.clock import FakeClock
 
 Traffic = contract.message("neocloud.inference.v1.Traffic")

@@ -94,7 +94,7 @@ class ScriptedJobs:
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
-    monkeypatch.setattr("neocloud.services.tuning.reconcile.slurm.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("neocloud.services.tuning.reconcile.backends.RETRY_SECONDS", 0.02)
     monkeypatch.setattr("neocloud.services.tuning.reconcile.scope.CLUSTER_RESYNC_SECONDS", 0.02)
     return ScriptedJobs(tmp_path / "shared")
 

@@ -3,14 +3,13 @@
 from neocloud.core.gateway_key import GatewayKey, load_or_make_gateway_key
 from neocloud.core.service import Service
 from neocloud.services.inference.api import KINDS, METHODS
+from neocloud.services.inference.gateway_link import RouteChanges, TrafficBoard
 from neocloud.services.inference.meter import ReservationMeter
 from neocloud.services.inference.public import ModelFolders, MonthlySpending
 from neocloud.services.inference.reconcile import reconcilers
 from neocloud.services.inference.reconcile.model_server import HttpModelServerClient, ModelServerClient
 from neocloud.services.inference.reconcile.reader import FolderReader, ModelReader
-from neocloud.services.inference.route_changes import RouteChanges
 from neocloud.services.inference.rules.deployment import CAPACITY
-from neocloud.services.inference.traffic import TrafficBoard
 
 SERVICE = Service(
     name="inference",

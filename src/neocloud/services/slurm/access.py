@@ -1,12 +1,13 @@
-"""Access to a running cluster: its REST service, and commands in its pods.
+"""Access to a running cluster: its REST service, commands in its pods, and what its errors mean to the API.
 
 Nothing is cached between calls: pods may move, so their addresses are looked up each time.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
+from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
@@ -138,3 +139,23 @@ class SlurmAccess:
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
         )
+
+
+@contextmanager
+def api_errors(cluster_id: str) -> Iterator[None]:
+    """Translate errors of `SlurmAccess` and `ClusterJobs` into errors of the API."""
+    try:
+        yield
+    except ClusterMissing as error:
+        raise contract.not_found("cluster", cluster_id) from error
+    except ClusterNotReady as error:
+        raise contract.bad_state(
+            cluster_id,
+            f'Cluster "{error.name}" is {error.state}, not READY. '
+            f"See what it waits for with: neo slurm cluster get {error.name}",
+        ) from error
+    except ClusterUnreachable as error:
+        text = str(error)
+        raise contract.unavailable(f"{text[:1].upper()}{text[1:]}. Try again in a moment.") from error
+    except JobRefused as error:
+        raise contract.bad_state(cluster_id, f"Slurm refused: {error}") from error

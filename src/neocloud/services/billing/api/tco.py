@@ -24,7 +24,20 @@ from neocloud.messages.neocloud.billing.v1 import ListModelChoicesResponse as Ch
 from neocloud.messages.neocloud.billing.v1 import ListTcoParametersResponse as Parameters
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, price_list
 from neocloud.services.billing.tco import notes
-from neocloud.services.billing.tco.materials import NoPrice, Row, cents, priced, totals
+from neocloud.services.billing.tco.figures import (
+    Conversation,
+    Costs,
+    Hosted,
+    NoPrice,
+    Row,
+    Throughput,
+    break_even,
+    cents,
+    priced,
+    published_cost,
+    throughput,
+    totals,
+)
 from neocloud.services.billing.tco.plan import (
     Item,
     Values,
@@ -34,15 +47,6 @@ from neocloud.services.billing.tco.plan import (
     parameters,
     usual_scenarios,
     values,
-)
-from neocloud.services.billing.tco.serving import (
-    Conversation,
-    Costs,
-    Hosted,
-    Throughput,
-    break_even,
-    published_cost,
-    throughput,
 )
 
 _SERVICE = "neocloud.billing.v1.TcoService"

@@ -5,9 +5,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH
-from neocloud.services.billing.tco.materials import Row, Totals, cents, dollars
+from neocloud.services.billing.tco.figures import (
+    Conversation,
+    Hosted,
+    Row,
+    Throughput,
+    Totals,
+    break_even,
+    cents,
+    dollars,
+    reached,
+)
 from neocloud.services.billing.tco.plan import Values
-from neocloud.services.billing.tco.serving import Conversation, Hosted, Throughput, break_even, reached
 
 _SLOWER = Decimal("83.469")
 """Per cent by which the fine-tuned model was slower than its base in the published sample report."""

@@ -1,10 +1,20 @@
 """The kinds and methods of inference, and the permission that each needs."""
 
+from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
-from neocloud.core.service import Method
-from neocloud.services.inference.api import deployments, gateway
+from neocloud.core.service import Call, Method, Write
+from neocloud.core.store.protocol import Transaction
+from neocloud.messages.neocloud.inference.v1 import (
+    ReadDeploymentLogRequest,
+    ReadDeploymentLogResponse,
+    WakeDeploymentRequest,
+    WakeDeploymentResponse,
+)
+from neocloud.services.inference.api import gateway
+from neocloud.services.inference.gateway_link import TrafficBoard
+from neocloud.services.inference.reconcile.backends import replica_backends
 from neocloud.services.inference.rules import DeploymentRules, ModelRules
-from neocloud.services.inference.rules.budget import BudgetRules, budget_view
+from neocloud.services.inference.rules.deployment import BudgetRules, budget_view
 from neocloud.services.inference.types import (
     BUDGET,
     BUDGET_ID_PREFIX,
@@ -19,6 +29,7 @@ from neocloud.services.inference.types import (
     RESERVATION_STOPPED,
     DeploymentState,
     ModelState,
+    replica_name,
 )
 
 _DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
@@ -68,4 +79,55 @@ BUDGETS = Kind(
 
 KINDS = (MODELS, DEPLOYMENTS, RESERVATIONS, BUDGETS)
 
-METHODS: tuple[Method, ...] = (*deployments.METHODS, *gateway.METHODS)
+DEFAULT_LINES = 200
+
+
+async def read_log(call: Call, request: ReadDeploymentLogRequest) -> ReadDeploymentLogResponse:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or row.kind != DEPLOYMENT:
+        raise contract.not_found("deployment", request.id)
+    deployment = wire.resource_message(row)
+    names = [replica.name for replica in deployment.status.replicas]
+    name = request.replica or (names[0] if names else replica_name(0))
+    if request.replica and request.replica not in names:
+        there = ", ".join(names) or "none"
+        raise contract.bad_field("replica", f'there is no replica "{request.replica}"; there are: {there}')
+    backend = replica_backends(call.dependencies).of(deployment.spec)
+    text = await backend.log(row.id, name, request.lines or DEFAULT_LINES)
+    return ReadDeploymentLogResponse(text=text)
+
+
+async def wake(call: Call, request: WakeDeploymentRequest) -> Write[WakeDeploymentResponse]:
+    """Start a sleeping deployment, as a request to it would."""
+    now = call.dependencies.clock.now()
+
+    def work(tx: Transaction) -> WakeDeploymentResponse:
+        row = tx.get(request.id)
+        if row is None or row.kind != DEPLOYMENT:
+            raise contract.not_found("deployment", request.id)
+        if row.deleted_at is not None:
+            raise contract.bad_state(row.id, f"{row.id} is being deleted.")
+        tx.enqueue(row.id, now)
+        return WakeDeploymentResponse()
+
+    board = call.dependencies.provided.get(TrafficBoard)
+    return Write(work, after_commit=lambda: board.wake(request.id))
+
+
+METHODS: tuple[Method, ...] = (
+    Method(
+        f"{_DEPLOYMENTS}/ReadLog",
+        read_log,
+        "inference.deployments.get",
+        target=lambda request: request.id,
+    ),
+    Method(
+        f"{_DEPLOYMENTS}/Wake",
+        wake,
+        "inference.deployments.invoke",
+        target=lambda request: request.id,
+        is_change=True,
+    ),
+    *gateway.METHODS,
+)
+"""Waking needs the permission to call a deployment, since a call wakes it too."""

@@ -21,8 +21,7 @@ from neocloud.services.billing.public import TokenPrices, TokenTerms
 from neocloud.services.iam.public import TenantRights, TokenAuthenticator
 from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT, is_project
 from neocloud.services.inference.api.routes import TermsOf, read_routes
-from neocloud.services.inference.route_changes import RouteChanges
-from neocloud.services.inference.traffic import TrafficBoard
+from neocloud.services.inference.gateway_link import RouteChanges, TrafficBoard
 from neocloud.services.inference.types import DEPLOYMENT
 
 PERMISSIONS = (

@@ -19,6 +19,7 @@ from neocloud.core.reconcile.reconciler import (
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine
 from neocloud.messages.neocloud.inference.v1 import DeploymentStatus, ModelStatus, Replica
+from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
@@ -28,7 +29,6 @@ from neocloud.services.inference.reconcile.scope import Scope, read_scope
 from neocloud.services.inference.reconcile.staging import prune_adapters, stage_adapters
 from neocloud.services.inference.rules.memory import Plan, deployment_plan, shape_of
 from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
-from neocloud.services.inference.traffic import TrafficBoard
 from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODULE_NAME,

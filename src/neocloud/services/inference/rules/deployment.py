@@ -1,14 +1,21 @@
-"""The rules of a deployment: a whole model of the tenant, hardware that holds it, consistent numbers."""
+"""The rules of a deployment: a whole model of the tenant, hardware that holds it, consistent numbers; and of
+the budget that its requests are paid from, which the gateway enforces.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
 
 from neocloud.core import contract
 from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.messages.neocloud.inference.v1 import (
+    Budget,
+    BudgetStatus,
     Deployment,
     DeploymentSpec,
     ModelSpec,
@@ -16,6 +23,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     ReplicaReservationSpec,
 )
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
+from neocloud.services.inference.public import MonthlySpending
 from neocloud.services.inference.rules.architecture import only_embeds
 from neocloud.services.inference.rules.memory import deployment_plan, shape_of
 from neocloud.services.inference.rules.model import tenant_of
@@ -213,3 +221,26 @@ def _memory_violations(new: Deployment, model: Resource, reader: ResourceReader)
             "spec.preset" if new.spec.platform else "spec.slurm_resources",
             f"does not hold {model.name}: {plan.sentence}. Choose a larger one, or a smaller context_length.",
         )
+
+
+BudgetState = BudgetStatus.State
+
+
+class BudgetRules(Rules[Budget]):
+    def defaults(self, resource: Budget) -> None:
+        resource.status.state = BudgetState.Value("ACTIVE")
+
+    def quota_demand(self, resource: Budget) -> Mapping[str, int]:
+        return {"inference.budget.count": 1}
+
+    def violations(self, new: Budget, old: Budget | None, reader: ResourceReader) -> Iterable[Violation]:
+        """A limit of 0 is legal: it stops all requests that cost something."""
+        if old is None and not new.metadata.name:
+            yield Violation("metadata.name", "is required: a budget is changed and deleted by its name")
+
+
+def budget_view(budget: Budget, now: datetime, provided: ServiceRegistry) -> None:
+    """Set what was spent of the budget in this month, from the gateway's ledger."""
+    spending = provided.find(MonthlySpending)
+    spent = spending(budget.metadata.parent_id, now) if spending else Decimal(0)
+    budget.status.spent = f"{spent:f}"

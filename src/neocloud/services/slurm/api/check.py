@@ -17,8 +17,7 @@ from neocloud.messages.neocloud.slurm.v1 import (
     ClusterSpec,
 )
 from neocloud.services.compute.public import Preset, preset
-from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.api.errors import api_errors
+from neocloud.services.slurm.access import SlurmAccess, api_errors
 from neocloud.services.slurm.api.findings import (
     DRAIN_PREFIX,
     FAIL,

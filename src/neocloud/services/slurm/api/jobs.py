@@ -16,8 +16,7 @@ from neocloud.messages.neocloud.slurm.v1 import (
     SubmitJobRequest,
     SubmitJobResponse,
 )
-from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.api.errors import api_errors
+from neocloud.services.slurm.access import SlurmAccess, api_errors
 from neocloud.services.slurm.batch_jobs import (
     CHECK_LOGIN_NODE,
     ClusterJobs,

@@ -19,8 +19,13 @@ from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FI
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.public import models_folder
 from neocloud.services.slurm.reconcile import workers
-from neocloud.services.slurm.reconcile.scope import Scope, cluster_view, find_filesystems, read_scope
-from neocloud.services.slurm.reconcile.status import cluster_status
+from neocloud.services.slurm.reconcile.scope import (
+    Scope,
+    cluster_status,
+    cluster_view,
+    find_filesystems,
+    read_scope,
+)
 from neocloud.services.slurm.reconcile.subnet import find_interfaces, release_addresses
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,

@@ -19,9 +19,8 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.public import Files
-from neocloud.services.tuning.reconcile.pod import PodBackend
+from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
 from neocloud.services.tuning.reconcile.scope import Scope, job_status, read_scope
-from neocloud.services.tuning.reconcile.slurm import SlurmBackend
 from neocloud.services.tuning.reconcile.workspace import base_model, stage_workspace
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
 from neocloud.services.tuning.runtime_state import Desired

@@ -1,7 +1,6 @@
-"""A job as a batch job of a Slurm cluster: submitted, watched, stopped with a checkpoint, submitted again.
+"""Where a job runs: in a pod of its own, or as a batch job of a Slurm cluster.
 
-Slurm holds the jobs; the runtime state holds the number of this attempt's job, since Slurm forgets jobs that
-have ended. When a node is lost, Slurm starts the same job again, which continues from the newest checkpoint.
+Both are started, watched, stopped with a checkpoint, and started again when they were lost.
 """
 
 import asyncio
@@ -12,9 +11,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Failed, RetryLater
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
+from neocloud.engines.base import ObservedPod, PodPhase, Reference
+from neocloud.engines.calls import engine_call
 from neocloud.messages.neocloud.inference.v1 import Model
+from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.slurm.public import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
 from neocloud.services.tuning.reconcile import slurm_files
@@ -24,10 +26,86 @@ from neocloud.services.tuning.reconcile.scope import (
     save_runtime_state,
     start_next_attempt,
 )
-from neocloud.services.tuning.reconcile.workspace import code_folder, require_shape
-from neocloud.services.tuning.render import attempt_of, batch_job, work_path
-from neocloud.services.tuning.types import Reason
+from neocloud.services.tuning.reconcile.workspace import base_weights, code_folder, require_shape
+from neocloud.services.tuning.render import (
+    ATTEMPT_LABEL,
+    POD,
+    JobView,
+    attempt_of,
+    batch_job,
+    render,
+    work_path,
+)
+from neocloud.services.tuning.types import Reason, namespace
 from neocloud.services.tuning.work_folder import Stopped, Success, WorkFolder
+
+IMAGE = "jail"
+
+
+class PodBackend:
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._engine = dependencies.engine
+
+    async def ensure(self, scope: Scope, base: Model) -> None:
+        pod = scope.observation.pod(POD)
+        if isinstance(scope.outcome, Stopped):  # for example because the whole cloud was stopped
+            await start_next_attempt(self._dependencies.store, scope, scope.runtime)
+        if scope.outcome:
+            return
+        if pod is not None and pod.labels.get(ATTEMPT_LABEL) != str(scope.runtime.attempt):
+            await self._engine.remove([pod.reference])
+            pod = None
+        if pod is None:
+            await self._engine.apply(render(await self._view(scope, base)))
+            raise RetryLater("the pod is starting", delay_seconds=POLL_SECONDS)
+        if pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
+            await self._handle_end(scope, pod)
+        elif pod.phase is PodPhase.PENDING:
+            raise RetryLater(pod.message or "the pod is starting", delay_seconds=POLL_SECONDS)
+        elif not await asyncio.to_thread(lambda: scope.folder.has_begun_training):
+            raise RetryLater("the files are being checked", delay_seconds=POLL_SECONDS)
+
+    async def stop(self, scope: Scope) -> None:
+        pod = scope.observation.pod(POD)
+        if pod is None or pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or scope.outcome:
+            return
+        terminate = self._engine.exec(pod.reference, ["sh", "-c", "kill -TERM 1"])
+        # An error means that it has just ended or has not begun.
+        await engine_call(terminate, waiting="it is being stopped", retry_seconds=POLL_SECONDS)
+        raise RetryLater("its step and a checkpoint are being finished", delay_seconds=POLL_SECONDS)
+
+    async def remove(self, scope: Scope) -> None:
+        name = namespace(scope.job_id)
+        if scope.observation.pods or scope.observation.others:
+            await self._engine.remove([Reference("Namespace", name, name)])
+
+    async def _handle_end(self, scope: Scope, pod: ObservedPod) -> None:
+        """Read the outcome that the pod has just left; without one it was killed."""
+        scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.runtime.attempt)
+        if scope.outcome:
+            return
+        await handle_loss(self._dependencies.store, scope, "pod", pod.message or "no reason was left")
+
+    async def _view(self, scope: Scope, base: Model) -> JobView:
+        shape = preset(scope.job.spec.platform, scope.job.spec.preset)
+        try:
+            image = self._dependencies.settings.image(IMAGE)
+        except FileNotFoundError as error:
+            raise Failed("ImageMissing", f"The image {IMAGE} is not built; run neo image build.") from error
+        weights = base_weights(self._dependencies, base)
+        return JobView(
+            id=scope.job_id,
+            attempt=scope.runtime.attempt,
+            image=image,
+            work_folder=str(scope.folder.path),
+            code_folder=str(code_folder()),
+            model_folder=str(weights.root),
+            model_path=weights.path,
+            cpus=shape.vcpu,
+            memory_mib=shape.memory_mib,
+            gpus=shape.gpus,
+        )
 
 
 class SlurmBackend:

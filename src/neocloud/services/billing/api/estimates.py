@@ -1,9 +1,11 @@
-"""CalculatorService, in both its versions: the cost of a resource before it is created.
+"""Costs before anything is created: of resources (CalculatorService, in both its versions) and of tokens
+(TokenPriceService).
 
-Any signed-in subject may call it: answers follow from the price list alone, not from anyone's resources.
+Any signed-in subject may call them: answers follow from the price list alone, not from anyone's resources.
 """
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -19,6 +21,16 @@ from neocloud.messages.nebius.billing.v1 import (
     EstimateBatchResponse,
     FilterAggregationUnit,
 )
+from neocloud.messages.neocloud.billing.v1 import (
+    EstimateTokensRequest,
+    EstimateTokensResponse,
+    ListTokenPricesRequest,
+    ListTokenPricesResponse,
+)
+from neocloud.messages.neocloud.billing.v1 import EstimateTokensResponse as EstimateResponse
+from neocloud.messages.neocloud.billing.v1 import ListTokenPricesResponse as ListResponse
+from neocloud.services.billing.public import TokenPrices
+from neocloud.services.billing.rules.catalogue import priced_models, token_prices
 from neocloud.services.billing.rules.estimate import (
     SPANS,
     USUAL_SPANS,
@@ -29,7 +41,8 @@ from neocloud.services.billing.rules.estimate import (
     rounded_up,
     units,
 )
-from neocloud.services.billing.rules.price_list import PriceList, price_list
+from neocloud.services.billing.rules.price_list import PriceList, Unit, price_list
+from neocloud.services.billing.types import CACHED_INPUT, INPUT, OUTPUT, TOKEN_KINDS, token_sku
 
 _V1, _V1ALPHA1 = "nebius.billing.v1", "nebius.billing.v1alpha1"
 Filter = FilterAggregationUnit.FilterAggregationUnitValue
@@ -128,8 +141,66 @@ def _breakdown(found: Sequence[SkuCost]) -> CostBreakdown:
 
 
 # The older version has whole requests in it, which may be incomplete for an estimate: they are not checked.
-METHODS = (
+_RESOURCE_METHODS = (
     Method(f"{_V1}.CalculatorService/EstimateBatch", estimate_batch, ""),
     Method(f"{_V1ALPHA1}.CalculatorService/EstimateBatch", estimate_batch_alpha, "", is_checked=False),
     Method(f"{_V1ALPHA1}.CalculatorService/Estimate", estimate_alpha, "", is_checked=False),
 )
+
+
+_TOKENS = "neocloud.billing.v1.TokenPriceService"
+
+
+async def list_token_prices(call: Call, request: ListTokenPricesRequest) -> ListTokenPricesResponse:
+    prices, terms_of = _token_prices(call)
+    today, answer = call.dependencies.clock.now().date(), ListResponse(currency=prices.currency)
+    for model in priced_models(prices):
+        terms = terms_of(model, today)
+        if terms.is_priced:
+            answer.items.add(
+                model=model,
+                input=terms.input,
+                cached_input=terms.cached_input,
+                output=terms.output,
+                context_length=terms.context_length,
+                license=terms.license,
+                tokens_per_minute=terms.tokens_per_minute,
+            )
+    return answer
+
+
+async def estimate_tokens(call: Call, request: EstimateTokensRequest) -> EstimateTokensResponse:
+    prices, terms_of = _token_prices(call)
+    terms = terms_of(request.model, call.dependencies.clock.now().date())
+    if not terms.is_priced:
+        known = ", ".join(priced_models(prices)) or "none"
+        why = f"{request.model!r} has no price of tokens; there are prices for {known}"
+        raise contract.bad_field("model", why)
+    fresh = request.input_tokens - request.cached_input_tokens
+    if fresh < 0:
+        raise contract.bad_field("cached_input_tokens", "is more than input_tokens, which include it")
+    requests = request.requests or 1
+    rates = {INPUT: terms.input, CACHED_INPUT: terms.cached_input, OUTPUT: terms.output}
+    counts = {INPUT: fresh, CACHED_INPUT: request.cached_input_tokens, OUTPUT: request.output_tokens}
+    answer, total = EstimateResponse(currency=prices.currency), Fraction(0)
+    for kind in TOKEN_KINDS:
+        tokens = counts[kind] * requests
+        cost = Fraction(Decimal(rates[kind])) * tokens / Unit.MILLION_TOKENS.parts
+        total += cost
+        sku = token_sku(request.model, kind)
+        answer.items.add(sku=sku, tokens=tokens, unit_price=rates[kind], cost=exact(cost))
+    answer.cost, answer.cost_per_request = exact(total), exact(total / requests)
+    return answer
+
+
+def _token_prices(call: Call) -> tuple[PriceList, TokenPrices]:
+    prices = price_list(call.dependencies.provided)
+    return prices, token_prices(prices)
+
+
+_TOKEN_METHODS = (
+    Method(f"{_TOKENS}/List", list_token_prices, ""),
+    Method(f"{_TOKENS}/Estimate", estimate_tokens, ""),
+)
+
+METHODS = (*_RESOURCE_METHODS, *_TOKEN_METHODS)
