@@ -67,7 +67,7 @@ def remove_leftovers() -> list[Path]:
 
 
 def _remove(home: Path) -> None:
-    if (home / "neo.json").exists():
+    if (home / "config.json").exists() or (home / "neo.json").exists():
         neo = str(Path(sys.executable).with_name("neo"))
         _run([neo, "destroy", "--yes"], {"NEOCLOUD_HOME": str(home)})
     elif home.is_dir():

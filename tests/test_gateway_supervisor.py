@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud.control_plane.gateway_supervisor import GatewayProcess, stop_gateway
+from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, stop_gateway
+from neocloud.testing.gateway import free_port
 from neocloud.testing.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -133,3 +134,22 @@ async def test_a_port_that_is_taken_is_said(home: Path) -> None:
         taken.listen()
         with pytest.raises(OSError, match="--gateway-port"):
             await stand_in(home, taken.getsockname()[1]).start()
+
+
+async def test_a_new_certificate_in_the_same_file_is_taken_by_a_new_gateway(home: Path) -> None:
+    certificate = home / "server.pem"
+
+    def with_certificate(content: str) -> GatewayProcess:
+        certificate.write_text(content)
+        public = PublicGateway(("127.0.0.1",), free_port(), certificate, certificate)
+        said = str(home / "said")
+        return GatewayProcess(
+            home, 0, lambda chosen: [sys.executable, "-c", STAND_IN, str(chosen), said], public
+        )
+
+    async with watched(with_certificate("first")) as address:
+        first = await pid_at(address)
+    async with watched(with_certificate("first")) as address:
+        assert await pid_at(address) == first
+    async with watched(with_certificate("second")) as address:
+        assert await pid_at(address) not in (0, first)

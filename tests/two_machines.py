@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,7 +56,8 @@ def two_machines(folder: Path) -> Iterator[tuple[Machine, Machine]]:
     """Yield the machine of the cloud and the laptop."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
-    names = [f"neotest-{os.getpid()}-{side}" for side in ("cloud", "laptop")]
+    number = uuid.uuid4().hex[:8]
+    names = [f"neotest-{number}-{side}" for side in ("cloud", "laptop")]
     addresses = [(CLOUD_ADDRESS, CLOUD_ADDRESS_6), (LAPTOP_ADDRESS, LAPTOP_ADDRESS_6)]
     try:
         for name in names:
