@@ -29,8 +29,8 @@ WORDS_BY_STYLE = {
     "yellow": "CREATING UPDATING DELETING PENDING DRAIN DRAINED DRAINING CANCELLED not_run stopped waiting",
 }
 STYLES = {word: style for style, words in WORDS_BY_STYLE.items() for word in words.split()}
-UNBROKEN = {"NAME", "ID", "STATE"}
-"""Columns that are not wrapped, because their cells are copied."""
+LONGEST_UNBROKEN = 40
+"""Columns with cells up to this long are not wrapped, because they are copied: names, states, addresses."""
 
 
 class Format(StrEnum):
@@ -109,9 +109,27 @@ def show(output: Format, data: object, view: View, *, empty: str = "") -> None:
 def print_view(view: View) -> None:
     screen = console()
     if screen.is_terminal:
-        screen.print(_styled(view))
+        fitted = without_ids(view, screen.width)
+        screen.print(_styled(fitted))
+        if fitted is not view:
+            screen.print(
+                Text("Ids do not fit here; a wider terminal or --output json shows them.", style="dim")
+            )
     else:
         write("".join(f"{line}\n" for line in _lines(view)))
+
+
+def without_ids(view: View, width: int) -> View:
+    """Leave the column ID out where the table is wider than the terminal: a name does for every command."""
+    headers = list(view.headers)
+    if not {"NAME", "ID"} <= set(headers) or any(row[headers.index("NAME")] == "-" for row in view.rows):
+        return view
+    columns = zip(headers, *view.rows, strict=True)
+    if sum(max(map(len, column)) + GAP for column in columns) - GAP <= width:
+        return view
+    at = headers.index("ID")
+    rows = [[cell for number, cell in enumerate(row) if number != at] for row in view.rows]
+    return View(rows, [header for header in headers if header != "ID"], view.right)
 
 
 def _text(value: object) -> str:
@@ -133,9 +151,11 @@ def _styled(view: View) -> Table:
     result = Table(
         box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=bool(view.headers)
     )
-    for header in view.headers:
+    for number, header in enumerate(view.headers):
+        longest = max((len(row[number]) for row in view.rows), default=0)
+        is_whole = longest <= LONGEST_UNBROKEN if header != "ID" else True
         justify = "right" if header in view.right else "left"
-        result.add_column(visible(header), justify=justify, overflow="fold", no_wrap=header in UNBROKEN)
+        result.add_column(visible(header), justify=justify, overflow="fold", no_wrap=is_whole)
     if not view.headers:
         result.add_column(style="bold", no_wrap=True)
         result.add_column(overflow="fold")

@@ -11,7 +11,6 @@ from neocloud.cli.commands import instance
 from neocloud.cli.commands.slurm import login
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, show, table
-from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
@@ -42,7 +41,6 @@ OTHERS: Sequence[tuple[str, str]] = (
     ("image", "nebius.compute.v1.ImageService"),
     ("network", "nebius.vpc.v1.NetworkService"),
     ("subnet", "nebius.vpc.v1.SubnetService"),
-    ("allocation", "nebius.vpc.v1.AllocationService"),
     ("service account", "nebius.iam.v1.ServiceAccountService"),
 )
 _SKIPPED = frozenset({"PERMISSION_DENIED", "UNIMPLEMENTED"})
@@ -150,5 +148,7 @@ def _age(item: Any, now: datetime) -> str:
     if not item.metadata.HasField("created_at"):
         return ""
     seconds = (now - contract.to_datetime(item.metadata.created_at)).total_seconds()
-    days = int(seconds // 86400)
-    return f"{days} d" if days else duration(max(0.0, seconds))
+    for unit, each in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= each:
+            return f"{seconds // each:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
