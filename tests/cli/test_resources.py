@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from neocloud.cli.resources.flags import flags_of
+from neocloud.cli.resources.lookup import closest_names
 from neocloud.cli.resources.products import PRODUCTS
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
@@ -202,7 +203,7 @@ def test_an_rpc_that_is_not_served_says_so(signed_in: Neo, cloud: FakeServer) ->
         (("--file", "/nowhere.yaml"), "/nowhere.yaml cannot be read"),
         (
             ("--size-gibibytes", "ten"),
-            "Invalid value for '--size-gibibytes': Input should be a valid integer",
+            "Invalid value for '--size-gibibytes': must be a whole number",
         ),
         (("--type", "TAPE"), "TAPE"),
     ],
@@ -235,3 +236,11 @@ def test_flags_of_nested_messages_are_flat_and_deep_ones_are_json() -> None:
     assert flags["--node-sets"].value_of('[{"name": "worker"}]') == [{"name": "worker"}]
     assert "--metadata-name" in flags
     assert not any(option.startswith("--status") for option in flags)
+
+
+def test_of_many_names_the_closest_are_named() -> None:
+    many = [f"disk-{number}" for number in range(1000)]
+    assert closest_names("disk-77x", many).startswith("The closest of 1000 names are: disk-77")
+    assert len(closest_names("disk-77x", many)) < 100
+    assert closest_names("a", ["b", "a2"]) == "There are: a2, b"
+    assert closest_names("a", []) == ""

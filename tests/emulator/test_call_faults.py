@@ -54,7 +54,7 @@ def test_a_quota_is_exceeded_for_so_many_calls(
     for _ in range(2):
         status = refused(filesystems.create(request_of).wait)
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert status.service_errors[0].quota_failure.violations[0].quota == "filesystemservice.create"
+        assert status.service_errors[0].quota_failure.violations[0].quota == "compute.filesystem.count"
     assert filesystems.create(request_of).wait().done()
 
 
@@ -110,6 +110,15 @@ def test_a_slow_operation_is_pending_and_then_done(
     assert filesystems.get(get).wait().status.state == READY
 
 
+def test_reads_do_not_use_up_a_delay_of_operations(
+    neocloud_emulator: Emulator, sdk: SDK, request_of: Any
+) -> None:
+    neocloud_emulator.inject("slow-operation", calls="FilesystemService/*", delay_seconds=0.3)
+    filesystems = FilesystemServiceClient(sdk)
+    filesystems.list(ListFilesystemsRequest(parent_id=neocloud_emulator.project_id)).wait()
+    assert not filesystems.create(request_of).wait().done()
+
+
 def test_a_slow_call_answers_late(neocloud_emulator: Emulator, sdk: SDK, request_of: Any) -> None:
     neocloud_emulator.inject("slow-call", calls=CREATE, delay_seconds=0.2)
     begin = time.monotonic()
@@ -121,6 +130,7 @@ def test_what_makes_no_sense_is_refused(neocloud_emulator: Emulator) -> None:
     for kind, details, words in (
         ("unavailable", {}, "spec.calls is required"),
         ("unavailable", {"calls": "DiscService/Create"}, "matches no method"),
+        ("slow-operation", {"calls": "DiskService/Get"}, "matches no method that starts an operation"),
         ("pod-crash", {}, "spec.resource_id is required"),
         ("slow-call", {"calls": CREATE, "delay_seconds": 0}, "spec.slow_call.delay"),
         ("quota-exceeded", {"calls": CREATE, "pod": "x"}, "does not use a pod"),

@@ -116,7 +116,8 @@ def test_state_is_there_again_after_down_and_up(neo: Neo, folder: Path) -> None:
     neo("down", **home)
     assert neo("up", **home).returncode == 0, "an emulator stays one"
     engine = json.loads(neo("status", "--output", "json", **home).stdout)["engine"]
-    assert len(engine["accelerators"]) == 8
+    (accelerators,) = engine["accelerators"]
+    assert accelerators["count"] == 8
     found = json.loads(neo("compute", "filesystem", "list", "--output", "json", **home).stdout)
     assert [(each["metadata"]["name"], each["status"]["state"]) for each in found] == [("data", "READY")]
     neo("down", **home)

@@ -16,6 +16,8 @@ from neocloud.cli.failure import exit_code, report, report_defect
 from neocloud.cli.lazy import Entry, LazyGroup
 from neocloud.client.errors import ClientError
 
+NO_NUMBER = "Input should be a valid integer, unable to parse string as an integer"
+"""How the parser of options calls a text that is no number."""
 MACHINE = "This machine"
 PRODUCTS = "Products"
 ACCESS = "Access"
@@ -153,6 +155,7 @@ def _report_misuse(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
     message = error.format_message()
+    message = message.replace(": Value error, ", ": ").replace(NO_NUMBER, "must be a whole number")
     if message:  # a group without a command has printed its help instead
         report((message if message.endswith((".", "?")) else f"{message}.") + hint)
     return error.exit_code

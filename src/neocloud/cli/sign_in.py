@@ -10,7 +10,7 @@ import typer
 
 from neocloud.cli.output import say
 from neocloud.cli.target import profile_of
-from neocloud.client.connection import Client, connect, invoker, live_endpoint, open_channel
+from neocloud.client.connection import Client, connect, invoke, invoker, live_endpoint, open_channel
 from neocloud.client.devices import device_token, keep_device_token
 from neocloud.client.errors import ClientError
 from neocloud.client.loopback import BrowserReply
@@ -127,6 +127,15 @@ def by_invitation(target: SignInTarget, code: str, from_stdin: bool) -> Session:
     password = ask_new_password(from_stdin)
     fields = {"code": code, "password": password, "client": client_label()}
     return sign_in(target.call, "AcceptInvitation", fields, utc_now())
+
+
+def email_of(target: SignInTarget, session: Session) -> str:
+    """Return the e-mail address of the person who signed in; "" when there is none."""
+    path = "nebius.iam.v1.ProfileService/Get"
+    bearer = ("authorization", f"Bearer {session.access_token}")
+    with open_channel(target.endpoint, target.ca_file) as channel:
+        answer = invoke(channel, target.endpoint, path, contract.method(path).input(), [bearer])
+    return answer.user_profile.attributes.email
 
 
 def make_profile(target: SignInTarget, session: Session, name: str, project: str) -> Profile:

@@ -2,7 +2,8 @@
 """One connection to a cloud: call any method of the contract, page through lists, wait for operations.
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
-fetched and the call repeated once with the same key, so a change never happens twice.
+fetched and the call repeated once; when it answers UNAVAILABLE, the call is repeated a few times. All these
+calls have the same key, so a change never happens twice.
 """
 
 import json
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
 
 CALL_TIMEOUT_SECONDS = 60.0
+RETRY_SECONDS = (0.2, 0.5, 1.0)
+"""The pauses before a call is repeated that a running server answered with UNAVAILABLE."""
 PAGE_SIZE = 200
 GET_OPERATION = "nebius.common.v1.OperationService/Get"
 CHANNEL_OPTIONS = (
@@ -66,13 +69,20 @@ class Client:
         metadata = [("x-idempotency-key", str(uuid.uuid4()))]
         if reset_mask:
             metadata.append(("x-resetmask", ",".join(reset_mask)))
-        try:
-            return self._send(path, message, metadata, timeout_seconds)
-        except ClientError as error:
-            if error.code != "UNAUTHENTICATED":
-                raise
-        self.tokens.forget()
-        return self._send(path, message, metadata, timeout_seconds)
+        pauses = iter(RETRY_SECONDS)
+        has_new_token = False
+        while True:
+            try:
+                return self._send(path, message, metadata, timeout_seconds)
+            except ClientError as error:
+                if error.code == "UNAUTHENTICATED" and not has_new_token:
+                    self.tokens.forget()
+                    has_new_token = True
+                    continue
+                pause = next(pauses, None) if error.may_be_repeated else None
+                if pause is None:
+                    raise
+            self.sleep(pause)
 
     def list_all(self, path: str, request: "Request | None" = None) -> Iterator[Any]:
         """Iterate over all items of a paged list, fetched on demand."""

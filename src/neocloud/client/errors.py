@@ -13,6 +13,8 @@ class ClientError(Exception):
     next_step: str = ""
     violations: tuple[tuple[str, str], ...] = ()
     """Invalid fields: (`spec.node_sets[0].count`, description)."""
+    may_be_repeated: bool = False
+    """Whether a server answered that the same call may succeed in a moment."""
 
     def __str__(self) -> str:
         lines = [_sentence(self.message)]

@@ -28,7 +28,8 @@ def from_rpc_error(error: grpc.RpcError, endpoint: str) -> ClientError:
     details = next((value for key, value in trailers if key == DETAILS_TRAILER), None)
     if details is not None:
         known = contract.from_status(details)
-        return ClientError(code, known.message, _next_step(code), _violations(known.details))
+        is_passing = status is grpc.StatusCode.UNAVAILABLE
+        return ClientError(code, known.message, _next_step(code), _violations(known.details), is_passing)
     if status is grpc.StatusCode.UNAVAILABLE:
         return ClientError(
             code, f"Nothing answers at {endpoint}", "Start the cloud with `neo up`, or see `neo status`"

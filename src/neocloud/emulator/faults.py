@@ -22,9 +22,8 @@ from neocloud.server import Request, Serve
 from neocloud.services.compute.api.maintenance import plan_maintenance
 from neocloud.services.compute.runtime_state import preempt
 from neocloud.services.emulator import FaultRegistry
-from neocloud.services.emulator.rules import BEFORE, kind_of, refusal
+from neocloud.services.emulator.rules import BEFORE, OPERATIONS, kind_of, refusal
 
-OPERATIONS = frozenset({"nebius.common.v1.Operation", "nebius.common.v1alpha1.Operation"})
 MAX_WAIT_SECONDS = 5.0
 """Changes take milliseconds, and on a busy machine longer."""
 FIRST_POLL_SECONDS = 0.002

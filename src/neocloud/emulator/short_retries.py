@@ -21,7 +21,7 @@ from neocloud.services.emulator import FaultRegistry
 SHORTEST_SECONDS = 0.05
 GROWTH = 1.5
 RESYNC_SECONDS = 600.0
-HELD_UP = "Wait as the injected fault says"
+HELD_UP = "Wait for an injected delay"
 
 
 @dataclass(frozen=True)
@@ -101,4 +101,4 @@ class ShortRetriesReconciler(Generic[ScopeT]):
     async def _wait_for_fault(self, scope: ShortRetriesScope[ScopeT]) -> None:
         seconds = self._retries.faults.held_seconds(scope.resource_id)
         if seconds:
-            raise RetryLater("an injected fault holds this up", delay_seconds=seconds)
+            raise RetryLater(f"Delayed by an injected fault, {seconds:.0f} s left", delay_seconds=seconds)

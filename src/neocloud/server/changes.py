@@ -103,7 +103,8 @@ def insert_operation(tx: Transaction, request: Request, new: NewOperation, now: 
     if new.is_done:
         row = operations.finish(row, now)
     else:
-        operations.abort_unfinished(tx, new.row.id, now, f"Replaced by {request.rpc.name}.")
+        why = f"Cancelled: {request.rpc.name} was requested later."
+        operations.abort_unfinished(tx, new.row.id, now, why)
     tx.insert_operation(row)
     if new.answer is not None:
         return new.answer(wire.operation_message(row))

@@ -131,7 +131,8 @@ class Pipeline:
         try:
             endpoint = self._endpoints.get(path)
             if endpoint is None:
-                raise contract.unimplemented(path)
+                is_known = path in contract.methods()
+                raise contract.unimplemented(path) if is_known else contract.no_such_method(path)
             check_size(size, endpoint.max_bytes)
             message = await self._serve(endpoint, decode, headers, request_id, size)
             return Answer(request_id, message, is_logged=endpoint.is_change)

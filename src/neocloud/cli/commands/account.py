@@ -109,6 +109,7 @@ def login(
             session = sign_in.in_browser(target, oidc, callback_port)
         elif invitation:
             session = sign_in.by_invitation(target, invitation, password_stdin)
+            email = sign_in.email_of(target, session)
         else:
             session = sign_in.by_password(target, email, code, tenant, password_stdin)
         profile = sign_in.make_profile(target, session, name or email.partition("@")[0] or "me", project)

@@ -76,7 +76,7 @@ def list_events(
             item.authentication.subject.name,
             item.service.name,
             item.action,
-            item.resource.metadata.name or item.resource.metadata.id,
+            _resource(item),
             _outcome(item),
         )
         for item in items
@@ -144,6 +144,16 @@ def _moment(text: str) -> str:
         + timedelta(seconds=int(not int(span[1])))
     )
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _resource(item: "AuditEvent") -> str:
+    """Return the type and the name, such as "disk data"; of a refused create, also where it should be."""
+    about = item.resource.metadata
+    shown = f"{about.type} {about.name or about.id}".strip()
+    if item.action != "create" or not item.response.status_code:
+        return shown
+    wanted = contract.to_dict(item.request).get("parameters", {}).get("metadata", {}).get("name", "")
+    return f"{item.type.split('.')[-2]} {wanted} in {shown}".replace("  ", " ")
 
 
 def _outcome(item: "AuditEvent") -> str:

@@ -10,6 +10,7 @@ import typer
 import yaml
 
 from neocloud.cli.commands.platform import list_platforms
+from neocloud.cli.machine.home import Home
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
 from neocloud.cli.progress import duration, finish, stage
 from neocloud.cli.resources.lookup import (
@@ -38,6 +39,7 @@ FOLLOW_SECONDS = 1.0
 MACHINES = "neocloud.compute.v1.MachineService"
 SSH_PORT = 22
 BOOT_SECONDS = 300
+LOGIN_SECONDS = 30
 CONNECT_SECONDS = 5.0
 DEFAULT_USER = "ubuntu"
 DEFAULT_FAMILY = "ubuntu24.04-driverless"
@@ -111,6 +113,9 @@ def create(
         say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     if output is not Format.TABLE:
         show(output, contract.to_dict(instance), fields_table(()))
+        return
+    if _is_emulated(cloud):
+        echo(f"Instance {name} is {state_of(instance)}. It is emulated: there is no machine to sign in to.")
         return
     echo(
         f"Instance {name} is {state_of(instance)}, and its guest boots now, which takes minutes without KVM."
@@ -189,6 +194,12 @@ def ssh(
         )
     cloud = connect_to_project(context, project)
     instance = cloud.find(INSTANCES, name)
+    if _is_emulated(cloud):
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Instance {name} is emulated: no machine runs behind it, so there is nothing to sign in to",
+            "For real machines start a cloud with `neo up`",
+        )
     host = _host_of(instance)
     if state_of(instance) != "RUNNING" or not host:
         raise ClientError(
@@ -198,6 +209,7 @@ def ssh(
         )
     _wait_for_ssh(cloud, name, host, wait)
     options = ["-o", f"UserKnownHostsFile={_known_hosts(instance)}", "-o", "StrictHostKeyChecking=accept-new"]
+    options += ["-o", f"ConnectTimeout={LOGIN_SECONDS}"]
     if identity is not None:
         options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
     os.execv(program, ["ssh", *options, "--", f"{user}@{host}", *(command or ())])
@@ -316,6 +328,11 @@ def _wait(cloud: ProjectClient, operation: "Operation", title: str) -> None:
     except KeyboardInterrupt:
         say("The operation continues in the cloud. `neo compute instance list` shows its state.")
         raise
+
+
+def _is_emulated(cloud: ProjectClient) -> bool:
+    """Return whether the profile's cloud is an emulator on this machine."""
+    return bool(cloud.profile.home) and Home(Path(cloud.profile.home)).settings().emulator
 
 
 def _known_hosts(instance: "Instance") -> Path:

@@ -100,7 +100,7 @@ def get(
     show(output, contract.to_dict(item), fields_table(pairs))
 
 
-@app.command("set")
+@app.command("set", context_settings={"ignore_unknown_options": True})  # a limit of -1 is no option
 def set_limit(
     context: typer.Context,
     name: NameArgument,

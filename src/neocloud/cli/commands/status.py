@@ -1,6 +1,7 @@
 """`neo status`: state of the cloud, its machine and its clusters."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,6 +79,9 @@ def _running_report(place: Home, server: RunningServer) -> JsonObject:
         raise ClientError(
             "UNAVAILABLE", f"The server at {server.http} does not answer", f"See {place.log_file}"
         )
+    engine = details.get("engine")
+    if isinstance(engine, dict):
+        engine["accelerators"] = _counted(engine.get("accelerators") or ())
     return {
         "pid": server.pid,
         "grpc": server.grpc,
@@ -147,11 +151,10 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
 def _engine_rows(engine: JsonObject) -> list[tuple[str, object]]:
     enforced = [word for key, word in ENFORCEABLE.items() if engine.get(key)]
     missing = [word for key, word in ENFORCEABLE.items() if not engine.get(key)]
-    found = Counter(
-        f"{gpu['vendor']} {gpu['model']} ({_gib(gpu['memory_mib'])})"
+    accelerators = [
+        f"{gpu['count']} x {gpu['vendor']} {gpu['model']} ({_gib(gpu['memory_mib'])})"
         for gpu in engine.get("accelerators") or ()
-    )
-    accelerators = [f"{count} x {gpu}" if count > 1 else gpu for gpu, count in found.items()]
+    ]
     return [
         ("Machine", f"{engine.get('cpus', 0)} CPUs, {_gib(engine.get('memory_mib', 0))} memory"),
         ("Accelerators", ", ".join(accelerators) or "none found"),
@@ -159,6 +162,15 @@ def _engine_rows(engine: JsonObject) -> list[tuple[str, object]]:
         ("Not enforced", ", ".join(missing) or "nothing"),
         ("Engine", f"{engine.get('engine', 'unknown')} {engine.get('version', '')}".strip()),
         *((f"  {key.replace('_', ' ')}", value) for key, value in (engine.get("details") or {}).items()),
+    ]
+
+
+def _counted(accelerators: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return one entry for each type of accelerator, with its count."""
+    counts = Counter((gpu["vendor"], gpu["model"], gpu["memory_mib"]) for gpu in accelerators)
+    return [
+        {"vendor": vendor, "model": model, "memory_mib": memory, "count": count}
+        for (vendor, model, memory), count in counts.items()
     ]
 
 

@@ -158,8 +158,15 @@ def second_factor(context: typer.Context) -> None:
 
       neo user second-factor
     """
-    password = ask_password("Current password", from_stdin=False)
     with client_of(context) as client:
+        who = client.call("nebius.iam.v1.ProfileService/Get")
+        if who.WhichOneof("profile") != "user_profile":
+            raise ClientError(
+                "FAILED_PRECONDITION",
+                "This profile is of a service account, which has no second factor",
+                "Sign in as a person with `neo login EMAIL`",
+            )
+        password = ask_password("Current password", from_stdin=False)
         begun = client.call(f"{USERS}/StartTotp", {"current_password": password})
         say(f"Add this to your authenticator app, or enter the secret {begun.secret}:\n\n  {begun.uri}\n")
         client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code shown in the app", err=True)})

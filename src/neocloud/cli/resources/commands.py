@@ -21,7 +21,8 @@ from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Overrides, Parent, Pr
 from neocloud.cli.resources.products import PRODUCTS
 
 IDENTITY = ("metadata",)
-HIDDEN_IN_LISTS = {"page_size", "page_token"}
+HIDDEN_IN_LISTS = {"page_size", "page_token", "filter"}
+"""The API does not define a language for `filter`, and a cloud refuses it."""
 PROJECT_HELP = "Id or name of the project. Default: the profile's."
 Body = Callable[..., None]
 
@@ -160,9 +161,9 @@ def _about(noun: Noun, verb: str) -> str:
     if verb == "Get":  # of a noun that has neither id nor name
         return noun.about
     if verb != "List":
-        return OTHER_VERBS[verb]
-    owners = {Parent.NOTHING: "all", Parent.GIVEN: "those of one parent"}
-    return f"List {owners.get(noun.parent, f'those of the {noun.parent}')}."
+        return OTHER_VERBS[verb].format(those=noun.plural)
+    owners = {Parent.NOTHING: "", Parent.GIVEN: " of one parent"}
+    return f"List {noun.plural}{owners.get(noun.parent, f' in the {noun.parent}')}."
 
 
 def _target(noun: Noun) -> Parameters:

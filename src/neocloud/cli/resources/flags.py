@@ -8,7 +8,7 @@ field is enough: `--cidr 10.1.0.0/24` is `{"cidr": "10.1.0.0/24"}`.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 import yaml
@@ -43,6 +43,11 @@ class Flag:
     @property
     def parameter(self) -> str:
         return "__".join(self.path)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of an enum; () for other fields."""
+        return next((get_args(each) for each in get_args(self.annotation) if get_origin(each) is Literal), ())
 
     def value_of(self, given: Any) -> object:
         if self.is_map:

@@ -1,7 +1,8 @@
 """Find resources by name or id for the hand-written commands, and the project they are in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,9 @@ CLUSTERS = "neocloud.slurm.v1.ClusterService"
 INSTANCES = "nebius.compute.v1.InstanceService"
 MODELS = "neocloud.inference.v1.ModelService"
 DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
+
+FEW_NAMES = 5
+CLOSEST_NAMES = 3
 
 ProjectOption = Annotated[
     str,
@@ -86,9 +90,9 @@ class ProjectClient:
         found = self.find_optional(service, name)
         if found is not None:
             return found
-        known = sorted(item.metadata.name for item in self.list_all(service))
+        known = [item.metadata.name or item.metadata.id for item in self.list_all(service)]
         kind = _KINDS[service]
-        hint = f"There are: {', '.join(known)}" if known else kind.hint
+        hint = closest_names(name, known) or kind.hint
         raise ClientError("NOT_FOUND", f"There is no {kind.label} {name!r}", hint)
 
     def find_optional(self, service: str, name: str) -> Any | None:
@@ -102,6 +106,15 @@ class ProjectClient:
             if error.code not in kind.not_found_codes:
                 raise
             return None
+
+
+def closest_names(wanted: str, known: Iterable[str]) -> str:
+    """Return a hint with the names that exist, or of many the closest ones; "" when there is none."""
+    names = sorted(known)
+    if len(names) <= FEW_NAMES:
+        return f"There are: {', '.join(names)}" if names else ""
+    closest = get_close_matches(wanted, names, CLOSEST_NAMES, cutoff=0.0)
+    return f"The closest of {len(names)} names are: {', '.join(closest)}"
 
 
 def connect_to_project(context: typer.Context, project: str) -> ProjectClient:

@@ -71,6 +71,14 @@ class Noun:
         return self.name.replace("-", " ")
 
     @property
+    def plural(self) -> str:
+        """ "access policies"."""
+        words = self.words
+        if words.endswith("y") and words[-2] not in "aeiou":
+            return f"{words[:-1]}ies"
+        return words if words.endswith("s") and not words.endswith("ss") else f"{words}s"
+
+    @property
     def one(self) -> str:
         """The name with its article: "an access permit"."""
         return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.words}"
@@ -101,33 +109,33 @@ OTHER_VERBS: Mapping[str, str] = {
     "GetLatestByFamily": "Show the newest one of a family.",
     "GetSecret": "Print the secret of one.",
     "GetWithAttributes": "Show one with the account's name and e-mail address.",
-    "ListActive": "List those planned or in progress.",
-    "ListAggregated": "List those of all regions; a cloud has one region, so the result is the same as list.",
+    "ListActive": "List {those} that are planned or in progress.",
+    "ListAggregated": "List {those} of all regions; a cloud has one, so the result is that of list.",
     "ListCheckpoints": "List the checkpoints of one, newest first.",
     "ListEvents": "List the events of one, oldest first.",
-    "ListByAccount": "List those of one account.",
-    "ListByDisk": "List those of one disk.",
-    "ListByNetwork": "List those of one network.",
-    "ListByPool": "List those of one pool.",
-    "ListBySourcePool": "List those taken from one pool.",
-    "ListBySubnet": "List those of one subnet.",
+    "ListByAccount": "List {those} of one account.",
+    "ListByDisk": "List {those} of one disk.",
+    "ListByNetwork": "List {those} of one network.",
+    "ListByPool": "List {those} of one pool.",
+    "ListBySourcePool": "List {those} taken from one pool.",
+    "ListBySubnet": "List {those} of one subnet.",
     "ListMemberOf": "List the groups that an account belongs to.",
     "ListMembers": "List the members of a group.",
     "ListMembersWithAttributes": "List the members of a group with names and e-mail addresses.",
-    "ListPublic": "List those that are provided with the cloud.",
+    "ListPublic": "List {those} that are provided with the cloud.",
     "ReadLog": "Print the last lines of the log.",
     "ReadSerialLog": "Print the output of the serial console.",
     "Pause": "Pause one after its next checkpoint.",
     "Resume": "Continue one from its newest checkpoint, also after a failure.",
     "Restart": "Restart one, whatever its state.",
-    "Revoke": "End all sessions of an account.",
+    "Revoke": "Revoke all sessions of an account.",
     "SetClientSecret": "Store the client secret that the provider issued.",
     "Start": "Start one and wait until it runs.",
     "Stop": "Stop one gracefully.",
     "Unblock": "Unblock one.",
     "Wake": "Wake a sleeping one, as a request to it would.",
 }
-"""Help texts of the verbs that not every noun has."""
+"""Help texts of the verbs that not every noun has; `{those}` is the plural of the noun."""
 
 
 def load_method(path: str) -> contract.Rpc:

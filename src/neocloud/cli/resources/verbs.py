@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from neocloud.cli.confirmation import confirm
 from neocloud.cli.output import Format, JsonObject, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
-from neocloud.cli.resources.lookup import ProjectClient
+from neocloud.cli.resources.lookup import ProjectClient, closest_names
 from neocloud.cli.resources.names import PROJECTS, id_of, resolve_names
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table
@@ -45,7 +45,7 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             request.setdefault("spec", {})
         fill(request, flags, given)
         resolve_names(request, ProjectClient(client, profile, profile.project_id))
-        operation = client.call(noun.rpc(verb).path, request)
+        operation = _call(client, noun.rpc(verb).path, request, flags)
         _finish(noun, client, operation, given, "created")
         if noun.after_create:
             module, _, name = noun.after_create.partition(":")
@@ -87,7 +87,7 @@ def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         named += ["metadata.labels"] if _add_labels(metadata, given["label"]) else []
         named += fill(request, flags, given)
         resolve_names(request, ProjectClient(client, profile, profile.project_id))
-        operation = client.call(noun.rpc(verb).path, request, reset_mask=named)
+        operation = _call(client, noun.rpc(verb).path, request, flags, named)
         _finish(noun, client, operation, given, "changed")
 
     return run
@@ -134,6 +134,27 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             _print_one(answer, given["output"])
 
     return run
+
+
+def _call(
+    client: Client, path: str, request: JsonObject, flags: list[Flag], reset_mask: Sequence[str] = ()
+) -> Any:
+    """Send the request. A refusal of fields that all have flags names the flags."""
+    try:
+        return client.call(path, request, reset_mask=reset_mask)
+    except ClientError as error:
+        by_path = {".".join(flag.path): flag for flag in flags}
+        if not error.violations or any(field not in by_path for field, _ in error.violations):
+            raise
+        words = [_violation(by_path[field], why) for field, why in error.violations]
+        raise ClientError(error.code, "; ".join(words)) from error
+
+
+def _violation(flag: Flag, why: str) -> str:
+    if "value is required" not in why:
+        return f"{flag.option} {why}"
+    choices = ", ".join(flag.choices)
+    return f"{flag.option} is required{f': {choices}' if choices else ''}"
 
 
 def _open(given: Given) -> tuple[Profile, Client]:
@@ -212,7 +233,7 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
             item.metadata.name or item.metadata.id
             for item in client.list_all(noun.rpc("List").path, {"parent_id": parent})
         ]
-        step = f"There are: {', '.join(sorted(known))}" if known else "There is none yet"
+        step = closest_names(target, known) or "There is none yet"
         raise ClientError("NOT_FOUND", f"There is no {noun.words} {target!r}", step) from error
 
 

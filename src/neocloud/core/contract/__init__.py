@@ -33,6 +33,7 @@ from neocloud.core.contract.errors import (
     conflict,
     from_status,
     internal,
+    no_such_method,
     not_enough_resources,
     not_found,
     operation_aborted,
@@ -138,6 +139,7 @@ __all__ = [
     "too_many_requests",
     "unauthenticated",
     "unavailable",
+    "no_such_method",
     "unimplemented",
     "unpack",
 ]

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
+from neocloud.core.contract.ids import is_id
 from neocloud.core.contract.registry import message, pack, unpack
 
-_MAX_VIOLATION = 400
+_MAX_VIOLATION = 1200
 _MAX_VIOLATIONS = 2000
 """Characters of one violation, and of all together. Each appears three times: in the message, in the status
 and in its details."""
@@ -102,7 +103,7 @@ def _shortened(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the violations that fit, the outermost fields first, and then how many more there are.
 
     An error travels in trailers, which clients refuse when they are longer than 8 KiB."""
-    cut = [(name[:_MAX_VIOLATION], why[:_MAX_VIOLATION]) for name, why in pairs]
+    cut = [(name[:_MAX_VIOLATION], _cut(why)) for name, why in pairs]
     if sum(_length(name) + _length(why) for name, why in cut) <= _MAX_VIOLATIONS:
         return cut
     shown: list[tuple[str, str]] = []
@@ -113,6 +114,14 @@ def _shortened(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
             break
         shown.append((name, why))
     return [*shown, ("", f"and {len(cut) - len(shown)} more")]
+
+
+def _cut(text: str) -> str:
+    """Return the text, or as many whole words of it as fit."""
+    if len(text) <= _MAX_VIOLATION:
+        return text
+    start = text[: _MAX_VIOLATION - 4]
+    return f"{start.rpartition(' ')[0] or start} ..."
 
 
 def _length(text: str) -> int:
@@ -126,7 +135,9 @@ def bad_field(field: str, why: str) -> ApiError:
 
 
 def not_found(kind: str, identifier: str) -> ApiError:
-    text = f"There is no {kind} {identifier!r} here, or you may not see it. Check the id and the project."
+    is_name = kind == "resource" and identifier and not is_id(identifier)
+    hint = "It is not an id; give the id of the resource." if is_name else "Check the id and the project."
+    text = f"There is no {kind} {identifier!r} here, or you may not see it. {hint}"
     return _error(Code.NOT_FOUND, text, "resource_not_found", {"resource_id": identifier})
 
 
@@ -196,8 +207,13 @@ def unauthenticated(why: str) -> ApiError:
 
 def unimplemented(path: str) -> ApiError:
     return ApiError(
-        Code.UNIMPLEMENTED, f"{path} is not served by this cloud. `neo status` lists the services that are."
+        Code.UNIMPLEMENTED, f"{path} is not implemented by this cloud. `neo status` lists its services."
     )
+
+
+def no_such_method(path: str) -> ApiError:
+    """UNIMPLEMENTED, for a path that the API does not have."""
+    return ApiError(Code.UNIMPLEMENTED, f"The API has no method {path[:200]!r}. Check its spelling.")
 
 
 def unavailable(why: str) -> ApiError:

@@ -202,7 +202,7 @@ class Update:
                 tx,
                 operation.resource_id,
                 operation.created_at,
-                f"Replaced by the later update {operation.id}.",
+                f"Update was cancelled: a later update ({operation.id}) replaced it.",
             )
 
 

@@ -31,6 +31,7 @@ from neocloud.services.iam.rules.grants import (
     principals_of,
 )
 from neocloud.services.iam.rules.grants import refusal as privilege_refusal
+from neocloud.services.iam.rules.roles import smallest_role
 from neocloud.services.iam.types import CLOUDS_PROJECT_ID, CONTAINER, lineage
 
 RECHECK_SECONDS = 1.0
@@ -118,7 +119,7 @@ def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) 
             permission,
             target_id,
             f'{subject.name or subject.id} needs the permission "{permission}" on {target_id}. '
-            "Ask an admin of the tenant to add it to a group that has it.",
+            f"Ask an admin of the tenant for a role that has it, such as {smallest_role(permission)}.",
         )
     if acts_on_principals(permission):
         mightier = mightier_than(tx, subject.id, principals_of(tx, target_id))

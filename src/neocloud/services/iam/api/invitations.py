@@ -170,5 +170,5 @@ def _hash(code: str) -> bytes:
 
 def _no_invitation() -> contract.ApiError:
     return contract.unauthenticated(
-        "The code is not valid: it was used or replaced, or has expired. Ask for another one."
+        "This invitation was used or replaced, or has expired. Ask an admin of the tenant for a new one."
     )

@@ -146,6 +146,13 @@ def allows(role: str, permission: str) -> bool:
     return _allows(role, permission)
 
 
+def smallest_role(permission: str) -> str:
+    """Return the role with the fewest patterns that holds the permission; one of all services as a last
+    choice."""
+    holding = [name for name in ROLES if allows(name, permission)]
+    return min(holding, key=lambda name: ("." not in name, len(ROLES[name].permissions)), default="admin")
+
+
 def covers(roles: Iterable[str], wanted: str) -> bool:
     """Return whether these roles together hold every permission that the wanted role holds."""
     held = frozenset().union(*(permissions_of(role) for role in roles))
