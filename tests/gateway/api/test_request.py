@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.api.request import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ModelRequest, parse_request
+from neocloud.gateway.api.request import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    PREFIX_LENGTH,
+    RESPONSES,
+    ModelRequest,
+    parse_request,
+)
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -153,3 +161,13 @@ def test_the_most_that_it_may_cost(path: str, fields: dict[str, Any], most: int)
 )
 def test_input_is_reckoned_by_its_bytes(path: str, fields: dict[str, Any], tokens: int) -> None:
     assert asked(path, **fields).input_tokens == tokens
+
+
+def test_the_prefix_is_the_start_of_the_first_messages() -> None:
+    def prefix(*contents: object) -> str:
+        return asked(messages=[{"role": "user", "content": content} for content in contents]).prefix
+
+    assert prefix("a" * 5000, "b") == prefix("a" * 9000, "c") == "a" * PREFIX_LENGTH
+    assert prefix("a", "b", "c") == prefix("a", "b", "d") != prefix("a", "c", "c")
+    parts = [{"type": "text", "text": "a"}]
+    assert prefix(parts, "b") == prefix(parts, "b") != prefix([{"type": "text", "text": "b"}], "b")

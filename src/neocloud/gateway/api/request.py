@@ -264,7 +264,13 @@ def _measure(path: str, body: Mapping[str, Json], media_domains: Set[str]) -> tu
     instructions = body.get("instructions")
     if path == RESPONSES and isinstance(instructions, str):
         size += _length(instructions)
-    return size, images, repr(value[:2])[:PREFIX_LENGTH]
+    return size, images, "".join([_start(item) for item in value[:2]])[:PREFIX_LENGTH]
+
+
+def _start(item: Json) -> str:
+    """Return enough of a message to recognize it. `repr` of all of it would copy long texts."""
+    content = item.get("content") if isinstance(item, dict) else item
+    return content[:PREFIX_LENGTH] if isinstance(content, str) else repr(content)[:PREFIX_LENGTH]
 
 
 def _measure_items(items: list[Json], name: str, media_domains: Set[str]) -> tuple[int, int]:

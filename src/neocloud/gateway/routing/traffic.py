@@ -203,7 +203,8 @@ class Metrics:
             children = self._children[key] = tuple(self._tokens.labels(model, kind).inc for kind in kinds)
         count_input, count_cached, count_output = children  # type: ignore[misc]
         count_input(usage.input)
-        count_cached(usage.cached_input)
+        if usage.cached_input:
+            count_cached(usage.cached_input)
         count_output(usage.output)
 
     def upstream_error(self, deployment_id: str, reason: str) -> None:
