@@ -11,9 +11,10 @@ import signal
 import socket
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -30,8 +31,7 @@ from neocloud.gateway.metering.ledger_tables import LedgerError
 from neocloud.gateway.settings import DEFAULT_PORT, GatewaySettings
 
 BACKLOG = 2048
-CHECK_TICKS = 10
-"""Check all connections once in so many ticks of a tenth of a second."""
+TICK_SECONDS = 1.0
 
 
 def listen(host: str, port: int, settings: GatewaySettings) -> socket.socket:
@@ -55,14 +55,20 @@ class Server(uvicorn.Server):
     """A server that returns when it has stopped. uvicorn's own raises the signal again before the ledger
     is closed."""
 
-    def __init__(self, config: uvicorn.Config, connections: ClientConnections) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._connections = connections
+        self._ending = asyncio.Event()
 
-    async def on_tick(self, counter: int) -> bool:
-        if counter % CHECK_TICKS == 0:
-            self._connections.check(CHECK_TICKS / 10)
-        return await super().on_tick(counter)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Tick once a second, for the Date header, and return after a signal. uvicorn's own ticks ten times
+        a second, also while nothing happens."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), TICK_SECONDS)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -98,7 +104,7 @@ def server(
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
-    return Server(config, connections)
+    return Server(config)
 
 
 logger = logging.getLogger("neocloud.gateway")
@@ -142,9 +148,11 @@ async def serve(settings: GatewaySettings) -> None:
                 where = ", ".join(settings.tls_hosts)
                 logger.info("Serving over TLS on %s, port %d", where, settings.tls_port)
             stop_on_signals(servers)
+            checking = asyncio.create_task(connections.check_periodically())
             await asyncio.gather(
                 *(each.serve(sockets=own) for each, own in zip(servers, sockets, strict=True))
             )
+            checking.cancel()
     finally:
         await control_plane.close()
         ledger.close()

@@ -17,6 +17,9 @@ EVERY_ADDRESS = "all"
 """Stands for every address of this host, IPv4 and IPv6."""
 
 
+TICK_SECONDS = 1.0
+
+
 class ServerError(Exception):
     """The server cannot start; the message says what to do next."""
 
@@ -76,12 +79,11 @@ class _Uvicorn(uvicorn.Server):
         self._is_ending.set()
 
     async def main_loop(self) -> None:
-        """Uvicorn's own looks only ten times a second whether to end."""
-        ticking = asyncio.ensure_future(super().main_loop())
-        ending = asyncio.ensure_future(self._is_ending.wait())
-        await asyncio.wait((ticking, ending), return_when=asyncio.FIRST_COMPLETED)
-        for each in (ticking, ending):
-            each.cancel()
+        """Tick once a second, for the Date header, and return when `end` is called. Uvicorn's own ticks ten
+        times a second, also while nothing happens."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_ending.wait(), TICK_SECONDS)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 64
 """Connections beyond the limits, for `/health` alone."""
+CHECK_SECONDS = 1.0
 OTHER_FILES = 512
 """Open files that are reserved for the ledger, uploads and everything else but connections."""
 _SITE_PREFIX = 64
@@ -79,6 +80,11 @@ class ClientConnections:
             self._of_client[client] -= 1
             if not self._of_client[client]:
                 del self._of_client[client]
+
+    async def check_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.check(CHECK_SECONDS)
 
     def check(self, seconds: float) -> None:
         """Check all connections; `seconds` have passed since the last time."""
