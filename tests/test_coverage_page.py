@@ -17,6 +17,7 @@ def test_each_method_is_one_of_three() -> None:
     found = coverage(SERVICES)
     assert found["nebius.compute.v1.InstanceService/Create"] is Served.DATA_PLANE
     assert found["nebius.vpc.v1.SecurityRuleService/Create"] is Served.DATA_PLANE, "its group is made true"
+    assert found["nebius.compute.v1.InstanceService/Get"] is Served.RECORD, "a read"
     assert found["nebius.iam.v1.ServiceAccountService/Create"] is Served.RECORD
     assert found["nebius.mk8s.v1.ClusterService/Create"] is Served.UNIMPLEMENTED
     assert found["neocloud.emulator.v1.FaultService/Inject"] is Served.UNIMPLEMENTED, "by a real cloud"

@@ -31,14 +31,18 @@ HEAD = """# Coverage of the API
 Written by `make docs`; a test fails when it is stale. Every RPC of the pinned contract and of our own protos
 is one of:
 
-- **data plane**: served, and something beyond the record follows: a pod, a volume, a network, an address
-- **record**: served from what is written down
+- **data plane**: a change that something beyond the record follows: a pod, a volume, a network, an address
+- **record**: a read, or a change of the record alone
 - **unimplemented**: answers UNIMPLEMENTED
 
 "Called by" names the tests in which a client sends that request: the official SDK, or the contract's own
 client for what the SDK does not have. Derived from the tests' sources; what SkyPilot and dstack send is not
 counted.
 """
+
+
+READS = ("Get", "List", "BatchGet", "Read")
+"""How the names of methods begin that change nothing."""
 
 
 class Served(StrEnum):
@@ -58,7 +62,8 @@ def coverage(services: Sequence[Service]) -> dict[str, Served]:
     def become(rpc: Rpc) -> Served:
         if rpc.path not in served:
             return Served.UNIMPLEMENTED
-        return Served.DATA_PLANE if rpc.service in acting else Served.RECORD
+        is_change = not rpc.name.startswith(READS)
+        return Served.DATA_PLANE if is_change and rpc.service in acting else Served.RECORD
 
     return {rpc.path: become(rpc) for rpcs in contract.services().values() for rpc in rpcs}
 
