@@ -43,7 +43,9 @@ def missing(field: str, kind: str, resource_id: str) -> Violation:
 def attached_to(reader: ResourceReader, holders: Sequence[str], option: str) -> str:
     """Return who holds an attachment, by kind and name, and how to detach it from an instance."""
     rows = [(holder, reader.get(holder)) for holder in holders]
-    names = ", ".join(holder_name(row) if row else holder for holder, row in rows)
+    names = ", ".join(
+        f"{holder_name(row)} ({holder})" if row and row.name else holder for holder, row in rows
+    )
     first = next((row.name for _, row in rows if row and row.kind == INSTANCE and row.name), "")
     if not first:
         return f"{names}. Detach it there first."
