@@ -1,9 +1,11 @@
 """`neo up`, `status`, `down` and `destroy` with a server process that is real but has no engine behind it."""
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -14,11 +16,13 @@ import pytest
 
 from neocloud.cli.commands.teardown import mounts_below
 from neocloud.cli.machine import requirements
-from neocloud.cli.machine.home import Home
-from neocloud.cli.machine.server_process import stop_server
+from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.server_process import deaths_of_server, is_supervised, stop_server
 from neocloud.client.profiles import config_file, read_profiles
+from neocloud.control_plane.server_supervisor import supervisor_child
 from neocloud.control_plane.settings_file import read_settings
 from neocloud.core.child_process import Child, Process
+from neocloud.testing.waiting import wait_until
 from tests.cli.conftest import Neo
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -248,27 +252,143 @@ def test_a_folder_with_other_files_is_refused(neo: Neo, machine: Path, tmp_path:
     assert (tmp_path / "mine" / "thesis.tex").exists()
 
 
-def test_a_crashed_server_counts_as_stopped(neo: Neo, machine: Path) -> None:
+def test_a_server_that_is_killed_runs_again_and_status_says_so(neo: Neo, machine: Path) -> None:
     neo("up", *FREE_PORTS)
+    first = running(machine)
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until(lambda: (now := Home(machine).server()) and now.pid != first.pid, "it runs again", seconds=60)
+    ran = neo("up")  # waits until it is ready, and changes nothing
+    assert ran.code == 0, ran.err
+    assert deaths_of_server(Home(machine)).restarts == 1
+    assert "the server was killed by SIGKILL" in neo("status").out
+    restarts = json.loads(neo("status", "--output", "json").out)["restarts"]
+    assert (restarts["count"], restarts["last"]["why"]) == (1, "was killed by SIGKILL")
+    assert "killed by SIGKILL" in (machine / "log" / "supervisor.log").read_text()
+
+
+def test_up_right_after_a_kill_waits_for_the_restart(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    for _ in range(3):
+        first = running(machine)
+        os.kill(first.pid, signal.SIGKILL)
+        ran = neo("up")
+        assert ran.code == 0, ran.err
+    assert len(processes_of(machine)) == 2, "one supervisor and one server"
+
+
+def test_up_takes_over_from_a_supervisor_that_died(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    server, supervisor = running(machine), supervisor_of(machine)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not is_supervised(Home(machine)), "the supervisor is dead", seconds=60)
+    assert not json.loads(neo("status", "--output", "json").out)["is_supervised"]
+    assert "not watched" in neo("status").out
+    ran = neo("up")
+    assert ran.code == 0, ran.err
+    assert "another one watches the server now" in ran.err
+    assert running(machine).pid == server.pid
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: (now := Home(machine).server()) and now.pid != server.pid, "again", seconds=60)
+    assert supervisor_of(machine) != supervisor
+
+
+def test_a_server_without_its_supervisor_is_stopped_too(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    os.kill(supervisor_of(machine), signal.SIGKILL)
+    assert neo("down").code == 0
+    assert processes_of(machine) == []
+
+
+def test_a_server_that_ends_on_request_stays_stopped(neo: Neo, machine: Path) -> None:
+    """`kill PID` stops the server alone; its workloads go on."""
+    neo("up", *FREE_PORTS)
+    os.kill(running(machine).pid, signal.SIGTERM)
+    wait_until(lambda: processes_of(machine) == [], "both have ended", seconds=60)
+    assert json.loads(neo("status", "--output", "json").out)["state"] == "stopped"
+    assert neo("up").code == 0
+
+
+def test_a_server_that_does_not_start_again_is_tried_with_pauses_and_status_says_why(
+    neo: Neo, machine: Path
+) -> None:
+    neo("up", *FREE_PORTS)
+    (machine / "fail-start").touch()
+    os.kill(running(machine).pid, signal.SIGKILL)
+    wait_until(lambda: deaths_of_server(Home(machine)).short_lives >= 4, "it died again", seconds=120)
+    ran = neo("status")
+    assert ran.code == 5
+    assert "restarting" in ran.out and "Port 7370 is taken" in ran.out
+    assert "times in a row" in ran.err
+    assert "short lives in a row" in (machine / "log" / "supervisor.log").read_text()
+    ran = neo("up")
+    assert ran.code == 5 and "Port 7370 is taken" in ran.err
+    (machine / "fail-start").unlink()
+    assert neo("up").code == 0
+    assert len(processes_of(machine)) == 2
+    (machine / "fail-start").touch()
+    os.kill(running(machine).pid, signal.SIGKILL)
+    wait_until(lambda: Home(machine).server() is None, "it is dead", seconds=60)
+    assert neo("down").code == 0, "also while it waits for the next start"
+    assert processes_of(machine) == []
+
+
+def test_the_supervisor_of_a_folder_that_was_removed_ends(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    server = running(machine)
+    found = Process.of(supervisor_of(machine))
+    shutil.rmtree(machine)
+    os.kill(server.pid, signal.SIGKILL)
+    assert found is not None and found.wait(60)
+    assert not machine.exists()
+
+
+def test_sigterm_in_any_phase_leaves_no_process(neo: Neo, machine: Path) -> None:
+    """While the server starts, runs, is dead, and is started again."""
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0):
+        neo("up", *FREE_PORTS)
+        supervisor, server = Process.of(supervisor_of(machine)), running(machine)
+        assert supervisor is not None
+        os.kill(server.pid, signal.SIGKILL)
+        threading.Event().wait(delay)  # the phase is what is tried out
+        supervisor.send(signal.SIGTERM)
+        assert supervisor.wait(90)
+        assert processes_of(machine) == [], delay
+
+
+def running(machine: Path) -> RunningServer:
     server = Home(machine).server()
     assert server is not None
-    os.kill(server.pid, 9)
-    os.waitpid(server.pid, 0)
-    assert Home(machine).server() is None
-    assert neo("up").code == 0
+    return server
+
+
+def supervisor_of(machine: Path) -> int:
+    found = supervisor_child(machine).find()
+    assert found is not None
+    return found.pid
+
+
+def processes_of(machine: Path) -> list[int]:
+    """The server and its supervisor, by their command lines."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(machine).encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
 
 
 def test_interrupting_up_leaves_no_server(neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Process] = []
 
-    def interrupted(home: Home, child: Child) -> None:
-        assert child.process is not None
-        started.append(child.process)
+    def interrupted(home: Home, supervisor: Child, deaths_allowed: int) -> None:
+        assert supervisor.process is not None
+        started.append(supervisor.process)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("neocloud.cli.machine.server_process._wait_until_ready", interrupted)
     assert neo("up", *FREE_PORTS).code == 130
     assert started[0].wait(0)
+    assert processes_of(machine) == []
 
 
 class TestRequirements:

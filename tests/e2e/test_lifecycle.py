@@ -61,6 +61,7 @@ def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_d
 ) -> None:
     """SLURM-20: create, scale up, scale down, delete, create; each cut off by `kill -9`, then taken up."""
     moments = random.Random(SEED)
+    gateway = (victim.home / "gateway" / "process.json").read_text()
     create = ("create", "lab", *SMALL, "--workers", "1", "--ssh-key", f"{user_key(victim)}.pub", "--reuse")
     for verb, workers in (
         (create, 1),
@@ -74,7 +75,7 @@ def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_d
         threading.Event().wait(moment)  # the moment is what is tried out, not a condition
         os.kill(victim.server["pid"], signal.SIGKILL)
         change.wait(300)
-        victim.up()
+        victim.up()  # its supervisor starts it again; this waits until it is ready
         if not accepted(victim, workers):
             victim.neo("slurm", "cluster", *verb)
         said = f"{verb[0]} killed after {moment:.2f} s"
@@ -82,6 +83,7 @@ def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_d
             has_one_cluster(victim, workers, said)
         else:
             has_nothing(victim, said)
+    assert (victim.home / "gateway" / "process.json").read_text() == gateway, "the gateway went on"
 
 
 def accepted(cloud: Cloud, workers: int) -> bool:

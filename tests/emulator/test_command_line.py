@@ -1,9 +1,11 @@
 """`neo up --emulator` to `neo down` by somebody without root, in processes of their own (issue: emulator)."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.core import contract
+from neocloud.testing.waiting import wait_until
 
 NOBODY = 65534
 Neo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -121,6 +124,37 @@ def test_state_is_there_again_after_down_and_up(neo: Neo, folder: Path) -> None:
     found = json.loads(neo("compute", "filesystem", "list", "--output", "json", **home).stdout)
     assert [(each["metadata"]["name"], each["status"]["state"]) for each in found] == [("data", "READY")]
     neo("down", **home)
+
+
+def test_a_server_that_is_killed_answers_again_at_the_same_address(neo: Neo, folder: Path) -> None:
+    place = folder / "cloud"
+    home = {"NEOCLOUD_HOME": str(place)}
+    assert neo("up", "--emulator", **home).returncode == 0
+    spec = ("--name", "data", "--type", "NETWORK_SSD", "--size-gibibytes", "1")
+    assert neo("compute", "filesystem", "create", *spec, **home).returncode == 0
+    before = json.loads((place / "server.json").read_text())
+    os.kill(before["pid"], signal.SIGKILL)
+    wait_until(
+        lambda: json.loads((place / "server.json").read_text())["pid"] != before["pid"],
+        "the server is ready again",
+        seconds=240,
+    )
+    after = json.loads((place / "server.json").read_text())
+    assert {**after, "pid": before["pid"]} == before
+    found = json.loads(neo("compute", "filesystem", "list", "--output", "json", **home).stdout)
+    assert [each["metadata"]["name"] for each in found] == ["data"]
+    report = json.loads(neo("status", "--output", "json", **home).stdout)
+    assert (report["is_supervised"], report["restarts"]["count"]) == (True, 1)
+    assert report["restarts"]["last"]["why"] == "was killed by SIGKILL"
+    assert neo("destroy", "--yes", **home).returncode == 0
+    assert not place.exists()
+    assert not [line for line in _command_lines() if str(place).encode() in line]
+
+
+def _command_lines() -> Iterator[bytes]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            yield (process / "cmdline").read_bytes()
 
 
 def test_the_folder_of_a_real_cloud_is_refused(neo: Neo, folder: Path) -> None:

@@ -32,6 +32,8 @@ LOOPBACK = "127.0.0.1"
 DRAIN_SECONDS = 20.0
 """How long answers under way may take after SIGTERM."""
 START_SECONDS = 20.0
+ADOPT_SECONDS = 60.0
+"""How long one that went on may take to answer on a busy machine; to end it breaks the answers under way."""
 LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
@@ -169,7 +171,7 @@ class GatewayProcess:
             and record.get("certificate", "") == self._certificate()
         )
         self._child.adopt(process)
-        if is_same and await self._answers_within(LOOK_SECONDS):
+        if is_same and await self._answers_within(ADOPT_SECONDS):
             logger.info("the gateway (process %d) went on; adopted", process.pid)
             return True
         logger.info("the gateway (process %d) is of an earlier start; it is ended", process.pid)

@@ -27,6 +27,7 @@ LOG_LIMIT_BYTES = 20 * 1024 * 1024
 KILL_SECONDS = 10.0
 """How long a process may take to end after SIGKILL; it may be inside a call to a slow disk."""
 POLL_SECONDS = 0.05
+_LONGEST_LINE = 4096
 _STARTED_AT = 22 - 3
 """Of the fields of /proc/PID/stat that follow the program's name."""
 _dropped: set[int] = set()
@@ -174,6 +175,8 @@ class Deaths:
     at: float = 0.0
     """Of the last one, in seconds since 1970; 0: it has not died."""
     why: str = ""
+    said: str = ""
+    """The last line that it wrote, where it ended by itself with an error."""
 
 
 @dataclass
@@ -254,7 +257,8 @@ class Child:
         reason = why or self.process.why_ended
         is_short = life_seconds < self.backoff.good_life_seconds
         short_lives = self.deaths.short_lives + 1 if is_short else 1
-        self.deaths = Deaths(self.deaths.restarts + 1, short_lives, time.time(), reason)
+        said = self._last_line() if (self.process.exit_code or 0) > 0 else ""
+        self.deaths = Deaths(self.deaths.restarts + 1, short_lives, time.time(), reason, said)
         pause = self.backoff.pause(short_lives)
         logger.warning(
             "the %s (process %d) %s after %.1f s; restart %d in %g s%s",
@@ -265,6 +269,13 @@ class Child:
             with suppress(OSError):  # a full disk must not keep it from being restarted
                 write_file(self.record_file, json.dumps(self.record() | {"deaths": asdict(self.deaths)}))
         return pause
+
+    def _last_line(self) -> str:
+        with suppress(OSError), self.log_file.open("rb") as log:
+            log.seek(max(self._log_begin, log.seek(0, os.SEEK_END) - _LONGEST_LINE))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+            return lines[-1] if lines else ""
+        return ""
 
     def _write(self, process: Process, details: Mapping[str, object]) -> None:
         if self.record_file is None:

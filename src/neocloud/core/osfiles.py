@@ -8,7 +8,6 @@ disk does.
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -126,7 +125,7 @@ def _holder(path: Path) -> str:
 @contextlib.contextmanager
 def _draft(path: Path, content: bytes | str, mode: int, *, durable: bool) -> Generator[Path, None, None]:
     """A file beside `path` with this content, removed at the end if it still has its own name."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(draft, flags, mode & ~0o077)

@@ -11,7 +11,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
-from neocloud.cli.machine.server_process import get_json
+from neocloud.cli.machine.server_process import deaths_of_server, get_json, is_supervised
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, show, table, warn
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import state_of
@@ -19,12 +19,14 @@ from neocloud.cli.target import home_of, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
+from neocloud.control_plane.server_supervisor import server_child
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 app = command_group()
 
+SHORT_LIVES_TO_WARN = 2
 LIST_CLUSTERS = "neocloud.slurm.v1.ClusterService/List"
 ENFORCEABLE = {
     "enforces_cpu": "CPU",
@@ -53,10 +55,13 @@ def status(
     """
     place = Home(home_of(context, home))
     server = place.server()
+    stopped = "restarting" if is_supervised(place) else "stopped"
     report: JsonObject = {
-        "state": "running" if server else "stopped",
+        "state": "running" if server else stopped,
         "home": str(place.path),
         "is_emulator": place.settings().emulator,
+        "is_supervised": is_supervised(place),
+        "restarts": _restarts(place),
     }
     if server is not None:
         report |= _running_report(place, server)
@@ -106,7 +111,36 @@ def _cluster_summary(cluster: "Cluster") -> JsonObject:
     }
 
 
+def _restarts(place: Home) -> JsonObject:
+    """Return how often the server was started again since `neo up`, and why the last time."""
+    deaths = deaths_of_server(place)
+    if not deaths.restarts:
+        return {"count": 0}
+    last = {"at": datetime.fromtimestamp(deaths.at, UTC).isoformat(), "why": deaths.why, "said": deaths.said}
+    return {"count": deaths.restarts, "in_a_row": deaths.short_lives, "last": last}
+
+
+def _restart_rows(place: Home) -> list[tuple[str, object]]:
+    deaths = deaths_of_server(place)
+    if server_child(place.path).find() is not None and not is_supervised(place):
+        return [("Restarts", "not watched: its supervisor has died; `neo up` starts another one")]
+    if not deaths.restarts:
+        return []
+    at = datetime.fromtimestamp(deaths.at, UTC)
+    said = f": {deaths.said}" if deaths.said else ""
+    return [("Restarts", f"{deaths.restarts}; at {at:%Y-%m-%d %H:%M:%S} UTC the server {deaths.why}{said}")]
+
+
 def _print_stopped(place: Home) -> None:
+    if is_supervised(place):
+        rows = [("State", "restarting"), ("State folder", place.path), *_restart_rows(place)]
+        print_view(fields_table([*rows, ("Log", place.log_file)]))
+        if (deaths := deaths_of_server(place)).short_lives > SHORT_LIVES_TO_WARN:
+            warn(
+                f"The server died {deaths.short_lives} times in a row. Its log says why; after a change,"
+                " `neo up` starts it without a pause, and `neo down` gives up."
+            )
+        return
     print_view(fields_table([("State", "stopped"), ("State folder", place.path)]))
     echo("Start it with `neo up`." if place.is_ours() else "There is no cloud there. `neo up` starts one.")
 
@@ -119,6 +153,7 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         ("Since", f"{server.ready_since:%Y-%m-%d %H:%M:%S} UTC ({elapsed})"),
         ("Version", server.version),
         ("Process", server.pid),
+        *_restart_rows(place),
         ("State folder", place.path),
         ("Database", report.get("database", "")),
         ("Log", place.log_file),

@@ -16,7 +16,7 @@ from neocloud.cli.machine import images
 from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.requirements import check_machine
-from neocloud.cli.machine.server_process import start_server
+from neocloud.cli.machine.server_process import keep_supervised, start_server, stop_server
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of, profile_name_for, profile_of_home
@@ -75,6 +75,8 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
             server = _start(place, settings)
         else:
             _refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
+            if keep_supervised(place):
+                say("The server's supervisor had died; another one watches the server now.")
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new)
 
@@ -236,6 +238,8 @@ def _start(place: Home, settings: Settings) -> RunningServer:
                 images.build_image(name, place.path, show)
     # An emulator that did not start must not become a real cloud with the next `neo up`.
     kept = replace(place.settings(), emulator=settings.emulator)
+    if settings != place.settings():
+        stop_server(place)  # it may be about to be started again, with the options of before
     place.keep_settings(settings)
     try:
         with stage("Start the server"):

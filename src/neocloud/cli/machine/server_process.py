@@ -1,12 +1,13 @@
-"""Start and stop the control plane's process.
+"""Start and stop the control plane's process, and the supervisor that starts it again when it dies.
 
-It is started in a session of its own, so that closing the terminal or pressing Ctrl-C does not touch it, and
-it writes to a log file in its state folder. Its last line of log is what it has to say when it cannot start.
+Both have sessions of their own, so that closing the terminal or pressing Ctrl-C does not touch them, and
+write to log files in the state folder. The server's last line of log says why it cannot start.
 """
 
 import http.client
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -14,36 +15,89 @@ from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.client.errors import ClientError
 from neocloud.control_plane import database_url
-from neocloud.core.child_process import KILL_SECONDS, Child, Process
+from neocloud.control_plane.server_supervisor import server_child, supervisor_child, supervisor_command
+from neocloud.core.child_process import KILL_SECONDS, Child, Deaths, Process, deaths_in
 
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
 
 
 def start_server(home: Home) -> RunningServer:
-    """Start it and wait until it is ready. Interrupted, it leaves nothing running."""
-    child = Child("server", home.log_file)
-    process = child.start(_command(home), environment=_environment())
+    """Start the server under a supervisor, or join the one that is starting it; wait until it is ready.
+
+    Interrupted, or if the server does not start, it leaves nothing running that it has started.
+    """
+    supervisor = supervisor_child(home.path)
+    running = supervisor.find()
+    if running is not None:
+        # One more death may be that which the supervisor has not noticed yet.
+        deaths_allowed = deaths_of_server(home).restarts + 1
+        supervisor.adopt(running)
+        running.send(signal.SIGHUP)
+        return _wait_until_ready(home, supervisor, deaths_allowed)
+    deaths_allowed = _start_supervisor(home, supervisor)
     try:
-        return _wait_until_ready(home, child)
+        return _wait_until_ready(home, supervisor, deaths_allowed)
     except BaseException:
-        process.stop(STOP_TIMEOUT_SECONDS)
+        stop_server(home)
         raise
 
 
-def stop_server(home: Home) -> bool:
-    """Ask the server to stop and wait until it has; False when none was running."""
-    server = home.server()
-    if server is None:
+def keep_supervised(home: Home) -> bool:
+    """Start another supervisor where that of a running server has died; return whether it had.
+
+    A server that was not started by `neo up` has none, and gets none.
+    """
+    supervisor = supervisor_child(home.path)
+    if supervisor.find() is not None or server_child(home.path).find() is None:
         return False
-    process = Process.of(server.pid)
-    if process is not None and not process.stop(STOP_TIMEOUT_SECONDS):
+    _start_supervisor(home, supervisor)
+    return True
+
+
+def is_supervised(home: Home) -> bool:
+    return supervisor_child(home.path).find() is not None
+
+
+def deaths_of_server(home: Home) -> Deaths:
+    """Return how often the server died since `neo up`, and why the last time."""
+    return deaths_in(server_child(home.path).record())
+
+
+def stop_server(home: Home) -> bool:
+    """Stop the supervisor and the server, and wait for their end; False when neither was running."""
+    supervisor = supervisor_child(home.path).find()
+    if supervisor is not None:
+        _stop(home, supervisor, 2 * STOP_TIMEOUT_SECONDS)
+    announced = home.server()
+    left = [server_child(home.path).find(), Process.of(announced.pid) if announced else None]
+    for process in left:
+        if process is not None:
+            _stop(home, process, STOP_TIMEOUT_SECONDS)
+    for child in (supervisor_child(home.path), server_child(home.path)):
+        if child.record_file is not None:
+            child.record_file.unlink(missing_ok=True)
+    return supervisor is not None or any(left)
+
+
+def _start_supervisor(home: Home, supervisor: Child) -> int:
+    """Return after how many deaths of the server it still starts: one more if there is one to adopt."""
+    server = server_child(home.path)
+    is_adopted = server.find() is not None
+    if not is_adopted and server.record_file is not None:
+        server.record_file.unlink(missing_ok=True)  # of an earlier life of the cloud
+    deaths_allowed = deaths_of_server(home).restarts + is_adopted
+    supervisor.start(supervisor_command(home.path, _command(home)), environment=_environment())
+    return deaths_allowed
+
+
+def _stop(home: Home, process: Process, grace_seconds: float) -> None:
+    if not process.stop(grace_seconds):
         raise ClientError(
             "DEADLINE_EXCEEDED",
-            f"The server (process {server.pid}) has not ended {KILL_SECONDS:.0f} s after it was killed",
+            f"Process {process.pid} has not ended {KILL_SECONDS:.0f} s after it was killed",
             f"It waits for the kernel, perhaps for a disk; see {home.log_file}",
         )
-    return True
 
 
 def run_server_verb(home: Home, verb: str) -> None:
@@ -89,20 +143,27 @@ def _command(home: Home, *arguments: str) -> list[str]:
     return [sys.executable, "-m", home_module.SERVER_MODULE, "--home", str(home.path), *arguments]
 
 
-def _wait_until_ready(home: Home, child: Child) -> RunningServer:
-    assert child.process is not None, "It has been started."
-    pid = child.process.pid
+def _wait_until_ready(home: Home, supervisor: Child, deaths_allowed: int) -> RunningServer:
+    """`deaths_allowed`: more deaths of the server since `neo up` mean that it does not start."""
 
-    def is_ready() -> bool:
+    def is_over() -> bool:
         server = home.server()
-        return server is not None and server.pid == pid and _is_ready(server)
+        has_died = deaths_of_server(home).restarts > deaths_allowed
+        return has_died or (server is not None and _is_ready(server))
 
-    if child.wait_until_ready(is_ready, START_TIMEOUT_SECONDS) and (server := home.server()) is not None:
+    is_late = not supervisor.wait_until_ready(is_over, START_TIMEOUT_SECONDS)
+    deaths = deaths_of_server(home)
+    if deaths.restarts > deaths_allowed:
+        said = deaths.said.removeprefix("neocloud: ")
+        raise ClientError("UNAVAILABLE", said or f"The server {deaths.why}; its log is {home.log_file}")
+    server = home.server()
+    if server is not None and _is_ready(server):
         return server
-    if child.process.wait(0):
-        raise ClientError("UNAVAILABLE", _last_line(child.output()))
+    assert supervisor.process is not None, "It has been started."
+    if supervisor.process.wait(0):
+        raise ClientError("UNAVAILABLE", f"The server's supervisor has ended; see {supervisor.log_file}")
     raise ClientError(
-        "DEADLINE_EXCEEDED",
+        "DEADLINE_EXCEEDED" if is_late else "UNAVAILABLE",
         f"The server was not ready after {START_TIMEOUT_SECONDS:.0f} s",
         f"Its log {home.log_file} says why",
     )
