@@ -84,7 +84,7 @@ async def test_a_call_without_a_good_token_is_unauthenticated(cloud: Cloud, head
 async def test_methods_outside_the_contract_are_unimplemented(cloud: Cloud) -> None:
     refused = await cloud.call("no.such.Service/Method", {})
     assert (refused.status_code, refused.json()["code"]) == (501, "unimplemented")
-    assert "no.such.Service/Method is not served" in refused.json()["message"]
+    assert "The API has no method 'no.such.Service/Method'" in refused.json()["message"]
 
 
 GOOD_LABELS = ["bank", "", "a", "a-1", "a" * 63]

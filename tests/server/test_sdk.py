@@ -216,7 +216,7 @@ async def test_operations_can_be_listed_by_resource_and_by_parent(cloud: Cloud) 
 async def test_an_unserved_method_of_the_contract_is_unimplemented(cloud: Cloud) -> None:
     from_disks = await cloud.call("nebius.compute.v1.DiskService/List", {"parentId": PROJECT})
     assert from_disks.status_code == 501
-    assert "nebius.compute.v1.DiskService/List is not served" in from_disks.json()["message"]
+    assert "nebius.compute.v1.DiskService/List is not implemented" in from_disks.json()["message"]
 
 
 async def test_many_callers_at_once_make_each_resource_once(cloud: Cloud) -> None:
