@@ -193,7 +193,7 @@ class GatewayApp:
             context = await self._context(scope, receive, request_id, slot)
             relay = self._proxy.new_relay(context, writer)
             stop = partial(relay.stop, CLIENT_LEFT)
-            callbacks.add(stop)
+            callbacks.add(stop)  # nothing was awaited since the body ended, so no leave was missed
             await self._proxy.answer(relay)
         except OpenAiError as error:
             logger.debug("request_id=%s: refused: %d %s", request_id, error.status, error.code)
