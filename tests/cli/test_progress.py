@@ -1,6 +1,6 @@
 """Progress without a terminal: a log has one line for each change, and none for what does not change."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,15 +17,18 @@ def test_a_detail_is_printed_when_it_changes(capsys: pytest.CaptureFixture[str])
     assert lines[-1].startswith("Instance web: done in")
 
 
-def step(name: str, outcome: str) -> SimpleNamespace:
-    return SimpleNamespace(name=name, outcome=outcome, message="")
+@dataclass
+class Step:
+    name: str
+    outcome: str
+    message: str = ""
 
 
 def test_a_change_shows_only_the_steps_that_had_something_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     view = StepsView("Scale lab: 3 x worker", is_change=True)
     with view.shown():
-        view.update([step("Create the network", "ok"), step("Wait for the workers", "waiting")])
-        view.update([step("Create the network", "ok"), step("Wait for the workers", "ok")])
+        view.update([Step("Create the network", "ok"), Step("Wait for the workers", "waiting")])
+        view.update([Step("Create the network", "ok"), Step("Wait for the workers", "ok")])
     title, line = capsys.readouterr().err.splitlines()
     assert title == "Scale lab: 3 x worker ..." and line.endswith("Wait for the workers")
 
