@@ -20,6 +20,7 @@ DEFAULT_REDIRECTOR_PORT = 7373
 DEFAULT_HTTPS_PORT = 7374
 DEFAULT_GATEWAY_PORT = 8900
 DEFAULT_GATEWAY_TLS_PORT = 8901
+EVERY_ADDRESS = "all"
 DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 PUBLISHED_DOMAIN = "api.nebius.cloud"
@@ -47,9 +48,6 @@ def media_domain(text: str) -> str:
     if ":" in name or name.rpartition(".")[2].isdigit():
         raise ValueError("a host name, not an address")
     return name
-
-
-EVERY_ADDRESS = "all"
 
 
 def listen_address(text: str) -> str:
@@ -97,20 +95,15 @@ def absolute_path(text: str) -> Path:
     return Path(text).absolute()
 
 
-def log_level(text: str) -> str:
-    """Return the level. Raises ValueError with a message for the operator."""
-    return _one_of(text, ("debug", "info", "warning"))
+def one_of(*known: str) -> Callable[[str], str]:
+    """Return a parser that takes these words alone. It raises ValueError with a message for the operator."""
 
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"must be one of {', '.join(known)}")
+        return text
 
-def log_format(text: str) -> str:
-    """Return the format. Raises ValueError with a message for the operator."""
-    return _one_of(text, ("text", "json"))
-
-
-def _one_of(text: str, known: tuple[str, ...]) -> str:
-    if text not in known:
-        raise ValueError(f"must be one of {', '.join(known)}")
-    return text
+    return parse
 
 
 @dataclass(frozen=True)
@@ -313,14 +306,14 @@ class Settings:
     log_level: str = _option(
         "info",
         "How much the server and the gateway write to their logs. Default: info.",
-        parse=log_level,
+        parse=one_of("debug", "info", "warning"),
         metavar="debug|info|warning",
         example="Write debug, info or warning",
     )
     log_format: str = _option(
         "text",
         "Form of the lines in these logs. Default: text.",
-        parse=log_format,
+        parse=one_of("text", "json"),
         metavar="text|json",
         example="Write text or json",
     )
@@ -389,10 +382,6 @@ class Settings:
             return f"emulated/{folder}"
         record = self.home / "images" / folder / "image.json"
         return json.loads(record.read_text())["name"]
-
-    def slurm_image(self) -> str:
-        """Name of the container image of Slurm's daemons that was built last."""
-        return self.image("slurm")
 
 
 def options() -> dict[str, tuple[Field[Any], Option]]:

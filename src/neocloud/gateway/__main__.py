@@ -68,7 +68,8 @@ class Server(uvicorn.Server):
         a second, also while nothing happens."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), TICK_SECONDS)
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._ending.wait()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

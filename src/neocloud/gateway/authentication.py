@@ -177,7 +177,8 @@ class Authenticator:
         if entry is None or entry.caller is None:
             return await lookup
         try:
-            return await asyncio.wait_for(lookup, LOOKUP_TIMEOUT_SECONDS)
+            async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
+                return await lookup
         except TimeoutError:
             if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
                 return entry.caller

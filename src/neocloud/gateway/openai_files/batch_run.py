@@ -145,7 +145,8 @@ class BatchSlots:
             while self._taken >= max(1, self._most - self._live()):
                 self._freed.clear()
                 try:
-                    await asyncio.wait_for(self._freed.wait(), CHECK_SECONDS)
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._freed.wait()
                 except TimeoutError:
                     continue
             self._taken += 1

@@ -143,7 +143,8 @@ class Traffic:
                     self.report_failed()
                     logger.info("Traffic was not reported: %s", error)
             try:
-                await asyncio.wait_for(self._report_now.wait(), REPORT_SECONDS)
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await self._report_now.wait()
             except TimeoutError:
                 continue
 

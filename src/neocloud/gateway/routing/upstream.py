@@ -168,7 +168,8 @@ class ConnectionPool:
         host, _, port = address.rpartition(":")
         opening = asyncio.get_running_loop().create_connection(Connection, host.strip("[]"), int(port))
         try:
-            _, connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, connection = await opening
         except OSError as error:  # TimeoutError is one
             raise ReplicaFailed(f"no connection: {error or 'timed out'}", was_sent=False) from error
         return connection

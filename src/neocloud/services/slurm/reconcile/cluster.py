@@ -54,7 +54,7 @@ class ClusterReconciler:
         self._engine = dependencies.engine
         self._access = SlurmAccess.of(dependencies)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
-        self._image = cache(dependencies.settings.slurm_image)
+        self._image = cache(partial(dependencies.settings.image, "slurm"))
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
