@@ -1,5 +1,7 @@
 """Names in place of ids, wherever a request refers to something."""
 
+from pathlib import Path
+
 import pytest
 
 from neocloud.core import contract
@@ -10,6 +12,7 @@ DISKS = "nebius.compute.v1.DiskService"
 SNAPSHOTS = "nebius.compute.v1.DiskSnapshotService"
 INSTANCES = "nebius.compute.v1.InstanceService"
 GROUPS = "nebius.iam.v1.GroupService"
+PROJECTS = "nebius.iam.v2.ProjectService"
 MEMBERS = "nebius.iam.v1.GroupMembershipService"
 
 
@@ -32,6 +35,7 @@ def served(cloud: FakeServer) -> FakeServer:
         *named(GROUPS, "group", "group", "analysts").items(),
         *named("nebius.iam.v1.ServiceAccountService", "account", "serviceaccount", "pipeline").items(),
         *named(INSTANCES, "instance", "computeinstance", "web").items(),
+        *named(PROJECTS, "project", "project", "trading").items(),
     ):
         cloud.serve(path, answer)
     for service in (SNAPSHOTS, MEMBERS, INSTANCES):
@@ -97,3 +101,43 @@ def test_what_came_with_the_project_is_found_without_the_end_of_its_name(
     ran = signed_in("vpc", "allocation", "create", "front", "--ipv4-public-subnet-id", "default-subnet")
     assert ran.code == 0, ran.err
     assert served.asked(f"{allocations}/Create")[-1].spec.ipv4_public.subnet_id == "vpcsubnet-e00own"
+
+
+def test_names_are_looked_up_in_the_project_of_the_command(signed_in: Neo, served: FakeServer) -> None:
+    given = ("--source-disk-id", "data", "--project", "trading")
+    ran = signed_in("compute", "disk-snapshot", "create", "today", *given)
+    assert ran.code == 0, ran.err
+    assert served.asked(f"{DISKS}/GetByName")[-1].parent_id == "project-e00trading"
+    lists = f"{SNAPSHOTS}/ListByDisk"
+    served.serve(lists, contract.method(lists).output())
+    ran = signed_in("compute", "disk-snapshot", "list-by-disk", "--disk-id", "data", "--project", "trading")
+    assert ran.code == 0, ran.err
+    assert served.asked(f"{DISKS}/GetByName")[-1].parent_id == "project-e00trading"
+    assert served.asked(lists)[-1].disk_id == "computedisk-e00data"
+
+
+def test_names_in_an_update_are_those_of_the_project_of_the_resource(
+    signed_in: Neo, served: FakeServer
+) -> None:
+    found = contract.method(f"{INSTANCES}/Get").output()
+    found.metadata.id, found.metadata.parent_id = "computeinstance-e00web", "project-e00trading"
+    served.serve(f"{INSTANCES}/Get", found)
+    disks = '[{"existing_disk": {"id": "data"}}]'
+    ran = signed_in("compute", "instance", "update", "computeinstance-e00web", "--secondary-disks", disks)
+    assert ran.code == 0, ran.err
+    assert served.asked(f"{DISKS}/GetByName")[-1].parent_id == "project-e00trading"
+
+
+def test_the_keys_of_labels_are_no_references(signed_in: Neo, served: FakeServer) -> None:
+    given = ("--source-disk-id", "data", "--label", "project_id=trading", "--label", "disk_id=lost")
+    ran = signed_in("compute", "disk-snapshot", "create", "today", *given)
+    assert ran.code == 0, ran.err
+    labels = served.asked(f"{SNAPSHOTS}/Create")[-1].metadata.labels
+    assert dict(labels) == {"project_id": "trading", "disk_id": "lost"}
+
+
+def test_only_text_of_a_file_is_a_name(signed_in: Neo, served: FakeServer, tmp_path: Path) -> None:
+    manifest = tmp_path / "snapshot.yaml"
+    manifest.write_text("spec: {source_disk_id: [1]}")
+    ran = signed_in("compute", "disk-snapshot", "create", "today", "--file", str(manifest))
+    assert ran.code == 2 and "source_disk_id" in ran.err and "Traceback" not in ran.err

@@ -22,7 +22,7 @@ from neocloud.cli.resources.lookup import (
     state_of,
 )
 from neocloud.cli.resources.names import resolve_names
-from neocloud.cli.resources.noun import Overrides
+from neocloud.cli.resources.noun import Overrides, load_method
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
@@ -103,8 +103,8 @@ def create(
     if preemptible:
         spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
     spec |= _spec_of(file) if file is not None else {}
-    resolve_names(spec, cloud)
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
+    resolve_names(request, load_method(f"{INSTANCES}/Create").input.DESCRIPTOR, cloud)
     operation = cloud.client.call(f"{INSTANCES}/Create", request)
     shape = spec.get("resources") or {}
     _wait(cloud, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")

@@ -17,6 +17,7 @@ from neocloud.cli.output import Format, OutputOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
 from neocloud.cli.resources.lookup import names_of
+from neocloud.cli.resources.names import service_of
 from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Overrides, Parent, Product, kebab
 from neocloud.cli.resources.products import PRODUCTS
 
@@ -146,7 +147,7 @@ def _other(noun: Noun, verb: str) -> Built:
     flags = [flag for flag in flags if flag.path[-1] not in HIDDEN_IN_LISTS]
     parameters: Parameters = {
         **(_target(noun) if "id" in request.fields_by_name else {}),
-        **(_parent(noun) if "parent_id" in request.fields_by_name else {}),
+        **(_parent(noun) if "parent_id" in request.fields_by_name or _needs_project(noun, flags) else {}),
         **_flag_parameters(flags, noun),
         **_output(),
     }
@@ -155,6 +156,11 @@ def _other(noun: Noun, verb: str) -> Built:
     if not example and flags and verb != "List":
         example = _sample(flags[0])
     return parameters, verbs.call(flags), _about(noun, verb), example
+
+
+def _needs_project(noun: Noun, flags: list[Flag]) -> bool:
+    """Return whether names among the flags are those of a project, although the request has no parent."""
+    return noun.parent is Parent.PROJECT and any(service_of(flag.path[-1]) for flag in flags)
 
 
 def _about(noun: Noun, verb: str) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
 from neocloud.cli.output import JsonObject
 from neocloud.cli.resources.lookup import CLUSTERS, INSTANCES, MODELS, ProjectClient
 from neocloud.cli.resources.noun import kebab
@@ -49,28 +51,45 @@ BY_OBJECT: Mapping[str, str] = {
 NOT_OURS = frozenset({"federated_subject_id"})
 
 
-def resolve_names(request: JsonObject, cloud: ProjectClient) -> None:
-    """Replace each name by the id of the resource. Raises ClientError for a name that there is not."""
+def resolve_names(request: JsonObject, descriptor: Descriptor, cloud: ProjectClient) -> None:
+    """Replace each name by the id of the resource. Raises ClientError for a name that there is not.
+
+    The keys of a map, such as those of labels, are the user's own, so they refer to nothing.
+    """
     for key, value in request.items():
-        service = _service_of(key)
-        if service and isinstance(value, str):
-            request[key] = id_of(cloud, service, value)
-        elif service and isinstance(value, list):
-            request[key] = [id_of(cloud, service, item) for item in value]
-        else:
-            _resolve_inner(key, value, cloud)
-
-
-def _resolve_inner(key: str, value: object, cloud: ProjectClient) -> None:
-    for inner in value if isinstance(value, list) else [value]:
-        if not isinstance(inner, dict):
+        field = _field_of(descriptor, key)
+        if field is None or (field.message_type is not None and field.message_type.GetOptions().map_entry):
             continue
-        if key in BY_OBJECT and isinstance(inner.get("id"), str):
-            inner["id"] = id_of(cloud, BY_OBJECT[key], inner["id"])
-        resolve_names(inner, cloud)
+        service = service_of(field.name)
+        if service:
+            request[key] = _resolved(value, service, cloud)
+        elif field.message_type is not None:
+            for inner in value if isinstance(value, list) else [value]:
+                _resolve_inner(inner, field, field.message_type, cloud)
 
 
-def _service_of(field: str) -> str:
+def _field_of(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
+    """Return the field of a JSON key, which may be spelt `subnet_id` or `subnetId`."""
+    return descriptor.fields_by_name.get(key) or descriptor.fields_by_camelcase_name.get(key)
+
+
+def _resolved(value: object, service: str, cloud: ProjectClient) -> object:
+    """Return ids for names; other values are returned unchanged, for the cloud to refuse."""
+    if isinstance(value, list):
+        return [_resolved(item, service, cloud) for item in value]
+    return id_of(cloud, service, value) if isinstance(value, str) else value
+
+
+def _resolve_inner(inner: object, field: FieldDescriptor, inside: Descriptor, cloud: ProjectClient) -> None:
+    if not isinstance(inner, dict):
+        return
+    if field.name in BY_OBJECT and "id" in inner:
+        inner["id"] = _resolved(inner["id"], BY_OBJECT[field.name], cloud)
+    resolve_names(inner, inside, cloud)
+
+
+def service_of(field: str) -> str:
+    """Return the service of the resources that a field refers to by id; "" if it refers to none."""
     if field in NOT_OURS:
         return ""
     found = [name for name in BY_FIELD if field == name or field.endswith(f"_{name}")]

@@ -44,7 +44,7 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
             request.setdefault("spec", {})
         fill(request, flags, given)
-        resolve_names(request, ProjectClient(client, profile, profile.project_id))
+        _resolve(noun, verb, request, ProjectClient(client, profile, metadata["parent_id"]))
         operation = _call(client, noun.rpc(verb).path, request, flags)
         _finish(noun, client, operation, given, "created")
         if noun.after_create:
@@ -65,7 +65,7 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         _add_labels(metadata, given["label"])
         request: JsonObject = {"metadata": metadata, "spec": {}}
         fill(request, flags, given)
-        resolve_names(request, ProjectClient(client, profile, profile.project_id))
+        _resolve(noun, verb, request, ProjectClient(client, profile, parent_id))
         answer = client.call(noun.rpc(verb).path, request)
         say("Store the token now: it is not shown again.")
         document = {"id": answer.operation.resource_id, "token": answer.token}
@@ -81,12 +81,12 @@ def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         metadata = request.setdefault("metadata", {})
         metadata.pop("parent_id", None)
         named = [path for path in paths_in(request) if path.startswith(("spec.", "metadata.labels"))]
-        metadata["id"] = _id_of(noun, client, profile, given)
+        metadata["id"], parent_id = _target(noun, client, profile, given)
         if given["name"]:
             metadata["name"] = given["name"]
         named += ["metadata.labels"] if _add_labels(metadata, given["label"]) else []
         named += fill(request, flags, given)
-        resolve_names(request, ProjectClient(client, profile, profile.project_id))
+        _resolve(noun, verb, request, ProjectClient(client, profile, parent_id))
         operation = _call(client, noun.rpc(verb).path, request, flags, named)
         _finish(noun, client, operation, given, "changed")
 
@@ -100,7 +100,7 @@ def get(noun: Noun, verb: str, given: Given) -> None:
 
 def delete(noun: Noun, verb: str, given: Given) -> None:
     profile, client = _open(given)
-    resource_id = _id_of(noun, client, profile, given)
+    resource_id, _ = _target(noun, client, profile, given)
     confirm(f"Delete {noun.words} {given['target']}?", yes=given["yes"])
     operation = client.call(noun.rpc(verb).path, {"id": resource_id})
     if not given["no_wait"]:
@@ -115,12 +115,15 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         profile, client = _open(given)
         rpc = noun.rpc(verb)
         request: JsonObject = {}
+        parent_id = ""
         if "target" in given:
-            request["id"] = _id_of(noun, client, profile, given)
-        if "parent_id" in given and "parent_id" in rpc.input.DESCRIPTOR.fields_by_name:
-            request["parent_id"] = _parent(noun, client, profile, given)
+            request["id"], parent_id = _target(noun, client, profile, given)
+        elif "parent_id" in given and "parent_id" in rpc.input.DESCRIPTOR.fields_by_name:
+            parent_id = request["parent_id"] = _parent(noun, client, profile, given)
+        elif given.get("parent_id"):
+            parent_id = _parent(noun, client, profile, given)  # only names are resolved in it
         fill(request, flags, given)
-        resolve_names(request, ProjectClient(client, profile, profile.project_id))
+        _resolve(noun, verb, request, ProjectClient(client, profile, parent_id))
         if verb.startswith("List"):
             _print_list(
                 noun, rpc.output.DESCRIPTOR, list(client.list_all(rpc.path, request)), given["output"]
@@ -134,6 +137,13 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             _print_one(answer, given["output"])
 
     return run
+
+
+def _resolve(noun: Noun, verb: str, request: JsonObject, at: ProjectClient) -> None:
+    """Replace names in a request by ids. `at.project` is the parent of the resource, "" if unknown."""
+    project = at.project if noun.parent is Parent.PROJECT else ""
+    cloud = ProjectClient(at.client, at.profile, project or at.profile.project_id)
+    resolve_names(request, noun.rpc(verb).input.DESCRIPTOR, cloud)
 
 
 def _call(
@@ -237,10 +247,12 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
         raise ClientError("NOT_FOUND", f"There is no {noun.words} {target!r}", step) from error
 
 
-def _id_of(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
+def _target(noun: Noun, client: Client, profile: Profile, given: Given) -> tuple[str, str]:
+    """Return the ids of the named resource and of its parent, which is "" where only the id is known."""
     if "GetByName" not in noun.verbs:
-        return given["target"]
-    return _find(noun, client, profile, given).metadata.id
+        return given["target"], ""
+    metadata = _find(noun, client, profile, given).metadata
+    return metadata.id, metadata.parent_id
 
 
 def _finish(noun: Noun, client: Client, operation: "Operation", given: Given, what: str) -> None:

@@ -17,6 +17,7 @@ from neocloud.cli.resources.lookup import (
     state_of,
 )
 from neocloud.cli.resources.names import resolve_names
+from neocloud.cli.resources.noun import load_method
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
@@ -100,8 +101,8 @@ def create(
         "subnet_id": subnet,
         "filesystems": [_mounted(text) for text in filesystem or ()],
     }
-    resolve_names(spec, cloud)
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
+    resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
     operation = cloud.client.call(f"{CLUSTERS}/Create", request)
     view = watch_operation(
         cloud, operation, f"Cluster {name}: {counted(workers, 'worker')} {preset} on {platform}"
