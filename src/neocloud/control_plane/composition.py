@@ -18,7 +18,7 @@ from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGate
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.tls import certificate_files, public_names
+from neocloud.control_plane.tls import certificate_files, gateway_names
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.registry import ServiceRegistry
 from neocloud.core.service import Service
@@ -100,9 +100,9 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             )
 
         def gateway(api: str) -> GatewayProcess:
-            names = tuple(dict.fromkeys((*settings.gateway_hosts, *public_names(settings))))
             return GatewayProcess.of(
-                *(settings.home, settings.gateway_port, api, names, settings.media_domains),
+                *(settings.home, settings.gateway_port, api),
+                *(gateway_names(settings), settings.media_domains),
                 public=_public_gateway(settings),
                 log_level=settings.log_level,
                 log_format=settings.log_format,

@@ -197,6 +197,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     "%s: grpc %s, http %s, home %s", what, addresses.grpc, addresses.http, settings.home
                 )
                 await stop.wait()
+                state_dir.note_end(settings)
                 logger.info("stopping; workloads go on")
         finally:
             settings.server_file.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ on; the next `neo up` starts another supervisor, which adopts the server.
 """
 
 import fcntl
+import json
 import logging
 import os
 import select
@@ -36,6 +37,11 @@ def server_child(home: Path) -> Child:
 def supervisor_child(home: Path) -> Child:
     """Return the supervisor of a state folder, as `neo up` starts it."""
     return Child("supervisor", home / "log" / "supervisor.log", home / "supervisor.json")
+
+
+def ended_file(home: Path) -> Path:
+    """Return the file in which a server notes that a signal ended it, with its id and start time."""
+    return home / "ended.json"
 
 
 def supervisor_command(home: Path, command: list[str]) -> list[str]:
@@ -108,13 +114,20 @@ class Supervisor:
         return False
 
     def _ended_well(self, process: Process) -> bool:
-        """Return whether it ended on request; of one that is no child, only the file that it left says so."""
+        """Return whether it ended on request. Only its note tells when the server was adopted."""
         is_well = process.exit_code == 0
         if process.exit_code is None:
-            is_well = not (self._home / "server.json").exists()
+            is_well = self._has_noted_its_end(process)
         if is_well:
             logger.info("the server (process %d) ended on request", process.pid)
         return is_well
+
+    def _has_noted_its_end(self, process: Process) -> bool:
+        try:
+            note: object = json.loads(ended_file(self._home).read_text())
+        except (OSError, ValueError):
+            return False
+        return note == {"pid": process.pid, "began": process.began}
 
     def _pause(self, seconds: float) -> None:
         self._drain()

@@ -3,16 +3,21 @@
 """The state folder of a running server: its lock, and the files that it writes for clients."""
 
 import json
+import logging
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from neocloud import __version__
+from neocloud.control_plane.server_supervisor import ended_file
 from neocloud.control_plane.settings import Settings
+from neocloud.core.child_process import began
 from neocloud.core.osfiles import Locked, take_lock, write_file
 from neocloud.core.private_folder import ensure_private
 from neocloud.server import Addresses
+
+logger = logging.getLogger(__name__)
 
 
 class HomeInUse(Exception):
@@ -75,3 +80,12 @@ def announce(
     public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
     public |= {"gateway_tls_port": gateway_tls_port}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))
+
+
+def note_end(settings: Settings) -> None:
+    """Note that this server ends because it was told to; a supervisor that adopted it does not restart it."""
+    note = {"pid": os.getpid(), "began": began(os.getpid())}
+    try:
+        write_file(ended_file(settings.home), json.dumps(note))
+    except OSError as error:
+        logger.warning("Cannot note the end of the server, which may be started again: %s", error)

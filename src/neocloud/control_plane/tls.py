@@ -2,13 +2,12 @@
 """The certificate, addresses and names of this cloud's TLS ports, from its settings."""
 
 import datetime
-import ipaddress
 import re
 import socket
+from ipaddress import IPv4Network
 from pathlib import Path
 
-import psutil
-
+from neocloud.control_plane.host_addresses import host_addresses
 from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
 from neocloud.server import (
     CertificateFolder,
@@ -49,7 +48,7 @@ def certificate_files(settings: Settings) -> tuple[Path, Path]:
 
 def _certificate(settings: Settings, now: datetime.datetime) -> ServerCertificate:
     if settings.tls_certificate is None and settings.tls_key is None:
-        return ensure_certificate(settings.certificate_folder, host_names(settings), now)
+        return ensure_certificate(settings.certificate_folder, _certificate_names(settings), now)
     if settings.tls_certificate is None or settings.tls_key is None:
         raise ServerError("--tls-certificate and --tls-key go together. Give both, or 'none' for both.")
     return read_certificate(settings.tls_certificate, settings.tls_key, now)
@@ -57,29 +56,41 @@ def _certificate(settings: Settings, now: datetime.datetime) -> ServerCertificat
 
 def host_names(settings: Settings) -> tuple[str, ...]:
     """Return every name and address by which clients may call this cloud."""
+    return tuple(dict.fromkeys((*_certificate_names(settings), *settings.gateway_hosts)))
+
+
+def gateway_names(settings: Settings) -> tuple[str, ...]:
+    """Return the names by which clients may call the gateway, and the addresses that the operator chose.
+
+    The gateway accepts the address at which a request arrives. The addresses behind "all" may change between
+    two starts, and other arguments would end a gateway that runs.
+    """
+    names = (*settings.gateway_hosts, settings.domain)
+    if settings.listen:
+        addresses = [each for each in settings.listen if each != EVERY_ADDRESS]
+        names += (*addresses, *_host_name(), *_names_of_own_certificate(settings))
+    return tuple(dict.fromkeys(names))
+
+
+def _certificate_names(settings: Settings) -> tuple[str, ...]:
+    """Return the names in the cloud's own certificate. Without `--listen` those for a proxy are not among
+    them: its authority may not sign for them, and clients would have to trust a new one."""
     hosts = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # compared with  # nosec B104
-    return server_names((settings.domain, PUBLISHED_DOMAIN), (*hosts, *public_names(settings)))
+    return server_names((settings.domain, PUBLISHED_DOMAIN), (*hosts, *_public_names(settings)))
 
 
-def public_names(settings: Settings) -> tuple[str, ...]:
+def _public_names(settings: Settings) -> tuple[str, ...]:
     """Return the addresses and names by which other machines reach this cloud; none without `--listen`."""
     if not settings.listen:
         return ()
-    addresses = host_addresses() if EVERY_ADDRESS in settings.listen else settings.listen
-    own = names_of(settings.tls_certificate) if settings.tls_certificate else ()
+    own_ranges = [IPv4Network(each) for each in (settings.private_range, settings.public_pool) if each]
+    addresses = host_addresses(own_ranges) if EVERY_ADDRESS in settings.listen else settings.listen
+    own = _names_of_own_certificate(settings)
     return tuple(dict.fromkeys((*addresses, *_host_name(), *settings.gateway_hosts, *own)))
 
 
-def host_addresses() -> list[str]:
-    """Return the addresses of this host's interfaces that other machines may use, in order."""
-    found = {
-        ipaddress.ip_address(each.address)
-        for addresses in psutil.net_if_addrs().values()
-        for each in addresses
-        if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address
-    }
-    usable = [each for each in found if not (each.is_loopback or each.is_link_local)]
-    return [str(each) for each in sorted(usable, key=lambda each: (each.version, int(each)))]
+def _names_of_own_certificate(settings: Settings) -> tuple[str, ...]:
+    return names_of(settings.tls_certificate) if settings.tls_certificate else ()
 
 
 def _host_name() -> tuple[str, ...]:
