@@ -10,13 +10,14 @@ import typer
 
 from neocloud.cli.output import say
 from neocloud.cli.target import profile_of
-from neocloud.client.connection import Client, connect, invoke, invoker, live_endpoint, open_channel
+from neocloud.client.connection import Client, invoke, invoker, live_endpoint, open_channel
 from neocloud.client.devices import device_token, keep_device_token
 from neocloud.client.errors import ClientError
 from neocloud.client.loopback import BrowserReply
-from neocloud.client.profiles import Profile, session_file
-from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now, write_session
-from neocloud.client.trust import find_cloud
+from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles, session_file
+from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now
+from neocloud.client.tokens import StaticToken
+from neocloud.client.trust import cloud_url, find_cloud, fingerprint_of_file
 from neocloud.core import contract
 
 if TYPE_CHECKING:
@@ -42,11 +43,17 @@ class SignInTarget:
 
 def sign_in_target(context: typer.Context, endpoint: str, ca_file: str) -> SignInTarget:
     """Return the named endpoint or the current profile's. A password is sent only over loopback or TLS."""
+    target = SignInTarget(endpoint, ca_file)
     if not endpoint:
         profile = profile_of(context)
-        endpoint, ca_file = live_endpoint(profile), ca_file or profile.ca_file
-    require_encryption(endpoint, ca_file, "Your password")
-    return SignInTarget(endpoint, ca_file)
+        target = SignInTarget(
+            live_endpoint(profile),
+            ca_file or profile.ca_file,
+            profile.http_endpoint,
+            profile.gateway_endpoint,
+        )
+    require_encryption(target.endpoint, target.ca_file, "Your password")
+    return target
 
 
 def require_encryption(endpoint: str, ca_file: str, what: str) -> None:
@@ -67,8 +74,10 @@ def remote_target(url: str, ca_file: str, fingerprint: str) -> SignInTarget:
 
 
 def _confirm(url: str, shown: str) -> bool:
+    if _is_confirmed(url, shown):
+        return True
     say(
-        f"{url} has a certificate authority that you have not confirmed yet. SHA-256 fingerprint:"
+        f"No profile on this machine trusts the certificate authority of {url} yet. Its SHA-256 fingerprint:"
         f"\n\n  {shown}\n\nCompare it with the one in `neo status` on the cloud's machine."
     )
     if not sys.stdin.isatty():
@@ -78,6 +87,14 @@ def _confirm(url: str, shown: str) -> bool:
             "Give the fingerprint with --fingerprint, or the authority's certificate with --ca-file",
         )
     return typer.confirm("Are they the same?", err=True)
+
+
+def _is_confirmed(url: str, shown: str) -> bool:
+    """Return whether a profile of this URL already trusts the authority with this fingerprint."""
+    of_url = [
+        each for each in read_profiles(config_file()).items.values() if each.http_endpoint == cloud_url(url)
+    ]
+    return any(fingerprint_of_file(each.ca_file) == shown for each in of_url)
 
 
 def by_password(target: SignInTarget, email: str, code: str, tenant: str, from_stdin: bool) -> Session:
@@ -138,24 +155,35 @@ def email_of(target: SignInTarget, session: Session) -> str:
     return answer.user_profile.attributes.email
 
 
+def profile_name(profiles: Profiles, wanted: str, endpoint: str) -> str:
+    """Return the name wanted, or one with the host when that name is of a profile of another cloud."""
+    host, _, port = endpoint.rpartition(":")
+    with_host = f"{wanted}-{host.strip('[]').replace(':', '-')}"
+    for name in (wanted, with_host):
+        known = profiles.items.get(name)
+        if known is None or known.endpoint == endpoint:
+            return name
+    return f"{with_host}-{port}"
+
+
 def make_profile(target: SignInTarget, session: Session, name: str, project: str) -> Profile:
-    file = session_file(name)
-    write_session(file, session)
-    profile = Profile(
+    return Profile(
         name,
         target.endpoint,
         credentials_file="",
         tenant_id=session.tenant_id,
         project_id=project,
-        session_file=str(file),
+        session_file=str(session_file(name)),
         ca_file=target.ca_file,
         http_endpoint=target.http_endpoint,
         gateway_endpoint=target.gateway,
     )
-    if project:
-        return profile
-    with connect(profile) as client:
-        return Profile(**{**profile.__dict__, "project_id": default_project(client, session.tenant_id)})
+
+
+def connect_with(session: Session, profile: Profile) -> Client:
+    """Open a connection with the session's own token, before the session is stored."""
+    channel = open_channel(profile.endpoint, profile.ca_file)
+    return Client(channel, profile.endpoint, StaticToken(session.access_token))
 
 
 def format_account(profile: "GetProfileResponse") -> str:

@@ -6,7 +6,6 @@ A token is sent only to the gateway of its own cloud. For any other address the 
 
 import json
 import os
-import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.client.tokens import StaticToken, TokenSource
+from neocloud.client.trust import verified_context
 from neocloud.core.json_types import Json
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -136,7 +136,7 @@ def open_api(url: str) -> Gateway:
 
 def _http(ca_file: str = "") -> httpx.Client:
     """Return a client that trusts the authorities in the file, or the system's."""
-    verify = ssl.create_default_context(cafile=ca_file) if ca_file else True
+    verify = verified_context(ca_file) if ca_file else True
     limits = httpx.Limits(max_connections=256)
     return httpx.Client(timeout=TIMEOUT, trust_env=False, limits=limits, verify=verify)
 

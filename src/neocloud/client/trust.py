@@ -66,14 +66,28 @@ def find_cloud(
             ca_file = str(_keep(authority))
         else:
             ca_file = _system_authorities()
-    found = _fetch(host, port, _verified(ca_file))
-    name = f"[{host}]" if ":" in host else host
+    found = _fetch(host, port, verified_context(ca_file))
+    name = _in_url(host)
     return RemoteCloud(
         url=f"https://{name}:{port}",
         endpoint=f"{name}:{found.grpc_port}",
         gateway=f"https://{name}:{found.gateway_port}" if found.gateway_port else "",
         ca_file=ca_file,
     )
+
+
+def cloud_url(url: str) -> str:
+    """Return the URL in the form in which a profile holds it. Raises ClientError."""
+    host, port = _host_and_port(url)
+    return f"https://{_in_url(host)}:{port}"
+
+
+def fingerprint_of_file(ca_file: str) -> str:
+    """Return the fingerprint of the certificate in a file; "" when it cannot be read."""
+    try:
+        return fingerprint(ssl.PEM_cert_to_DER_cert(Path(ca_file).read_text().strip()))
+    except (OSError, ValueError):
+        return ""
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -85,6 +99,7 @@ def _host_and_port(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
+        host.encode("idna")  # raises for a name that cannot be looked up, as with an empty label
     except ValueError:
         parts, host, port = urlsplit(""), "", 0
     if parts.scheme == "http":
@@ -93,7 +108,8 @@ def _host_and_port(url: str) -> tuple[str, int]:
             f"{url} is plain text, which a cloud serves on its own machine only",
             f"Use https://{host}:{DEFAULT_PORT}; the operator opens it with `neo up --listen ADDRESS`",
         )
-    if parts.scheme != "https" or not host or parts.path not in ("", "/") or parts.username:
+    is_host = bool(host) and host.isprintable() and " " not in host
+    if parts.scheme != "https" or not is_host or parts.path not in ("", "/") or parts.username:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"{url!r} is not the URL of a cloud",
@@ -110,14 +126,19 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def _verified(ca_file: str) -> ssl.SSLContext:
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def verified_context(ca_file: str) -> ssl.SSLContext:
+    """Return a TLS context that trusts the authorities in the file. Raises ClientError."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"{ca_file} holds no certificate that can be read: {error}",
-            "Name another file",
+            "Name another file with --ca-file, or sign in again with `neo login https://HOST:PORT`",
         ) from error
 
 

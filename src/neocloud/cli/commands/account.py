@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from neocloud.cli import sign_in
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, fields_table, print_view, show, table, warn
+from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, table, warn
 from neocloud.cli.sign_in import format_account
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
@@ -17,7 +18,7 @@ from neocloud.client.connection import connect, connect_as, invoker, open_channe
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
-from neocloud.client.sessions import forget_session, read_session, sign_out
+from neocloud.client.sessions import forget_session, read_session, sign_out, write_session
 from neocloud.client.trust import is_url
 from neocloud.core import contract
 
@@ -99,10 +100,12 @@ def login(
             "The way to sign in is not clear",
             "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
         )
+    ca_file = str(Path(ca_file).absolute()) if ca_file else ""
     remote = sign_in.remote_target(url, ca_file, fingerprint) if url else None
+    session = None
     if credentials is not None:
         given = remote or sign_in.SignInTarget(endpoint, ca_file)
-        profile = _with_credentials(credentials, given, name or "default", tenant, project)
+        profile = _with_credentials(credentials, given, name, tenant, project)
     else:
         target = remote or sign_in.sign_in_target(context, endpoint, ca_file)
         if oidc:
@@ -112,10 +115,16 @@ def login(
             email = sign_in.email_of(target, session)
         else:
             session = sign_in.by_password(target, email, code, tenant, password_stdin)
-        profile = sign_in.make_profile(target, session, name or email.partition("@")[0] or "me", project)
-    with connect(profile) as client:
+        name = name or _free_name(email.partition("@")[0] or "me", target.endpoint)
+        profile = sign_in.make_profile(target, session, name, project)
+    with sign_in.connect_with(session, profile) if session else connect(profile) as client:
         answer = client.call("nebius.iam.v1.ProfileService/Get")
-    write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
+        if session and not project:
+            profile = replace(profile, project_id=sign_in.default_project(client, profile.tenant_id))
+    profiles = read_profiles(config_file()).with_profile(profile)
+    if session:
+        write_session(Path(profile.session_file), session)
+    write_profiles(profiles, config_file())
     echo(f"Signed in. {profile.name} is now the current profile.")
     if os.environ.get("NEOCLOUD_HOME"):
         warn(f"NEOCLOUD_HOME is set and takes precedence. Unset it, or use `neo --profile {profile.name}`.")
@@ -128,6 +137,14 @@ def login(
             ]
         )
     )
+
+
+def _free_name(wanted: str, endpoint: str) -> str:
+    """Return the name of the new profile, and say so where it is not the one wanted."""
+    name = sign_in.profile_name(read_profiles(config_file()), wanted, endpoint)
+    if name != wanted:
+        say(f"Profile {wanted} is of another cloud and stays as it is; the new profile is named {name}.")
+    return name
 
 
 def _url_and_email(words: Sequence[str]) -> tuple[str, str]:
@@ -158,7 +175,7 @@ def _with_credentials(
         if not place.startswith("project-"):  # The operator's account belongs to its tenant.
             place = project or found.project_id or sign_in.default_project(client, place)
     return Profile(
-        name=name,
+        name=name or _free_name("default", endpoint),
         endpoint=endpoint,
         credentials_file=str(credentials.absolute()),
         tenant_id=tenant or found.tenant_id,
