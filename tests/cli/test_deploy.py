@@ -106,3 +106,14 @@ def test_scale_sets_what_was_said_also_to_nothing(signed_in: Neo, machine: FakeS
     headers = machine.headers(f"{INFERENCE}.DeploymentService/Update")
     assert headers["x-resetmask"].split(",")[0] == "spec.scaling.min_replicas"
     assert signed_in("deployment", "scale", "bank", "many").code == 2
+
+
+def test_delete_without_a_terminal_says_that_it_does_not_ask(signed_in: Neo, machine: FakeServer) -> None:
+    deployment = contract.message(f"{INFERENCE}.Deployment")()
+    deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
+    machine.serve(f"{INFERENCE}.DeploymentService/GetByName", deployment)
+    machine.serve(f"{INFERENCE}.DeploymentService/Delete", operation())
+    ran = signed_in("deployment", "delete", "bank")
+    assert ran.code == 0, ran.err
+    assert "Deleting without asking" in ran.err and "Add --yes" in ran.err
+    assert "Deleting without asking" not in signed_in("deployment", "delete", "bank", "--yes").err

@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.cli.commands.tuning.job import JOBS
+from neocloud.cli.resources.lookup import CLUSTERS, MODELS, id_prefix_of
+from neocloud.cli.resources.names import BY_FIELD
+from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, operation
 
 DISKS = "nebius.compute.v1.DiskService"
+SUBNETS = "nebius.vpc.v1.SubnetService"
 SNAPSHOTS = "nebius.compute.v1.DiskSnapshotService"
 INSTANCES = "nebius.compute.v1.InstanceService"
 GROUPS = "nebius.iam.v1.GroupService"
@@ -28,10 +33,15 @@ def named(service: str, kind: str, prefix: str, *known: str) -> dict[str, object
     return {f"{service}/GetByName": get_by_name}
 
 
+def serve_list(cloud: FakeServer, service: str, *names: str) -> None:
+    answer = {"items": [{"metadata": {"id": f"thing-e00{name}", "name": name}} for name in names]}
+    cloud.serve(f"{service}/List", contract.from_dict(contract.method(f"{service}/List").output, answer))
+
+
 @pytest.fixture
 def served(cloud: FakeServer) -> FakeServer:
     for path, answer in (
-        *named(DISKS, "disk", "computedisk", "data", "before-upgrade").items(),
+        *named(DISKS, "disk", "computedisk", "data", "before-upgrade", "lab-e0012").items(),
         *named(GROUPS, "group", "group", "analysts").items(),
         *named("nebius.iam.v1.ServiceAccountService", "account", "serviceaccount", "pipeline").items(),
         *named(INSTANCES, "instance", "computeinstance", "web").items(),
@@ -54,15 +64,19 @@ def test_an_option_takes_a_name_or_an_id(signed_in: Neo, served: FakeServer) -> 
         ("data", "computedisk-e00data"),
         ("computedisk-e00other", "computedisk-e00other"),
         ("before-upgrade", "computedisk-e00beforeupgrade"),
+        ("lab-e0012", "computedisk-e00labe0012"),
+        ("computesnapshot-e00other", "computesnapshot-e00other"),
     ):
         ran = signed_in("compute", "disk-snapshot", "create", "today", "--source-disk-id", given)
         assert ran.code == 0, ran.err
         assert source(served) == expected
 
 
-def test_a_name_that_is_not_there_is_said(signed_in: Neo, served: FakeServer) -> None:
-    ran = signed_in("compute", "disk-snapshot", "create", "today", "--source-disk-id", "lost")
-    assert ran.code == 3 and "There is no disk 'lost'" in ran.err
+@pytest.mark.parametrize("name", ["lost", "default-data", "data-e00", "risk-models"])
+def test_a_name_that_is_not_there_is_said(signed_in: Neo, served: FakeServer, name: str) -> None:
+    serve_list(served, DISKS, "default-data-old")
+    ran = signed_in("compute", "disk-snapshot", "create", "today", "--source-disk-id", name)
+    assert ran.code == 3 and f"There is no disk '{name}'" in ran.err
     assert not served.asked(f"{SNAPSHOTS}/Create")
 
 
@@ -86,21 +100,33 @@ def test_a_parent_is_given_by_name(signed_in: Neo, served: FakeServer, option: s
     assert accounts[-1].parent_id == PROJECT
 
 
-def test_what_came_with_the_project_is_found_without_the_end_of_its_name(
-    signed_in: Neo, served: FakeServer
-) -> None:
-    subnets = "nebius.vpc.v1.SubnetService"
-    for path, answer in named(subnets, "subnet", "vpcsubnet").items():
+@pytest.fixture
+def allocations(served: FakeServer) -> str:
+    for path, answer in named(SUBNETS, "subnet", "vpcsubnet").items():
         served.serve(path, answer)
-    found = contract.method(f"{subnets}/Get").output()
-    found.metadata.id, found.metadata.name = "vpcsubnet-e00own", "default-subnet-e00abc"
-    served.serve(f"{subnets}/List", contract.method(f"{subnets}/List").output(items=[found]))
-    allocations = "nebius.vpc.v1.AllocationService"
-    served.serve(f"{allocations}/Create", operation("vpcallocation-e00front"))
-    served.serve(f"{allocations}/Get", contract.method(f"{allocations}/Get").output())
+    service = "nebius.vpc.v1.AllocationService"
+    served.serve(f"{service}/Create", operation("vpcallocation-e00front"))
+    served.serve(f"{service}/Get", contract.method(f"{service}/Get").output())
+    return service
+
+
+def test_the_default_subnet_is_found_without_the_end_of_its_name(
+    signed_in: Neo, served: FakeServer, allocations: str
+) -> None:
+    serve_list(served, SUBNETS, "default-subnet-e00abc", "workers")
     ran = signed_in("vpc", "allocation", "create", "front", "--ipv4-public-subnet-id", "default-subnet")
     assert ran.code == 0, ran.err
-    assert served.asked(f"{allocations}/Create")[-1].spec.ipv4_public.subnet_id == "vpcsubnet-e00own"
+    request = served.asked(f"{allocations}/Create")[-1]
+    assert request.spec.ipv4_public.subnet_id == "thing-e00default-subnet-e00abc"
+
+
+def test_of_several_default_subnets_none_is_taken(
+    signed_in: Neo, served: FakeServer, allocations: str
+) -> None:
+    serve_list(served, SUBNETS, "default-subnet-e00abc", "default-subnet-e00def")
+    ran = signed_in("vpc", "allocation", "create", "front", "--ipv4-public-subnet-id", "default-subnet")
+    assert ran.code == 3 and "There are: default-subnet-e00abc, default-subnet-e00def" in ran.err
+    assert not served.asked(f"{allocations}/Create")
 
 
 def test_names_are_looked_up_in_the_project_of_the_command(signed_in: Neo, served: FakeServer) -> None:
@@ -141,3 +167,34 @@ def test_only_text_of_a_file_is_a_name(signed_in: Neo, served: FakeServer, tmp_p
     manifest.write_text("spec: {source_disk_id: [1]}")
     ran = signed_in("compute", "disk-snapshot", "create", "today", "--file", str(manifest))
     assert ran.code == 2 and "source_disk_id" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_file_takes_names_and_both_spellings_of_fields(
+    signed_in: Neo, served: FakeServer, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "snapshot.yaml"
+    manifest.write_text("{metadata: {name: today, parentId: trading}, spec: {sourceDiskId: data}}")
+    ran = signed_in("compute", "disk-snapshot", "create", "--file", str(manifest))
+    assert ran.code == 0, ran.err
+    request = served.asked(f"{SNAPSHOTS}/Create")[-1]
+    assert request.metadata.parent_id == "project-e00trading"
+    assert request.spec.source_disk_id == "computedisk-e00data"
+    assert served.asked(f"{DISKS}/GetByName")[-1].parent_id == "project-e00trading"
+
+
+@pytest.mark.parametrize("name", ["trading", "risk-models", "project-alpha"])
+def test_a_project_is_given_by_name(signed_in: Neo, served: FakeServer, name: str) -> None:
+    """Names of projects have the form of ids."""
+    for path, answer in named(PROJECTS, "project", "project", name).items():
+        served.serve(path, answer)
+    assert signed_in("ps", "--project", name).code == 0
+    assert served.asked(f"{PROJECTS}/GetByName")[-1].name == name
+
+
+def test_prefixes_of_ids_are_those_of_the_services() -> None:
+    prefixes = {kind.rpc: kind.id_prefix for service in SERVICES for kind in service.kinds}
+    served_by = {**prefixes, PROJECTS: prefixes["nebius.iam.v1.ProjectService"]}
+    wanted = {*BY_FIELD.values(), CLUSTERS, INSTANCES, MODELS, JOBS}
+    assert {service: id_prefix_of(service) for service in wanted} == {
+        service: served_by[service] for service in wanted
+    }

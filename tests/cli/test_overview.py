@@ -67,6 +67,28 @@ def test_ssh_finds_a_machine_or_a_cluster(
     assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'" in lost.err
 
 
+@pytest.mark.parametrize(
+    "refusal", [contract.permission_denied("compute.instance.get", PROJECT), contract.unimplemented("Get")]
+)
+def test_ssh_finds_a_cluster_for_a_caller_without_rights_to_machines(
+    signed_in: Neo,
+    served: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: contract.ApiError,
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise refusal
+
+    called: list[str] = []
+    monkeypatch.setattr(login, "ssh", lambda context, name, *_: called.append(name))
+    served.serve(f"{INSTANCES}/GetByName", refuse)
+    ran = signed_in("ssh", "lab")
+    assert ran.code == 0, ran.err
+    assert called == ["lab"]
+    served.serve(f"{CLUSTERS}/GetByName", refuse)
+    assert refusal.message.rstrip(".") in signed_in("ssh", "lab").err
+
+
 def test_nodes_are_listed(signed_in: Neo, served: FakeServer) -> None:
     _, row = signed_in("slurm", "node", "list", "lab").out.splitlines()
     assert row.split()[:3] == ["worker-0", "IDLE", "10.128.0.7"]

@@ -18,7 +18,10 @@ def confirm(question: str, *, yes: bool, is_new: bool = False) -> None:
     if yes:
         return
     if is_new and not sys.stdin.isatty():
-        say("Add --yes: without it, the next release asks before it deletes.")
+        say(
+            "Deleting without asking, because standard input is not a terminal. Add --yes to confirm"
+            " explicitly: without it, the next release asks."
+        )
         return
     if not typer.confirm(question, err=True):
         raise typer.Abort

@@ -21,7 +21,7 @@ from neocloud.cli.resources.lookup import (
     names_of,
     state_of,
 )
-from neocloud.cli.resources.names import resolve_names
+from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Overrides, load_method
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.ssh import default_public_keys, read_public_keys
@@ -102,9 +102,10 @@ def create(
         spec["network_interfaces"][0]["public_ip_address"] = {}
     if preemptible:
         spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
-    spec |= _spec_of(file) if file is not None else {}
+    descriptor = load_method(f"{INSTANCES}/Create").input.DESCRIPTOR
+    spec |= with_field_names({"spec": _spec_of(file)}, descriptor)["spec"] if file is not None else {}
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
-    resolve_names(request, load_method(f"{INSTANCES}/Create").input.DESCRIPTOR, cloud)
+    resolve_names(request, descriptor, cloud)
     operation = cloud.client.call(f"{INSTANCES}/Create", request)
     shape = spec.get("resources") or {}
     _wait(cloud, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")

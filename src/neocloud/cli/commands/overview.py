@@ -99,8 +99,7 @@ def ssh(
       neo ssh lab -- sinfo
     """
     cloud = connect_to_project(context, project)
-    is_machine = cloud.find_optional(INSTANCES, name) is not None
-    is_cluster = cloud.find_optional(CLUSTERS, name) is not None
+    is_machine, is_cluster = _are_found(cloud, (INSTANCES, CLUSTERS), name)
     if is_machine and is_cluster:
         raise ClientError(
             "FAILED_PRECONDITION",
@@ -128,6 +127,23 @@ def _show(
     ]
     data: list[JsonObject] = [{"kind": kind, **contract.to_dict(item)} for kind, item in found]
     show(output, data, table(["NAME", "KIND", "STATE", "AGE", "ID"], rows, right=["AGE"]), empty=empty)
+
+
+def _are_found(cloud: ProjectClient, services: Sequence[str], name: str) -> list[bool]:
+    """Return for each service whether it has this resource. Raises ClientError if all refuse the caller."""
+    found: list[bool] = []
+    refusals: list[ClientError] = []
+    for service in services:
+        try:
+            found.append(cloud.find_optional(service, name) is not None)
+        except ClientError as error:
+            if error.code not in _SKIPPED:
+                raise
+            found.append(False)
+            refusals.append(error)
+    if len(refusals) == len(services):
+        raise refusals[0]
+    return found
 
 
 def _listed(cloud: ProjectClient, service: str) -> Iterable[Any]:

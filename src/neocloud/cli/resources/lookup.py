@@ -7,17 +7,29 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud.cli.resources.noun import kebab
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
+from neocloud.core.contract.ids import ROUTING_CODE
 
 CLUSTERS = "neocloud.slurm.v1.ClusterService"
 INSTANCES = "nebius.compute.v1.InstanceService"
 MODELS = "neocloud.inference.v1.ModelService"
 DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
+GROUPS = "nebius.iam.v1.GroupService"
+PROJECTS = "nebius.iam.v2.ProjectService"
+SUBNETS = "nebius.vpc.v1.SubnetService"
 
+OF_TENANT = frozenset({GROUPS, PROJECTS})
+"""Services whose resources belong to the tenant."""
+DEFAULT_SUBNET = "default-subnet"
+"""The name of the subnet that comes with a project, without the suffix that the cloud adds."""
+
+_NOT_IN_IDS = frozenset({"iam", "billing", "tuning"})
+"""Products that the ids of their resources do not name."""
 FEW_NAMES = 5
 CLOSEST_NAMES = 3
 
@@ -56,7 +68,6 @@ ClusterArgument = Annotated[
 @dataclass(frozen=True)
 class _Kind:
     label: str
-    id_prefix: str
     hint: str
     """The next step if there is none."""
     not_found_codes: frozenset[str] = frozenset({"NOT_FOUND"})
@@ -65,12 +76,10 @@ class _Kind:
 
 _HIDDEN = frozenset({"NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT"})
 _KINDS = {
-    CLUSTERS: _Kind(
-        "Slurm cluster", "slurmcluster", "Create one with `neo slurm cluster create NAME --workers 2`"
-    ),
-    INSTANCES: _Kind("instance", "computeinstance", "Create one with `neo compute instance create NAME`"),
-    MODELS: _Kind("model", "inferencemodel", "Add one with `neo model add NAME FOLDER`", _HIDDEN),
-    DEPLOYMENTS: _Kind("deployment", "inferencedeployment", "Serve a model with `neo deploy MODEL`", _HIDDEN),
+    CLUSTERS: _Kind("Slurm cluster", "Create one with `neo slurm cluster create NAME --workers 2`"),
+    INSTANCES: _Kind("instance", "Create one with `neo compute instance create NAME`"),
+    MODELS: _Kind("model", "Add one with `neo model add NAME FOLDER`", _HIDDEN),
+    DEPLOYMENTS: _Kind("deployment", "Serve a model with `neo deploy MODEL`", _HIDDEN),
 }
 
 
@@ -99,13 +108,54 @@ class ProjectClient:
         """Return the resource of this name or id, or None."""
         kind = _KINDS[service]
         try:
-            if contract.is_id(name) and contract.id_prefix(name) == kind.id_prefix:
+            if contract.is_id(name) and contract.id_prefix(name) == id_prefix_of(service):
                 return self.client.call(f"{service}/Get", {"id": name})
             return self.client.call(f"{service}/GetByName", {"parent_id": self.project, "name": name})
         except ClientError as error:
             if error.code not in kind.not_found_codes:
                 raise
             return None
+
+
+def id_of(cloud: ProjectClient, service: str, named: str) -> str:
+    """Return the id of a resource; an id is returned unchanged.
+
+    Names may have the form of ids, such as `before-upgrade` and `lab-e0012`, so a name is looked up first.
+    """
+    prefix, _, rest = named.partition("-")
+    has_prefix, has_code = prefix == id_prefix_of(service), rest.startswith(ROUTING_CODE)
+    if not named or (has_prefix and has_code):
+        return named
+    parent = cloud.profile.tenant_id if service in OF_TENANT else cloud.project
+    try:
+        return cloud.client.call(f"{service}/GetByName", {"parent_id": parent, "name": named}).metadata.id
+    except ClientError as error:
+        is_default = error.code == "NOT_FOUND" and service == SUBNETS and named == DEFAULT_SUBNET
+        defaults = _default_subnets(cloud) if is_default else []
+        if len(defaults) == 1:
+            return defaults[0].metadata.id
+        if contract.is_id(named) and (has_prefix or has_code):
+            return named  # an id of another kind, such as a user's, or one that the cloud refuses
+        if error.code != "NOT_FOUND":
+            raise
+        words = kebab(service.rpartition(".")[2].removesuffix("Service")).replace("-", " ")
+        hint = closest_names(named, [item.metadata.name for item in defaults])
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no {words} {named!r}",
+            hint or "Check the name, or give an id; the list of that noun shows both",
+        ) from error
+
+
+def _default_subnets(cloud: ProjectClient) -> list[Any]:
+    return [item for item in cloud.list_all(SUBNETS) if item.metadata.name.startswith(f"{DEFAULT_SUBNET}-")]
+
+
+def id_prefix_of(service: str) -> str:
+    """Return the type in the ids of a service's resources: "computedisk" for those of DiskService."""
+    package, _, name = service.removesuffix("Service").rpartition(".")
+    product = package.split(".")[1]
+    return f"{'' if product in _NOT_IN_IDS else product}{name.lower()}"
 
 
 def closest_names(wanted: str, known: Iterable[str]) -> str:
@@ -122,9 +172,7 @@ def connect_to_project(context: typer.Context, project: str) -> ProjectClient:
     profile = profile_of(context)
     client = connect(profile)
     context.call_on_close(client.close)
-    if project and not contract.is_id(project):
-        request = {"parent_id": profile.tenant_id, "name": project}
-        project = client.call("nebius.iam.v2.ProjectService/GetByName", request).metadata.id
+    project = id_of(ProjectClient(client, profile, profile.project_id), PROJECTS, project)
     return ProjectClient(client, profile, project_of(profile, project))
 
 

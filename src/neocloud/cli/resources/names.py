@@ -5,20 +5,21 @@ from collections.abc import Mapping
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from neocloud.cli.output import JsonObject
-from neocloud.cli.resources.lookup import CLUSTERS, INSTANCES, MODELS, ProjectClient
-from neocloud.cli.resources.noun import kebab
-from neocloud.client.errors import ClientError
-from neocloud.core import contract
-from neocloud.core.contract.ids import ROUTING_CODE
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    GROUPS,
+    INSTANCES,
+    MODELS,
+    PROJECTS,
+    SUBNETS,
+    ProjectClient,
+    id_of,
+)
 
-GROUPS = "nebius.iam.v1.GroupService"
-PROJECTS = "nebius.iam.v2.ProjectService"
 SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
-OF_TENANT = frozenset({GROUPS, PROJECTS})
-"""Services whose resources belong to the tenant."""
 BY_FIELD: Mapping[str, str] = {
     "network_id": "nebius.vpc.v1.NetworkService",
-    "subnet_id": "nebius.vpc.v1.SubnetService",
+    "subnet_id": SUBNETS,
     "pool_id": "nebius.vpc.v1.PoolService",
     "route_table_id": "nebius.vpc.v1.RouteTableService",
     "security_group_id": "nebius.vpc.v1.SecurityGroupService",
@@ -68,6 +69,25 @@ def resolve_names(request: JsonObject, descriptor: Descriptor, cloud: ProjectCli
                 _resolve_inner(inner, field, field.message_type, cloud)
 
 
+def with_field_names(document: JsonObject, descriptor: Descriptor) -> JsonObject:
+    """Return a JSON object with its keys spelt as in the contract: `subnetId` is `subnet_id`."""
+    renamed: JsonObject = {}
+    for key, value in document.items():
+        field = _field_of(descriptor, key)
+        inside = field.message_type if field is not None else None
+        is_map = inside is not None and inside.GetOptions().map_entry
+        renamed[field.name if field is not None else key] = (
+            value if inside is None or is_map else _renamed(value, inside)
+        )
+    return renamed
+
+
+def _renamed(value: object, inside: Descriptor) -> object:
+    if isinstance(value, list):
+        return [_renamed(item, inside) for item in value]
+    return with_field_names(value, inside) if isinstance(value, dict) else value
+
+
 def _field_of(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
     """Return the field of a JSON key, which may be spelt `subnet_id` or `subnetId`."""
     return descriptor.fields_by_name.get(key) or descriptor.fields_by_camelcase_name.get(key)
@@ -94,37 +114,3 @@ def service_of(field: str) -> str:
         return ""
     found = [name for name in BY_FIELD if field == name or field.endswith(f"_{name}")]
     return BY_FIELD[max(found, key=len)] if found else ""
-
-
-def id_of(cloud: ProjectClient, service: str, named: str) -> str:
-    """Return the id of a resource; an id is returned unchanged."""
-    if not named or _has_routing_code(named):
-        return named
-    parent = cloud.profile.tenant_id if service in OF_TENANT else cloud.project
-    try:
-        return cloud.client.call(f"{service}/GetByName", {"parent_id": parent, "name": named}).metadata.id
-    except ClientError as error:
-        defaults = _defaults(cloud, service, named, parent) if error.code == "NOT_FOUND" else []
-        if defaults or contract.is_id(named):
-            return defaults[0] if defaults else named  # the cloud says what is wrong with an id
-        if error.code != "NOT_FOUND":
-            raise
-        words = kebab(service.rpartition(".")[2].removesuffix("Service")).replace("-", " ")
-        raise ClientError(
-            "NOT_FOUND",
-            f"There is no {words} {named!r}",
-            "Check the name, or give an id; the list of that noun shows both",
-        ) from error
-
-
-def _defaults(cloud: ProjectClient, service: str, named: str, parent: str) -> list[str]:
-    """Return the ids of what came with the project under this name and a suffix: `default-subnet`."""
-    if not named.startswith("default-"):
-        return []
-    listed = cloud.client.list_all(f"{service}/List", {"parent_id": parent})
-    return [item.metadata.id for item in listed if item.metadata.name.startswith(f"{named}-")]
-
-
-def _has_routing_code(identifier: str) -> bool:
-    """Return whether it is an id of a cloud, not a name that looks like one, such as `before-upgrade`."""
-    return identifier.partition("-")[2].startswith(ROUTING_CODE)

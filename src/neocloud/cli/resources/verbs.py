@@ -13,8 +13,8 @@ from neocloud.cli.confirmation import confirm
 from neocloud.cli.output import Format, JsonObject, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
-from neocloud.cli.resources.lookup import ProjectClient, closest_names
-from neocloud.cli.resources.names import PROJECTS, id_of, resolve_names
+from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of
+from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table
 from neocloud.cli.target import profile_of, project_of
@@ -34,11 +34,10 @@ WRITABLE_METADATA = ("name", "parent_id", "labels")
 def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
-        request = _from_manifest(given["file"])
+        request = _from_manifest(given["file"], noun.rpc(verb).input.DESCRIPTOR)
         metadata = request.setdefault("metadata", {})
-        metadata["parent_id"] = metadata.get("parent_id") or ""
-        if given.get("parent_id") or not metadata["parent_id"]:
-            metadata["parent_id"] = _parent(noun, client, profile, given)
+        named = given.get("parent_id") or metadata.get("parent_id")
+        metadata["parent_id"] = _parent(noun, client, profile, {"parent_id": named})
         metadata["name"] = _new_name(given) or metadata.get("name", "")
         _add_labels(metadata, given["label"])
         if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
@@ -77,7 +76,7 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
 def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
     def run(noun: Noun, verb: str, given: Given) -> None:
         profile, client = _open(given)
-        request = _from_manifest(given["file"])
+        request = _from_manifest(given["file"], noun.rpc(verb).input.DESCRIPTOR)
         metadata = request.setdefault("metadata", {})
         metadata.pop("parent_id", None)
         named = [path for path in paths_in(request) if path.startswith(("spec.", "metadata.labels"))]
@@ -174,7 +173,7 @@ def _open(given: Given) -> tuple[Profile, Client]:
     return profile, client
 
 
-def _from_manifest(file: Path | None) -> JsonObject:
+def _from_manifest(file: Path | None, descriptor: Descriptor) -> JsonObject:
     """Return the fields of a manifest that a request may set, without output-only fields."""
     if file is None:
         return {}
@@ -182,7 +181,7 @@ def _from_manifest(file: Path | None) -> JsonObject:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read: {error}", "Check its path") from error
-    document = read_manifest(text, str(file))
+    document = with_field_names(read_manifest(text, str(file)), descriptor)
     metadata = document.get("metadata") or {}
     return {
         "metadata": {key: metadata[key] for key in WRITABLE_METADATA if key in metadata},
