@@ -182,6 +182,22 @@ def test_a_full_disk_does_not_keep_it_from_being_restarted(
     monkeypatch.setattr("neocloud.core.child_process.write_file", full)
     assert child.note_death(1.0) > 0
     assert child.deaths.restarts == 1
+    assert child.process is not None
+    child.process.stop(0)
+    assert not child.start(SLEEP).wait(0)
+
+
+def test_one_that_cannot_be_watched_does_not_run(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def too_many(pid: int) -> int:
+        started.append(pid)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", too_many)
+    with pytest.raises(OSError, match="Too many"):
+        child.start(SLEEP)
+    assert started and not Path(f"/proc/{started[0]}").exists()
 
 
 def test_a_process_that_is_not_a_child_is_waited_for_and_stopped(child: Child) -> None:

@@ -61,7 +61,8 @@ class Process:
         environment: Mapping[str, str] | None = None,
         umask: int = -1,
     ) -> "Process":
-        """Start it in a session of its own, so that it outlives this process."""
+        """Start it in a session of its own, so that it outlives this process. Raises OSError, with nothing
+        running."""
         _reap_dropped()
         child = subprocess.Popen(
             arguments,
@@ -73,9 +74,15 @@ class Process:
             umask=umask,
             start_new_session=True,
         )
+        try:
+            # Its id cannot be another's, even when it has ended: nobody has waited for it yet.
+            descriptor = os.pidfd_open(child.pid)
+        except OSError:
+            child.kill()
+            child.wait()
+            raise
         child.returncode = 0  # without this Python warns that a child was left running
-        # Its id cannot be another's, even when it has ended: nobody has waited for it yet.
-        return cls(child.pid, os.pidfd_open(child.pid), began(child.pid), is_child=True)
+        return cls(child.pid, descriptor, began(child.pid), is_child=True)
 
     @classmethod
     def find(cls, pid: int, began_at: int) -> "Process | None":
@@ -221,7 +228,10 @@ class Child:
         umask: int = -1,
         details: Mapping[str, object] | None = None,
     ) -> Process:
-        """Start the program and record it, with `details` beside. Raises OSError, with nothing running."""
+        """Start the program and record it, with `details` beside. Raises OSError, with nothing running.
+
+        After a death it runs even if it cannot be recorded, as on a full disk.
+        """
         self.log_file.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
         _rotate(self.log_file)
         with _append(self.log_file) as output:
@@ -230,6 +240,11 @@ class Child:
         self.process = process
         try:
             self._write(process, details or {})
+        except OSError as error:
+            if not self.deaths.restarts:
+                process.stop(0)
+                raise
+            logger.error("the %s (process %d) runs, but is not recorded: %s", self.name, process.pid, error)
         except BaseException:
             process.stop(0)
             raise

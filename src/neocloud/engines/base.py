@@ -42,7 +42,11 @@ class EngineError(Exception):
     """The engine failed. The message says what happened and what to do next."""
 
 
-class OutputTooLarge(EngineError):
+class CommandInterrupted(EngineError):
+    """A command was started, and its result is not known: it may have done all of its work, or none."""
+
+
+class OutputTooLarge(CommandInterrupted):
     """A command printed more than its caller accepts; it was killed."""
 
     def __init__(self, program: str, limit: int) -> None:
@@ -198,8 +202,9 @@ class Engine(Protocol):
     ) -> ExecResult:
         """Run a command in a pod's container (the first unless named).
 
-        Raises EngineError when `timeout_seconds` have passed, and OutputTooLarge when stdout and stderr
-        together exceed `max_output_bytes`; the command is killed in both cases.
+        Raises CommandInterrupted when `timeout_seconds` have passed, and OutputTooLarge when stdout and
+        stderr together exceed `max_output_bytes`; the command is killed in both cases. CommandInterrupted
+        also says that the engine failed while the command ran; with other errors it was not started.
         """
         ...
 

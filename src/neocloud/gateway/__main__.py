@@ -10,11 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -22,6 +20,7 @@ import uvloop
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.logs import set_up_logging
+from neocloud.core.web_server import WebServer
 from neocloud.gateway.api.app import GatewayApp
 from neocloud.gateway.api.client_connections import ClientConnections, ClientProtocol
 from neocloud.gateway.composition import Gateway
@@ -31,7 +30,6 @@ from neocloud.gateway.metering.ledger_tables import LedgerError
 from neocloud.gateway.settings import DEFAULT_PORT, GatewaySettings
 
 BACKLOG = 2048
-TICK_SECONDS = 1.0
 
 
 def listen(host: str, port: int, settings: GatewaySettings) -> socket.socket:
@@ -51,32 +49,11 @@ def listen(host: str, port: int, settings: GatewaySettings) -> socket.socket:
     return listener
 
 
-class Server(uvicorn.Server):
-    """A server that returns when it has stopped. uvicorn's own raises the signal again before the ledger
-    is closed."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._ending = asyncio.Event()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        self._ending.set()
-
-    async def main_loop(self) -> None:
-        """Tick once a second, for the Date header, and return after a signal. uvicorn's own ticks ten times
-        a second, also while nothing happens."""
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._ending.wait()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield  # `stop_on_signals` takes them, for all servers of this process
+class CertificateUnusable(Exception):
+    """The message names the file and says what to do next."""
 
 
-def stop_on_signals(servers: Sequence[Server]) -> None:
+def stop_on_signals(servers: Sequence[WebServer]) -> None:
     def stop(number: signal.Signals) -> None:
         for each in servers:
             each.handle_exit(number, None)
@@ -87,7 +64,7 @@ def stop_on_signals(servers: Sequence[Server]) -> None:
 
 def server(
     app: GatewayApp, settings: GatewaySettings, connections: ClientConnections, *, tls: bool = False
-) -> Server:
+) -> WebServer:
     config = uvicorn.Config(
         app,
         http=partial(ClientProtocol, connections),  # type: ignore[arg-type]
@@ -105,7 +82,15 @@ def server(
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
-    return Server(config)
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        files = f"{settings.tls_certificate} and {settings.tls_key}"
+        raise CertificateUnusable(
+            f"The certificate and its key, {files}, cannot be used: {error}."
+            " Name other files with `neo up --tls-certificate FILE --tls-key FILE`."
+        ) from error
+    return WebServer(config)
 
 
 logger = logging.getLogger("neocloud.gateway")
@@ -204,7 +189,7 @@ def main() -> None:
     set_up_logging(settings.log_level, settings.log_format)
     try:
         uvloop.run(serve(settings))
-    except LedgerError as error:
+    except (LedgerError, CertificateUnusable) as error:
         sys.exit(f"The gateway cannot start: {error}")
     except OSError as error:
         sys.exit(f"The gateway cannot serve on {settings.host}:{settings.port}: {error.strerror or error}")

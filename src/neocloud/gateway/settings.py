@@ -68,8 +68,9 @@ class GatewaySettings:
     """A model server that sends nothing for so long, before or within a response, is given up."""
     write_seconds: float = 60.0
     """A client that accepts no data for so long is disconnected."""
-    drain_seconds: float = 30.0
-    """Time for responses in progress to finish when the gateway stops."""
+    drain_seconds: float = 15.0
+    """Time for responses in progress to finish when the gateway stops. After 20 s the supervisor kills it;
+    the ledger is closed before."""
     admit_seconds: float = 10.0
     """Time that the result of an authentication is cached."""
     admit_away_seconds: float = 300.0

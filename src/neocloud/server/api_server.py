@@ -155,8 +155,12 @@ class ApiServer:
             certificate = self._tls.certificate
             files = CertificateFiles(certificate.chain_file, certificate.key_file)
             self._http.append(HttpServer(self._json.application(self._discovery), far, files))
-        for each in self._http:
-            await each.start()
+        try:
+            for each in self._http:
+                await each.start()
+        except ServerError:
+            await self.stop(0)
+            raise
         self._addresses = Addresses(
             f"{LOOPBACK}:{grpc_port}",
             f"{LOOPBACK}:{near.getsockname()[1]}",

@@ -3,21 +3,19 @@
 """Bind the ports of the API, and run its HTTP side on them."""
 
 import asyncio
-import contextlib
 import errno
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
+from neocloud.core.web_server import WebServer
+
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = "all"
 """Stands for every address of this host, IPv4 and IPv6."""
-
-
-TICK_SECONDS = 1.0
 
 
 class ServerError(Exception):
@@ -44,13 +42,26 @@ class HttpServer:
             ssl_certfile=certificate and certificate.chain,
             ssl_keyfile=certificate and certificate.key,
         )
-        self._server = _Uvicorn(config)
+        self._config = config
+        self._server = WebServer(config)
         self._listeners = list(listeners)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=self._listeners))
-        await self._server.is_listening.wait()
+        """Listen. Raises ServerError when the certificate cannot be used."""
+        try:
+            self._config.load()
+        except OSError as error:  # ssl.SSLError is one
+            files = f"{self._config.ssl_certfile} and {self._config.ssl_keyfile}"
+            why = f"The certificate and its key, {files}, cannot be used: {error}."
+            raise ServerError(f"{why} Name other files with --tls-certificate and --tls-key.") from error
+        serving = asyncio.create_task(self._server.serve(sockets=self._listeners))
+        listening = asyncio.create_task(self._server.is_listening.wait())
+        await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if not listening.done():
+            listening.cancel()
+            raise ServerError(f"The HTTP side of the API ended as it started: {serving.exception()}")
+        self._task = serving
 
     async def stop(self) -> None:
         self._server.end()
@@ -64,35 +75,6 @@ class CertificateFiles:
 
     def __init__(self, chain: Path, key: Path) -> None:
         self.chain, self.key = chain, key
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the program it runs in, and says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_listening = asyncio.Event()
-        self._is_ending = asyncio.Event()
-
-    def end(self) -> None:
-        self.should_exit = True
-        self._is_ending.set()
-
-    async def main_loop(self) -> None:
-        """Tick once a second, for the Date header, and return when `end` is called. Uvicorn's own ticks ten
-        times a second, also while nothing happens."""
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._is_ending.wait()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
 
 def listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:

@@ -25,6 +25,7 @@ from neocloud.engines.base import (
     MAX_LINE_BYTES,
     MAX_LOG_PAGE_BYTES,
     MAX_LOG_PAGE_LINES,
+    CommandInterrupted,
     EngineError,
     EngineUnavailable,
     ExecResult,
@@ -43,6 +44,10 @@ class _TooMuch(Exception):
     """The command printed more than is accepted."""
 
 
+class _NotStarted(EngineError):
+    """Podman refused to start the command."""
+
+
 async def execute(
     libpod: Libpod,
     container: str,
@@ -53,7 +58,8 @@ async def execute(
 ) -> ExecResult:
     """Run a command in a container.
 
-    Raises EngineError if the container does not run or the time is up, OutputTooLarge for too much output.
+    Raises CommandInterrupted if the container ends or the time is up, OutputTooLarge for too much output, and
+    other EngineErrors if the command was not started.
     """
     if not command:
         raise EngineError("There is no command to run.")
@@ -65,28 +71,56 @@ async def execute(
     }
     execution = (await libpod.post(f"/containers/{container}/exec", body))["Id"]
     try:
-        async with asyncio.timeout(timeout_seconds):
-            output = await _attached(libpod, execution, stdin, max_output_bytes)
-    except TimeoutError as error:
-        await _kill(libpod, execution)
-        raise EngineError(
-            f"{command[0]} did not finish within {timeout_seconds:g} s and was killed."
-        ) from error
-    except _TooMuch as error:
-        await _kill(libpod, execution)
-        raise OutputTooLarge(command[0], max_output_bytes) from error
-    try:
-        result = await libpod.get(f"/exec/{execution}/json")
-    except NotFound as error:
-        raise EngineError(f"The container ended while {command[0]} ran in it.") from error
-    return ExecResult(result["ExitCode"], output[STDOUT], output[STDERR])
-
-
-async def _attached(libpod: Libpod, execution: str, stdin: bytes, max_output_bytes: int) -> dict[int, bytes]:
-    try:
         reader, writer = await asyncio.open_unix_connection(str(libpod.socket), limit=_CHUNK)
     except OSError as error:
         raise EngineUnavailable(f"Podman does not answer on {libpod.socket}.") from error
+    try:
+        return await _result(
+            libpod, execution, command[0], reader, writer, stdin, timeout_seconds, max_output_bytes
+        )
+    except (CommandInterrupted, _NotStarted):
+        raise
+    except EngineError as error:
+        raise CommandInterrupted(str(error)) from error
+    finally:
+        writer.close()
+
+
+async def _result(
+    libpod: Libpod,
+    execution: str,
+    program: str,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    stdin: bytes,
+    timeout_seconds: float,
+    max_output_bytes: int,
+) -> ExecResult:
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            output = await _attached(reader, writer, execution, stdin, max_output_bytes)
+    except TimeoutError as error:
+        await _kill(libpod, execution)
+        raise CommandInterrupted(
+            f"{program} did not finish within {timeout_seconds:g} s and was killed."
+        ) from error
+    except _TooMuch as error:
+        await _kill(libpod, execution)
+        raise OutputTooLarge(program, max_output_bytes) from error
+    try:
+        result = await libpod.get(f"/exec/{execution}/json")
+    except NotFound as error:
+        raise CommandInterrupted(f"The container ended while {program} ran in it.") from error
+    return ExecResult(result["ExitCode"], output[STDOUT], output[STDERR])
+
+
+async def _attached(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    execution: str,
+    stdin: bytes,
+    max_output_bytes: int,
+) -> dict[int, bytes]:
     try:
         writer.write(_start_request(execution))
         await _check_answer(reader)
@@ -104,9 +138,7 @@ async def _attached(libpod: Libpod, execution: str, stdin: bytes, max_output_byt
             feeding.cancel()
         return {stream: bytes(collected) for stream, collected in output.items()}
     except (ConnectionError, asyncio.IncompleteReadError) as error:
-        raise EngineUnavailable("Podman ended while a command ran; try again.") from error
-    finally:
-        writer.close()
+        raise CommandInterrupted("Podman ended while a command ran; try again.") from error
 
 
 def _start_request(execution: str) -> bytes:
@@ -123,7 +155,7 @@ async def _check_answer(reader: asyncio.StreamReader) -> None:
     status = int(head.split(" ", 2)[1])
     if status not in (101, 200):
         text = (await reader.read(_CHUNK)).decode(errors="replace")
-        raise EngineError(f"The command could not be started: {text.strip()}")
+        raise _NotStarted(f"The command could not be started: {text.strip()}")
 
 
 async def _feed(writer: asyncio.StreamWriter, stdin: bytes) -> None:

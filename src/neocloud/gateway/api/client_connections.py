@@ -128,6 +128,9 @@ MAX_HEADERS = 100
 MIN_BODY_BYTES_PER_SECOND = 4 * 1024
 """Slowest average of a body, after `body_seconds`."""
 BUSY_RETRY_SECONDS = 5
+IDLE_CLOSE_SECONDS, LAST_CLOSE_SECONDS = 1.0, 5.0
+"""When the gateway stops, an idle client has this long to close its TLS connection, and one that reads the
+end of its last response. Clients that pool connections notice the end only when they use them again."""
 CONTINUE = b"HTTP/1.1 100 "
 """Start of the interim response, which has no body and is sent immediately."""
 
@@ -194,6 +197,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         """Bytes of headers or trailers so far. The parser does not report an unfinished header."""
         self._fault: OpenAiError | None = None
+        self._is_ending = False
         self._leave_callbacks: LeaveCallbacks = set()
 
     # Called by the event loop
@@ -202,6 +206,18 @@ class ClientProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if not self._connections.enter(self, self.client[0] if self.client else ""):
             self.app = _health_only(self.app)
+
+    def shutdown(self) -> None:
+        """Close the connection, or let its response end first. Called by uvicorn when the gateway stops."""
+        self._is_ending = True
+        super().shutdown()
+        if not self._is_answering():
+            self._abort_after(IDLE_CLOSE_SECONDS)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_ending:
+            self._abort_after(LAST_CLOSE_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.leave(self)
@@ -271,6 +287,9 @@ class ClientProtocol(HttpToolsProtocol):
 
     def abort(self) -> None:
         self.transport.abort()
+
+    def _abort_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.transport.abort)
 
     def _check_body(self, seconds: float) -> None:
         limits = self._limits

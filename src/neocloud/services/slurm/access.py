@@ -11,7 +11,7 @@ from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
-from neocloud.services.slurm.public import ClusterUnreachable, JobRefused
+from neocloud.services.slurm.public import ClusterUnreachable, JobRefused, SubmissionUnknown
 from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, Secret, namespace
@@ -154,6 +154,11 @@ def api_errors(cluster_id: str) -> Iterator[None]:
             f'Cluster "{error.name}" is {error.state}, not READY. '
             f"See what it waits for with: neo slurm cluster get {error.name}",
         ) from error
+    except SubmissionUnknown as error:
+        text = (
+            f"The job may have been submitted: {error} See `neo slurm job list` before you submit it again."
+        )
+        raise contract.ApiError(contract.Code.UNKNOWN, text) from error  # clients repeat UNAVAILABLE
     except ClusterUnreachable as error:
         text = str(error)
         raise contract.unavailable(f"{text[:1].upper()}{text[1:]}. Try again in a moment.") from error

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import MAX_OUTPUT_BYTES, EngineError, ExecResult
+from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.public import (
     BatchJob,
@@ -17,6 +17,7 @@ from neocloud.services.slurm.public import (
     CommandResult,
     JobRefused,
     NewJob,
+    SubmissionUnknown,
 )
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
 
@@ -84,7 +85,14 @@ class ClusterJobs:
             options.append(f"--job-name={job.name}")
         command = sbatch_command([*options, *job.options], job.arguments)
         stdin = sbatch_input(job.environment, job.script)
-        result = await self._execute(cluster_id, command, stdin=stdin)
+        try:
+            result = await self._execute(cluster_id, command, stdin=stdin)
+        except ClusterUnreachable as error:
+            if isinstance(error.__cause__, CommandInterrupted):
+                raise SubmissionUnknown(
+                    f"the login node did not say whether it took the job: {error}"
+                ) from error
+            raise
         if result.exit_code:
             raise JobRefused(refusal(result.stderr))
         try:

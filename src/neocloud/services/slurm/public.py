@@ -67,11 +67,15 @@ class ClusterUnreachable(Exception):
     """The cluster is not ready or does not answer; a later try may succeed."""
 
 
+class SubmissionUnknown(ClusterUnreachable):
+    """The login node failed while it submitted a job, which may be in the queue."""
+
+
 class BatchJobs(Protocol):
     """Batch jobs on clusters. Callers check permissions first."""
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
-        """Return the id of the new job. Raises JobRefused or ClusterUnreachable."""
+        """Return the id of the new job. Raises JobRefused, ClusterUnreachable, or SubmissionUnknown."""
         ...
 
     async def jobs(self, cluster_id: str) -> Sequence[BatchJob]:
