@@ -183,9 +183,13 @@ def test_down_stops_the_server_and_then_the_workloads_and_keeps_the_state(neo: N
 
 
 def test_a_server_of_an_earlier_version_is_recognised_and_stopped(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
-    command = [*program, "-m", "neocloud.app", "--home", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as earlier:
+    package = tmp_path / "program" / "neocloud"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "app.py").write_text("import time; print('ready', flush=True); time.sleep(60)")
+    command = [sys.executable, "-m", "neocloud.app", "--home", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(package.parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=package.parent) as earlier:
         assert earlier.stdout is not None and earlier.stdout.readline() == b"ready\n"
         addresses = {"grpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}
         (tmp_path / "server.json").write_text(

@@ -80,10 +80,21 @@ def test_a_wrong_fingerprint_is_refused_before_the_password_is_sent(cloud: Cloud
     assert cloud.fingerprint in done.stderr and "not the expected one" in done.stderr
 
 
-def test_without_a_fingerprint_or_a_terminal_nothing_is_trusted(cloud: Cloud) -> None:
-    done = cloud.laptop.neo("login", cloud.url, EMAIL, "--password-stdin", text=f"{cloud.password}\ny\ny\n")
+def test_without_a_fingerprint_or_a_terminal_nothing_is_trusted(cloud: Cloud, tmp_path: Path) -> None:
+    done = cloud.laptop.neo(
+        *("login", cloud.url, EMAIL, "--password-stdin"),
+        text=f"{cloud.password}\ny\ny\n",
+        XDG_CONFIG_HOME=str(tmp_path),
+    )
     assert done.returncode != 0
     assert cloud.fingerprint in done.stderr and "--fingerprint" in done.stderr
+
+
+def test_an_authority_that_a_profile_trusts_is_not_confirmed_again(cloud: Cloud) -> None:
+    cloud.sign_in()
+    done = cloud.laptop.neo("login", cloud.url, EMAIL, "--password-stdin", text=f"{cloud.password}\n")
+    assert done.returncode == 0, done.stderr
+    assert cloud.fingerprint not in done.stderr
 
 
 def test_the_certificate_of_another_authority_is_refused(cloud: Cloud, tmp_path: Path) -> None:

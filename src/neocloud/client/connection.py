@@ -7,6 +7,7 @@ calls have the same key, so a change never happens twice.
 """
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from neocloud.client.rpc_errors import code_name, from_rpc_error
 from neocloud.client.sessions import SessionToken
 from neocloud.client.tokens import ExchangedToken, Invoke, TokenSource, cache_file_for
 from neocloud.core import contract
+from neocloud.core.child_process import POLL_SECONDS, Child
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = (0.2, 0.5, 1.0)
 """The pauses before a call is repeated that a running server answered with UNAVAILABLE."""
+RESTART_SECONDS = 15.0
+"""How long a command waits for a server of this machine that its supervisor is starting."""
 PAGE_SIZE = 200
 GET_OPERATION = "nebius.common.v1.OperationService/Get"
 CHANNEL_OPTIONS = (
@@ -220,6 +224,7 @@ def live_endpoint(profile: Profile) -> str:
     """Return the endpoint; a cloud on this machine records its present one in its state folder."""
     if not profile.home:
         return profile.endpoint
+    wait_for_restart(Path(profile.home))
     try:
         return json.loads((Path(profile.home) / "server.json").read_text())["grpc"]
     except FileNotFoundError as error:
@@ -228,6 +233,32 @@ def live_endpoint(profile: Profile) -> str:
         ) from error
     except (OSError, ValueError, KeyError):
         return profile.endpoint
+
+
+def wait_for_restart(
+    home: Path, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Wait for the server of a state folder while its supervisor is starting it, as after its death.
+
+    Returns immediately for a server that is ready, or that has no supervisor.
+    """
+    supervisor = Child("supervisor", home / "log" / "supervisor.log", home / "supervisor.json")
+    if _is_ready(home) or supervisor.find() is None:
+        return
+    sys.stderr.write(f"The cloud in {home} is not ready; waiting up to {RESTART_SECONDS:.0f} s for it.\n")
+    deadline = clock() + RESTART_SECONDS
+    while not _is_ready(home) and supervisor.find() is not None and clock() < deadline:
+        sleep(POLL_SECONDS)
+
+
+def _is_ready(home: Path) -> bool:
+    """Return whether the supervised server that runs now is the one that announced itself."""
+    server = Child("server", home / "log" / "server.log", home / "server-process.json").find()
+    try:
+        announced = json.loads((home / "server.json").read_text())
+        return server is not None and announced["pid"] == server.pid
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def items_field(response: "Descriptor") -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from neocloud.client.connection import connect
+from neocloud.client.connection import connect, wait_for_restart
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.client.tokens import StaticToken, TokenSource
@@ -152,6 +152,7 @@ def gateway_address(profile: Profile) -> str:
             "Sign in with its URL (neo login https://HOST:PORT), or give that of the gateway"
             f" (https://HOST/v1), with its key in {KEY_VARIABLE}",
         )
+    wait_for_restart(Path(profile.home))
     try:
         address = json.loads((Path(profile.home) / "server.json").read_text()).get("gateway", "")
     except (OSError, ValueError) as error:

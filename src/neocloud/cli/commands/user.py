@@ -1,17 +1,21 @@
 """`neo user`: people who may sign in. Generated passwords are printed once and stored nowhere."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.entrance import sign_in_url
+from neocloud.cli.machine.home import Home
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.sign_in import ask_new_password, ask_password
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
 from neocloud.core import contract
 
 USERS = "neocloud.iam.v1.UserService"
@@ -108,7 +112,7 @@ def invite(
         _add(client, invitation.status.tenant_user_account_id, group_ids)
         code = client.call(f"{USERS}/IssueInvitationCode", {"id": invitation_id}).code
         endpoint = client.endpoint
-    login = f"neo login --endpoint {endpoint} --invitation {code}"
+    login = f"neo login {_where(profile_of(context)) or f'--endpoint {endpoint}'} --invitation {code}"
     if output is not Format.TABLE:
         answer = {"id": invitation_id, "email": email, "code": code, "endpoint": endpoint, "login": login}
         show(output, answer, fields_table(()))
@@ -251,6 +255,14 @@ def user_id(client: Client, tenant_id: str, user: str) -> str:
 
 def _users(client: Client, tenant_id: str) -> Any:
     return client.list_all(f"{IAM}.TenantUserAccountWithAttributesService/List", {"parent_id": tenant_id})
+
+
+def _where(profile: Profile) -> str:
+    """Return the URL for other machines to sign in at; "" for a cloud that this machine alone reaches."""
+    if profile.http_endpoint:
+        return profile.http_endpoint
+    server = Home(Path(profile.home)).server() if profile.home else None
+    return sign_in_url(server) if server and server.listen else ""
 
 
 def _call_for_user(context: typer.Context, user: str, path: str) -> None:

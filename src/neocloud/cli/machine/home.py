@@ -6,11 +6,13 @@ the server's log.
 """
 
 import json
+import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
@@ -139,7 +141,7 @@ class Home:
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return server if is_server_process(server.pid) else None
+        return server if is_server_process(server.pid, self.path) else None
 
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[None]:
@@ -161,13 +163,33 @@ class Home:
                 raise _unusable(self.path, error) from error
 
 
-def is_server_process(pid: int) -> bool:
-    """Return whether `pid` is alive and a server of ours, not another process that got its number."""
+def is_server_process(pid: int, home: Path) -> bool:
+    """Return whether `pid` is alive and the server of this folder, not a process that got its id later."""
+    process = Path(f"/proc/{pid}")
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
     except OSError:
         return False
-    return SERVER_MODULE.encode() in arguments or EARLIER_SERVER_MODULE.encode() in arguments
+    return is_server_command(arguments, home, process / "cwd")
+
+
+def is_server_command(arguments: Sequence[str], home: Path, folder: Path) -> bool:
+    """Return whether this command line, run in `folder`, is of a server of this state folder.
+
+    A supervisor names the server's module, too, but does not run it.
+    """
+    if arguments[1:2] != ["-m"] or arguments[2:3] not in ([SERVER_MODULE], [EARLIER_SERVER_MODULE]):
+        return False
+    named = [value for option, value in pairwise(arguments) if option == "--home"]
+    named += [each.removeprefix("--home=") for each in arguments if each.startswith("--home=")]
+    return all(_is_same_folder(folder / each, home) for each in named)
+
+
+def _is_same_folder(one: Path, other: Path) -> bool:
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
 
 
 def _unusable(path: Path, error: OSError) -> ClientError:

@@ -1,0 +1,86 @@
+"""A command of this machine waits for a server that its supervisor is starting again."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neocloud.client.connection import RESTART_SECONDS, live_endpoint, wait_for_restart
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.control_plane.server_supervisor import server_child, supervisor_child
+from neocloud.core.child_process import Child
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Child]:
+    made = supervisor_child(tmp_path)
+    made.start(SLEEP)
+    yield made
+    end(made)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Child]:
+    made = server_child(tmp_path)
+    made.start(SLEEP)
+    yield made
+    end(made)
+
+
+def end(child: Child) -> None:
+    assert child.process is not None
+    child.process.send(signal.SIGKILL)
+    assert child.process.wait(60)
+
+
+def announce(home: Path, server: Child) -> None:
+    assert server.process is not None
+    (home / "server.json").write_text(json.dumps({"pid": server.process.pid, "grpc": "127.0.0.1:7"}))
+
+
+def never(_: float) -> None:
+    raise AssertionError("it waits")
+
+
+def test_it_waits_until_the_new_server_has_announced_itself(
+    tmp_path: Path, supervisor: Child, server: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "server.json").write_text(json.dumps({"pid": 1, "grpc": "127.0.0.1:6"}))
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            announce(tmp_path, server)
+
+    wait_for_restart(tmp_path, sleep, lambda: 0.0)
+    assert len(pauses) == 3
+    assert capsys.readouterr().err.count("waiting up to 15 s") == 1
+    wait_for_restart(tmp_path, never)
+    assert live_endpoint(Profile("default", "127.0.0.1:6", "", home=str(tmp_path))) == "127.0.0.1:7"
+
+
+def test_it_gives_up_after_the_time_and_when_the_supervisor_ends(tmp_path: Path, supervisor: Child) -> None:
+    now = [0.0]
+
+    def sleep(_: float) -> None:
+        now[0] += RESTART_SECONDS / 2
+
+    wait_for_restart(tmp_path, sleep, lambda: now[0])
+    assert now == [RESTART_SECONDS]
+    wait_for_restart(tmp_path, lambda _: end(supervisor), lambda: 0.0)
+
+
+def test_without_a_supervisor_it_fails_immediately(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait_for_restart(tmp_path, never)
+    with pytest.raises(ClientError, match="is not running"):
+        live_endpoint(Profile("default", "", "", home=str(tmp_path)))
+    assert capsys.readouterr().err == ""
