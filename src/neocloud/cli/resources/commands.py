@@ -124,20 +124,20 @@ def _update(noun: Noun, verb: str) -> Built:
         **_output(),
     }
     about = f"Change {noun.one}; other fields keep their values."
-    return parameters, verbs.update(flags), about, "ID --label team=risk"
+    return parameters, verbs.update(flags), about, f"{_target_example(noun)} --label team=risk"
 
 
 def _get(noun: Noun, verb: str) -> Built:
     if not {"id", "name"} & set(noun.rpc(verb).input.DESCRIPTOR.fields_by_name):
         return _other(noun, verb)
     parameters: Parameters = {**_target(noun), **_output()}
-    return parameters, verbs.get, f"Show one {noun.words}.", "NAME" if "GetByName" in noun.verbs else "ID"
+    return parameters, verbs.get, f"Show one {noun.words}.", _target_example(noun)
 
 
 def _delete(noun: Noun, verb: str) -> Built:
     yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")]
     parameters: Parameters = {**_target(noun), "yes": (yes, False), **_no_wait()}
-    return parameters, verbs.delete, f"Delete {noun.one}.", "ID --yes"
+    return parameters, verbs.delete, f"Delete {noun.one}.", f"{_target_example(noun)} --yes"
 
 
 def _other(noun: Noun, verb: str) -> Built:
@@ -151,8 +151,10 @@ def _other(noun: Noun, verb: str) -> Built:
         **_flag_parameters(flags, noun),
         **_output(),
     }
-    needs_parent = "parent_id" in request.fields_by_name and noun.parent is Parent.GIVEN
-    example = "ID" if "id" in request.fields_by_name else "--parent-id group-e00risk" if needs_parent else ""
+    if "id" in request.fields_by_name:
+        example = _target_example(noun)
+    else:
+        example = _parent_example(noun) if "parent_id" in request.fields_by_name else ""
     if not example and flags and verb != "List":
         example = _sample(flags[0])
     return parameters, verbs.call(flags), _about(noun, verb), example
@@ -168,8 +170,25 @@ def _about(noun: Noun, verb: str) -> str:
         return noun.about
     if verb != "List":
         return OTHER_VERBS[verb].format(those=noun.plural)
-    owners = {Parent.NOTHING: "", Parent.GIVEN: " of one parent"}
+    owners = {Parent.NOTHING: "", Parent.GIVEN: f" of one {_parent_words(noun)}"}
     return f"List {noun.plural}{owners.get(noun.parent, f' in the {noun.parent}')}."
+
+
+def _target_example(noun: Noun) -> str:
+    """Return how the example of a verb names the resource: a name can only be looked up in its parent."""
+    return f"NAME {_parent_example(noun)}".rstrip() if "GetByName" in noun.verbs else "ID"
+
+
+def _parent_example(noun: Noun) -> str:
+    return f"--{kebab(_parent_noun(noun))} NAME" if noun.parent is Parent.GIVEN else ""
+
+
+def _parent_words(noun: Noun) -> str:
+    return kebab(_parent_noun(noun)).replace("-", " ")
+
+
+def _parent_noun(noun: Noun) -> str:
+    return noun.parent_service.rpartition(".")[2].removesuffix("Service")
 
 
 def _target(noun: Noun) -> Parameters:
@@ -189,9 +208,8 @@ def _parent(noun: Noun) -> Parameters:
     if noun.parent is Parent.NOTHING:
         return {}
     if noun.parent is Parent.GIVEN:
-        words = kebab(noun.parent_service.rpartition(".")[2].removesuffix("Service"))
-        names = ("--parent-id", f"--{words}")
-        text = f"Id or name of the {words.replace('-', ' ')}."
+        names = ("--parent-id", f"--{kebab(_parent_noun(noun))}")
+        text = f"Id or name of the {_parent_words(noun)}."
         return {"parent_id": (Annotated[str, typer.Option(*names, help=text)], inspect.Parameter.empty)}
     if noun.parent is Parent.PROJECT:
         project = typer.Option("--parent-id", "--project", help=PROJECT_HELP, show_default=False)
@@ -250,8 +268,7 @@ def _sample(flag: Flag) -> str:
 
 def _group_example(product: str, noun: Noun) -> str:
     words = f"  neo {product} {noun.name}"
-    owner = " --parent-id ID" if noun.parent is Parent.GIVEN else ""
-    lines = [f"{words} list{owner}"] if "List" in noun.verbs else []
+    lines = [f"{words} list {_parent_example(noun)}".rstrip()] if "List" in noun.verbs else []
     if "Create" in noun.verbs or not lines:
         lines.append(f"{words} {kebab(noun.verbs[0])} {noun.example}".rstrip())
     title = "Examples" if len(lines) > 1 else "Example"
