@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -16,6 +17,8 @@ from neocloud.core.web_server import WebServer
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = "all"
 """Stands for every address of this host, IPv4 and IPv6."""
+ANY_PORT_ATTEMPTS = 8
+"""How often any free port is chosen when it is taken on another of the addresses."""
 
 
 class ServerError(Exception):
@@ -78,11 +81,22 @@ class CertificateFiles:
 
 
 def listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:
-    """Return listening sockets of all addresses on one port; 0: any free port. Raises ServerError."""
+    """Return listening sockets of all addresses on one port; 0: any free port. Raises ServerError.
+
+    A port that is free on the first address may be taken on the next: others are tried.
+    """
+    hosts = expanded(addresses)
+    for _ in range(ANY_PORT_ATTEMPTS - 1 if not port else 0):
+        with suppress(ServerError):
+            return _listen_on(hosts, port)
+    return _listen_on(hosts, port)
+
+
+def _listen_on(hosts: Sequence[str], port: int) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     try:
-        for address in expanded(addresses):
-            listeners.append(listen(address, port))
+        for host in hosts:
+            listeners.append(listen(host, port))
             port = port or listeners[0].getsockname()[1]
     except ServerError:
         close_all(listeners)

@@ -7,6 +7,7 @@ import pytest
 
 from neocloud.core import contract, wire
 from neocloud.core.reconcile import Worker
+from neocloud.core.reconcile import worker as worker_module
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store import StoreError
 from tests.core.reconcile.toy_reconcilers import FILESYSTEM, PROJECT, Cloud, Requests
@@ -302,6 +303,52 @@ async def test_a_store_that_fails_for_a_while_does_not_end_the_worker(cloud: Clo
     monkeypatch.setattr(cloud.store, "write", write)
     running = asyncio.create_task(cloud.worker().run())
     await cloud.clock.run_until(lambda: ready(cloud))
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_requests_are_looked_up_while_others_may_write(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, lookup = cloud.store.write, worker_module._request_of
+    is_writing = False
+    looked_up: list[bool] = []
+
+    async def write(work):
+        def watched(tx):
+            nonlocal is_writing
+            is_writing = True
+            try:
+                return work(tx)
+            finally:
+                is_writing = False
+
+        return await real(watched)
+
+    def request_of(tx, resource):
+        looked_up.append(is_writing)
+        return lookup(tx, resource)
+
+    monkeypatch.setattr(cloud.store, "write", write)
+    monkeypatch.setattr(worker_module, "_request_of", request_of)
+    await cloud.requests.create()
+    running = asyncio.create_task(cloud.worker().run())
+    await cloud.clock.run_until(lambda: ready(cloud))
+    running.cancel()
+    await asyncio.wait({running})
+    assert looked_up and not any(looked_up)
+
+
+async def test_a_leased_resource_runs_although_its_request_cannot_be_read(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def request_of(tx, resource):
+        raise StoreError("The database is gone.")
+
+    monkeypatch.setattr(worker_module, "_request_of", request_of)
+    await cloud.requests.create()
+    running = asyncio.create_task(cloud.worker().run())
+    assert await cloud.clock.run_until(lambda: ready(cloud)) < 2
     running.cancel()
     await asyncio.wait({running})
 

@@ -138,25 +138,37 @@ class Worker:
             raise
 
     async def _lease_due(self) -> list[tuple[Lease, Resource, str]]:
-        """Return leased resources, each with the id of the request that its run serves."""
+        """Return leased resources, each with the id of the request that its run serves.
+
+        The requests are looked up after the leases are written, so that nobody else waits to write.
+        """
         free = self._concurrency - len(self._runs)
         if free <= 0 or not await self._store.read(lambda tx: tx.due(self._kinds, self._clock.now(), 1)):
             return []
 
-        def take(tx: Transaction) -> list[tuple[Lease, Resource, str]]:
+        def take(tx: Transaction) -> list[tuple[Lease, Resource]]:
             now = self._clock.now()
             until = now + timedelta(seconds=self._lease_seconds)
-            taken: list[tuple[Lease, Resource, str]] = []
+            taken: list[tuple[Lease, Resource]] = []
             for resource_id in tx.due(self._kinds, now, free):
                 if resource_id in self._runs:
                     continue  # its lease expired because this process was held up; the run renews it
                 lease = tx.lease(resource_id, secrets.token_hex(8), now, until)
                 resource = tx.get(resource_id)
                 if lease is not None and resource is not None:
-                    taken.append((lease, resource, _request_of(tx, resource)))
+                    taken.append((lease, resource))
             return taken
 
-        return await self._store.write(take)
+        leased = await self._store.write(take)
+        requests = await self._requests_of([resource for _, resource in leased]) if leased else []
+        return [(*each, request_id) for each, request_id in zip(leased, requests, strict=True)]
+
+    async def _requests_of(self, resources: Sequence[Resource]) -> list[str]:
+        try:
+            return await self._store.read(lambda tx: [_request_of(tx, each) for each in resources])
+        except StoreError as error:  # the resources are leased, and a run can do without
+            logger.error("The requests of %d runs cannot be read: %s", len(resources), error)
+            return [""] * len(resources)
 
     def _start(self, lease: Lease, resource: Resource, request_id: str) -> None:
         reconciler = self._reconcilers[resource.kind]
