@@ -25,7 +25,7 @@ from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store
 from neocloud.engines.fake import FakeEngine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from neocloud.core.registry import NotProvided, ServiceRegistry
+from neocloud.core.readers import NotProvided, ServiceRegistry
 
 
 class Prices:

@@ -13,8 +13,8 @@ from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 import neocloud.services
 from neocloud.core import contract
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.reconcile.reconciler import Failed
-from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource
 from neocloud.services.ai.reconcile import attachments as ai_attachments
 from neocloud.services.ai.rules import attachment_violations

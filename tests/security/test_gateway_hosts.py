@@ -11,7 +11,7 @@ import pytest
 from neocloud.control_plane.gateway_supervisor import GatewayProcess as Supervised
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
-from neocloud.core.host_names import HostNames
+from neocloud.core.web_server import HostNames
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body
 

@@ -17,7 +17,7 @@ from neocloud.client.errors import ClientError
 from neocloud.control_plane import database_url
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, read_settings
-from neocloud.core.private_folder import OpenFolder, ensure_private
+from neocloud.core.osfiles import OpenFolder, ensure_private
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.machine import EmulatedWorld
 from neocloud.emulator.world_file import WorldFile

@@ -15,7 +15,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.contract import paging
-from neocloud.core.store.writing import is_writing, writing
+from neocloud.core.store.group_commit import is_writing, writing
 from neocloud.core.yaml_outline import OutlineError, Root, yaml_root
 from neocloud.server import validation
 from neocloud.services.compute.rules.instance import user_data_violations

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import neocloud
-from neocloud.core.store.writing import refuse_while_writing
+from neocloud.core.store.group_commit import refuse_while_writing
 
 ROOT = Path(neocloud.__file__).parent
 SEARCHED = ("core", "server", "services")

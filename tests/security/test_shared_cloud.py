@@ -14,8 +14,7 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
-from neocloud.core.readers import Subject
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.service import Call
 from neocloud.core.store import Store, open_store
 from neocloud.engines.fake import FakeEngine

@@ -20,7 +20,7 @@ from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import certificate_files, gateway_names
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Service
 from neocloud.core.store import Store, watched_by
 from neocloud.core.usage import UsageSource

@@ -20,12 +20,17 @@ from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, tls_of
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.core.defaults import backfill_defaults
-from neocloud.core.readers import Subject
+from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
-from neocloud.core.registry import ServiceRegistry
-from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, register_services
+from neocloud.core.service import (
+    Authenticator,
+    Authorizer,
+    Dependencies,
+    Service,
+    backfill_defaults,
+    register_services,
+)
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
 from neocloud.server import ApiServer, Middleware, no_middleware

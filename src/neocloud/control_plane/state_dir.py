@@ -13,8 +13,7 @@ from neocloud import __version__
 from neocloud.control_plane.server_supervisor import ended_file
 from neocloud.control_plane.settings import Settings
 from neocloud.core.child_process import began
-from neocloud.core.osfiles import Locked, take_lock, write_file
-from neocloud.core.private_folder import ensure_private
+from neocloud.core.osfiles import Locked, ensure_private, take_lock, write_file
 from neocloud.server import Addresses
 
 logger = logging.getLogger(__name__)

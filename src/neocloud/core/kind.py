@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from neocloud.core import wire
-from neocloud.core.readers import ResourceReader
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ResourceReader, ServiceRegistry
 from neocloud.core.store.protocol import Resource, Transaction
 
 M = TypeVar("M", bound=Message)

@@ -1,6 +1,5 @@
 # pyright: strict
-
-"""Files at paths that nobody but the operator can change: written whole, private, and locked.
+"""Files and folders at paths that nobody but the operator can change: written whole, private, and locked.
 
 For folders in which tenants or containers can write, use `untrusted_files`. All calls block for as long as a
 disk does.
@@ -8,6 +7,7 @@ disk does.
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Protocol
 
 PRIVATE = 0o600
 _POLL_SECONDS = 0.05
+OTHERS = 0o077
+"""All rights of the group and of everybody else."""
 
 
 class HeldLock(Protocol):
@@ -138,3 +140,43 @@ def _draft(path: Path, content: bytes | str, mode: int, *, durable: bool) -> Gen
         yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+class OpenFolder(OSError):
+    """The folder belongs to another user, or others may enter it."""
+
+    def __init__(self, why: str, next_step: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.why}. {self.next_step}"
+
+
+def ensure_private(path: Path) -> None:
+    """Make a folder that only its owner may enter, or accept one; an empty folder of ours is closed.
+
+    A user who can enter it could read the database, keys and logs, and run the set-uid programs that tenants'
+    containers leave in volumes. Raises OpenFolder, which names the command that fixes it; other OSErrors.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            raise OpenFolder(
+                f"The state folder {path} belongs to user {found.st_uid}, who could change all that is in it",
+                f"If it is yours, run: chown {os.geteuid()} {path}",
+            )
+        if not found.st_mode & OTHERS:
+            return
+        if os.listdir(descriptor):
+            mode = stat.S_IMODE(found.st_mode)
+            raise OpenFolder(
+                f"The state folder {path} is open to other users (mode {mode:04o}), and it holds secrets",
+                f"Run: chmod 700 {path}",
+            )
+        os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUse, CapacityUses
 from neocloud.core.clock import Clock
 from neocloud.core.kind import Kind
-from neocloud.core.readers import Subject
+from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile.reconciler import Reconciler
-from neocloud.core.registry import ServiceRegistry
 from neocloud.core.store.protocol import Resource, Store, Transaction
-from neocloud.core.usage import Meter, Meters
+from neocloud.core.usage import CapacityUse, CapacityUses, Meter, Meters
 from neocloud.messages.nebius.common.v1 import Operation
 
 if TYPE_CHECKING:
     from neocloud.control_plane.settings import Settings
     from neocloud.engines.base import Engine
+
+DEFAULTS_NAMESPACE = "seeds"
+"""The reservations of a resource in "seeds/<its id>" are the services that have created their defaults in it.
+Stored: the name stays."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,10 @@ class Dependencies:
 
 
 CreateDefaults = Callable[[Transaction, Resource, datetime, "Settings"], None]
-"""Creates the default resources in a new resource: gets it, the time and the settings. Runs once for each."""
+"""Creates the default resources in a new resource of another service: gets it, the time and the settings.
+
+It runs once for each resource: in the transaction that creates it, or when the server starts. The defaults
+carry no desired state: what a user deletes of them stays deleted."""
 
 
 @dataclass(frozen=True)
@@ -191,3 +196,40 @@ class Authorizer(Protocol):
         """Raises ApiError (permission denied) unless a permit grants it on the target, its parent project
         or tenant. A target the subject may not know of is denied in the same words as a missing one."""
         ...
+
+
+Defaults = Mapping[str, tuple[tuple[str, CreateDefaults], ...]]
+"""By kind: the name of each service and what creates its defaults."""
+
+
+def defaults_of(services: Iterable[Service]) -> Defaults:
+    found: dict[str, tuple[tuple[str, CreateDefaults], ...]] = {}
+    for service in services:
+        for kind, create in service.defaults.items():
+            found[kind] = (*found.get(kind, ()), (service.name, create))
+    return found
+
+
+def create_defaults(
+    tx: Transaction, defaults: Defaults, row: Resource, now: datetime, settings: "Settings"
+) -> None:
+    """Create those that have not been created in this resource yet."""
+    for name, create in defaults.get(row.kind, ()):
+        if name not in tx.reservations(f"{DEFAULTS_NAMESPACE}/{row.id}"):
+            tx.reserve(f"{DEFAULTS_NAMESPACE}/{row.id}", name, row.id)
+            create(tx, row, now, settings)
+
+
+async def backfill_defaults(
+    store: Store, services: Iterable[Service], now: datetime, settings: "Settings"
+) -> None:
+    """Create defaults in resources that are older than the service, or were created without the server."""
+    defaults = defaults_of(services)
+
+    def work(tx: Transaction) -> None:
+        for kind in defaults:
+            for row in tx.list(kind)[0]:
+                if row.deleted_at is None:
+                    create_defaults(tx, defaults, row, now, settings)
+
+    await store.write(work)

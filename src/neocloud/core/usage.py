@@ -1,23 +1,47 @@
 # pyright: strict
+"""Use of the machine: what resources hold of it now, and what they consumed.
 
-"""Usage: what a resource consumed, before anybody speaks of money.
-
-A service's `meter.py` turns state history into usage records. Records are pure functions of the history, in
-whole seconds, so a bill can always be computed again.
+Each service declares both for its kinds; neither speaks of money. The `meter.py` of a service turns state
+history into usage records, which are pure functions of the history, in whole seconds, so a bill can always be
+computed again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from math import ceil
-from typing import Protocol
+from typing import Any, Protocol
 
-from neocloud.core.store.protocol import HistoryEntry, Transaction
+from neocloud.core.store.protocol import HistoryEntry, Resource, Transaction
 
+Rows = Mapping[str, Sequence[Resource]]
+"""All rows by kind."""
 _KEPT_FROM = "usage.kept_from"
 """A counter of the scope "", in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class CapacityUse:
+    """The use of the machine by resources of some kinds."""
+
+    kinds: tuple[str, ...]
+    """Kinds whose rows decide it."""
+    demands: Callable[[Rows], Iterable[tuple[str, Any]]]
+    """Return the id of each holder with what it holds, a `Demand` of compute."""
+
+
+class CapacityUses(tuple[CapacityUse, ...]):
+    """The uses of the machine by all services that are served."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind for use in self for kind in use.kinds)
+
+    def demands(self, rows: Rows) -> Iterable[tuple[str, Any]]:
+        for use in self:
+            yield from use.demands(rows)
 
 
 def kept_from(tx: Transaction) -> datetime | None:

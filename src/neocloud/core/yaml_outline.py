@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import yaml
 
-from neocloud.core.store.writing import refuse_while_writing
+from neocloud.core.store.group_commit import refuse_while_writing
 
 MAX_NODES = 10_000
 """With every alias counted as all that it stands for."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store import load_or_make_key
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.fake_inference import FakeModelFolders, FakeModelReader, FakeModelServerClient

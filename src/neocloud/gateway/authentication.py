@@ -20,8 +20,8 @@ from typing import Any
 from starlette.types import Scope
 
 from neocloud.core.clock import Clock
-from neocloud.core.host_names import HostNames, host_name, is_loopback_name
 from neocloud.core.osfiles import write_file
+from neocloud.core.web_server import HostNames, host_name, is_loopback_name
 from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden, not_authenticated, unavailable
 from neocloud.gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
 from neocloud.gateway.settings import GatewaySettings

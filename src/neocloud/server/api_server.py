@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from neocloud.core.defaults import defaults_of
 from neocloud.core.rates import Rate
-from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service
+from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, defaults_of
 from neocloud.engines.base import Capabilities
 from neocloud.server.certificates import ServerCertificate
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from neocloud import __version__
 from neocloud.core import contract
-from neocloud.core.host_names import HostNames
 from neocloud.core.readers import Subject
+from neocloud.core.web_server import HostNames
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.request import SOURCE_HEADER
 from neocloud.server.validation import check_size, check_tree

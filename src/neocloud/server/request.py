@@ -12,10 +12,9 @@ from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.core.contract import Rpc
-from neocloud.core.defaults import CreateDefaults, Defaults
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ResourceReader, Subject, TransactionReader
-from neocloud.core.service import Authenticator, Authorizer, Dependencies
+from neocloud.core.service import Authenticator, Authorizer, CreateDefaults, Defaults, Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Capabilities
 from neocloud.server.validation import MAX_REQUEST_BYTES

@@ -10,7 +10,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Call
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.core.usage import Meters, set_kept_from

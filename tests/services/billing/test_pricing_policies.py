@@ -33,7 +33,7 @@ from nebius.api.nebius.compute.v1 import (
 )
 
 from neocloud.core import contract
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.services.billing.rules.price_list import PriceList, default_price_list, parse_price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules
 from neocloud.services.billing.types import PRICING_POLICY

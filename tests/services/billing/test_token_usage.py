@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.core import contract
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Call
 from neocloud.core.store import Resource, open_store
 from neocloud.core.usage import CountedUsage, Meters, UsageSource

@@ -10,10 +10,10 @@ from neocloud.messages.nebius.compute.v1 import InstanceSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUses
 from neocloud.core.contract import ApiError
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store.protocol import Resource
+from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Capabilities
 from neocloud.services.compute.public import check_capacity, instance_demands, preset
 from neocloud.services.compute.rules.instance import CAPACITY as INSTANCES

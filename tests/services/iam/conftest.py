@@ -14,7 +14,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from neocloud.core.clock import SystemClock
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import register_services
 from neocloud.core.store import Store, open_store
 from neocloud.server import ApiServer

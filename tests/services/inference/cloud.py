@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fake_inference import FakeModelServerClient
 from neocloud.engines.base import Reference
 from neocloud.services.inference.reconcile.model_server import ModelServerClient

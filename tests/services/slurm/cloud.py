@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fake_slurm import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.access import SlurmFactory

@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from neocloud.messages.neocloud.slurm.v1 import Cluster
 
-from neocloud.core.capacity import CapacityUses
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store.protocol import Resource
+from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Capabilities
 from neocloud.services.slurm.rules import CAPACITY
 

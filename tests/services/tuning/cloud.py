@@ -11,7 +11,7 @@ from typing import Any
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 from neocloud.core import contract
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.gateway.openai_files.files import FileStore

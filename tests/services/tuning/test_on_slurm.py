@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from neocloud.core import contract
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.services.slurm.public import (
     MODELS_MOUNT_PATH,
     BatchJob,

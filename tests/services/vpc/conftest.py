@@ -16,9 +16,8 @@ from nebius.sdk import SDK
 
 from neocloud.core import wire
 from neocloud.core.clock import SystemClock
-from neocloud.core.defaults import backfill_defaults
 from neocloud.core.reconcile import Worker
-from neocloud.core.service import Dependencies
+from neocloud.core.service import Dependencies, backfill_defaults
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.engines.manifest import VirtualNetwork

@@ -7,7 +7,7 @@ from neocloud.messages.nebius.vpc.v1 import SubnetStatus
 
 from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
-from neocloud.core.defaults import backfill_defaults
+from neocloud.core.service import backfill_defaults
 from neocloud.core.store import open_store
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.services.vpc import SERVICE

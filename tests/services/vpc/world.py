@@ -9,8 +9,7 @@ from typing import Any
 from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
 from neocloud.core.kind import Rules, Violation
-from neocloud.core.readers import Subject
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.store import Resource
 from neocloud.engines.base import Capabilities
 from neocloud.services.vpc import rules

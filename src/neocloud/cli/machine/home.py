@@ -19,8 +19,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings, is_configured, read_settings, write_settings
-from neocloud.core.osfiles import HeldLock, take_lock
-from neocloud.core.private_folder import OpenFolder, ensure_private
+from neocloud.core.osfiles import HeldLock, OpenFolder, ensure_private, take_lock
 
 SERVER_MODULE = "neocloud.control_plane"
 EARLIER_SERVER_MODULE = "neocloud.app"

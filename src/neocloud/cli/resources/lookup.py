@@ -13,7 +13,7 @@ from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
-from neocloud.core.contract.ids import ROUTING_CODE
+from neocloud.core.contract.registry import ROUTING_CODE
 
 CLUSTERS = "neocloud.slurm.v1.ClusterService"
 INSTANCES = "nebius.compute.v1.InstanceService"

@@ -45,7 +45,6 @@ from neocloud.core.contract.errors import (
     unavailable,
     unimplemented,
 )
-from neocloud.core.contract.ids import id_prefix, is_id, new_id
 from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_json
 from neocloud.core.contract.merge import Mask, merge_update, parse_mask
 from neocloud.core.contract.paging import (
@@ -64,9 +63,12 @@ from neocloud.core.contract.registry import (
     api_host_names,
     enum,
     has_package,
+    id_prefix,
+    is_id,
     message,
     method,
     methods,
+    new_id,
     pack,
     pool,
     services,

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from neocloud.core.contract.ids import is_id
-from neocloud.core.contract.registry import message, pack, unpack
+from neocloud.core.contract.registry import is_id, message, pack, unpack
 
 _MAX_VIOLATION = 1200
 _MAX_VIOLATIONS = 2000

@@ -1,12 +1,17 @@
 # pyright: strict
-"""Message classes and methods of the contract, from one private descriptor pool.
+"""Message classes and methods of the contract, from one private descriptor pool; and ids of resources.
 
 The pool is loaded at the first look-up and never changes afterwards: it is module data like generated code.
 Being private it cannot clash with generated code of other libraries in the process, and for the same reason
 its messages must not be mixed with stock ones such as `google.protobuf.timestamp_pb2.Timestamp`: times and
 packed messages are made here too.
+
+Ids follow the contract's grammar, `<type>-<routing><weak>`, such as "computedisk-e00k3v...". The type tells a
+reader what the id stands for; the routing code stands for the installation. The rest is random.
 """
 
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +39,16 @@ if TYPE_CHECKING:
 else:
     MessageType, Field = Descriptor, FieldDescriptor
 
+
 _TYPE_URL = "type.googleapis.com/"
+ROUTING_CODE = "e00"
+MAX_ID_LENGTH = 1024
+_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # 32 of them; no i, l, o, u: ids are retyped
+_ID_WEAK_LENGTH = 20
+_ID = re.compile(
+    r"[a-z][a-z0-9]{1,49}-[a-z][a-z0-9]{2}(?=.{2,72}(--|$))-?[a-z0-9]+(-[a-z0-9]+)*(--[a-z0-9-]+)?"
+)
+_ID_TYPE = re.compile(r"[a-z][a-z0-9]{1,49}")
 
 
 @dataclass(frozen=True)
@@ -182,3 +196,21 @@ def pack(value: Message) -> "PackedMessage":
 def unpack(packed: "PackedMessage") -> Any:
     """Return the message in a google.protobuf.Any. Raise LookupError when the contract lacks its type."""
     return message(packed.type_url.rpartition("/")[2]).FromString(packed.value)
+
+
+def new_id(prefix: str) -> str:
+    """Return a new random id of this type."""
+    if not _ID_TYPE.fullmatch(prefix):
+        raise ValueError(f"{prefix!r} cannot be the type of an id: a letter, then 1 to 49 of a-z0-9.")
+    weak = "".join(_ID_ALPHABET[byte % len(_ID_ALPHABET)] for byte in secrets.token_bytes(_ID_WEAK_LENGTH))
+    return f"{prefix}-{ROUTING_CODE}{weak}"
+
+
+def is_id(text: str) -> bool:
+    return len(text) <= MAX_ID_LENGTH and _ID.fullmatch(text) is not None
+
+
+def id_prefix(identifier: str) -> str:
+    """Return the type part of an id; "" when the text has none."""
+    prefix, dash, _ = identifier.partition("-")
+    return prefix if dash else ""

@@ -18,8 +18,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.kind import Kind
 from neocloud.core.readers import TransactionReader
-from neocloud.core.reconcile import deletion
-from neocloud.core.reconcile.dependents import enqueue_dependents
+from neocloud.core.reconcile.dependents import enqueue_dependents, mark_for_deletion
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
 
@@ -131,7 +130,7 @@ class RunContext:
             self._check_lease(tx)
             child = tx.get(resource_id)
             if child is not None and child.owner_id == self.resource.id:
-                deletion.mark_for_deletion(tx, self._worker.kinds, child, self._worker.clock.now())
+                mark_for_deletion(tx, self._worker.kinds, child, self._worker.clock.now())
 
         await self._change_others(mark)
 
@@ -143,7 +142,7 @@ class RunContext:
         def mark(tx: Transaction) -> bool:
             self._check_lease(tx)
             for child in tx.owned(self.resource.id):
-                deletion.mark_for_deletion(tx, self._worker.kinds, child, self._worker.clock.now())
+                mark_for_deletion(tx, self._worker.kinds, child, self._worker.clock.now())
             return not tx.owned(self.resource.id)
 
         return await self._change_others(mark)

@@ -19,9 +19,8 @@ from neocloud.core.contract import ApiError
 from neocloud.core.kind import FINALIZER
 from neocloud.core.logs import bind
 from neocloud.core.operations import ProgressStep, StepOutcome
-from neocloud.core.reconcile import deletion
 from neocloud.core.reconcile.context import RunContext, WorkerContext
-from neocloud.core.reconcile.dependents import enqueue_dependents
+from neocloud.core.reconcile.dependents import Kinds, delete_row, enqueue_dependents
 from neocloud.core.reconcile.reconciler import (
     Failed,
     Reconciler,
@@ -281,7 +280,7 @@ class _StepRunner:
 
 def commit_result(
     tx: Transaction,
-    kinds: deletion.Kinds,
+    kinds: Kinds,
     resource: Resource,
     lease: Lease,
     result: ReconcileResult,
@@ -297,7 +296,7 @@ def commit_result(
     is_gone = row.deleted_at is not None and resource.deleted_at is not None and result.is_done
     finalizers = tuple(name for name in row.finalizers if not is_gone or name != FINALIZER)
     if is_gone and not finalizers:
-        deletion.delete(tx, kinds, row, now)
+        delete_row(tx, kinds, row, now)
         return True
     is_superseded = row.deleted_at is None and row.state != resource.state
     is_newly_deleted = row.deleted_at is not None and resource.deleted_at is None

@@ -4,13 +4,17 @@
 A durable commit costs a flush of the disk, some milliseconds; a write itself costs some hundred microseconds.
 The writer therefore takes all waiting writes, runs each in a savepoint of its own, and commits once. A write
 that raises is rolled back alone. A write returns only after its commit is durable.
+
+All other writers wait for the one write transaction, so `refuse_while_writing` keeps out of it the work
+whose cost a tenant decides.
 """
 
 import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -22,7 +26,6 @@ from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
-from neocloud.core.store.writing import writing
 
 _LARGEST_GROUP = 256
 _ATTEMPTS = 12
@@ -184,3 +187,42 @@ def _resolve(pairs: Sequence[tuple[_Job, _Outcome]]) -> None:
             job.future.set_exception(outcome.error)
         else:
             job.future.set_result(outcome.result)
+
+
+class _State(threading.local):
+    depth = 0
+
+
+_state = _State()
+
+
+@contextmanager
+def writing() -> Generator[None, None, None]:
+    """Mark this thread as being in the write transaction while the context lasts."""
+    _state.depth += 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
+
+
+@contextmanager
+def reading_own() -> Generator[None, None, None]:
+    """Allow the parsing of what the cloud wrote itself, because no tenant decides what it costs."""
+    depth, _state.depth = _state.depth, 0
+    try:
+        yield
+    finally:
+        _state.depth = depth
+
+
+def is_writing() -> bool:
+    return _state.depth > 0
+
+
+def refuse_while_writing(what: str) -> None:
+    """Raise AssertionError inside a write transaction. For work whose cost a tenant decides."""
+    assert not is_writing(), (
+        f"{what} inside the write transaction keeps every tenant's writes waiting; do it before"
+        " (Rules.request_violations)."
+    )

@@ -9,8 +9,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.reconcile import deletion
-from neocloud.core.reconcile.dependents import enqueue_dependents
+from neocloud.core.reconcile.dependents import delete_row, enqueue_dependents
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
@@ -84,7 +83,7 @@ class Delete:
             tx.update(replace(row, deleted_at=now, updated_at=now, state=state, status=status))
             enqueue_dependents(tx, self._runtime.kinds, [row], now)
             return Change(operation)
-        deletion.delete(tx, self._runtime.kinds, row, now)
+        delete_row(tx, self._runtime.kinds, row, now)
         return Change(operations.finish(operation, now))
 
 

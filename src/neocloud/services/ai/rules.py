@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.store.group_commit import refuse_while_writing
 from neocloud.core.store.protocol import Resource
-from neocloud.core.store.writing import refuse_while_writing
+from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.nebius.ai.v1 import (
     CreateEndpointRequest,
     CreateJobRequest,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUses, Rows
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.core.usage import CapacityUses, Rows
 from neocloud.engines.base import Capabilities
 from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata

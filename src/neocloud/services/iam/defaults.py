@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from neocloud.core import contract
+from neocloud.core.store.group_commit import reading_own
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.store.writing import reading_own
 from neocloud.messages.nebius.iam.v1 import (
     AccessPermit,
     AuthPublicKey,

@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from neocloud.control_plane.settings import Settings
 from neocloud.core import wire
-from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.core.store.writing import refuse_while_writing
+from neocloud.core.store.group_commit import refuse_while_writing
+from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.slurm.v1 import (
     Cluster,
     ClusterSpec,

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ServiceRegistry
 from neocloud.services.billing.types import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
 from neocloud.services.compute.public import Preset
 

@@ -6,9 +6,9 @@ An instance acquires its disks in the transaction that creates it.
 from collections.abc import Iterable, Mapping
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.usage import CapacityUse, Rows
 from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
 from neocloud.messages.nebius.billing.v1 import PricingPolicy, PricingPolicyStatus
 from neocloud.messages.nebius.compute.v1 import (

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.core.store.writing import refuse_while_writing
+from neocloud.core.store.group_commit import refuse_while_writing
 from neocloud.messages.nebius.iam.v1 import (
     CreateFederatedCredentialsRequest,
     FederatedCredentials,

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.store.group_commit import refuse_while_writing
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.core.store.writing import refuse_while_writing
 from neocloud.messages.nebius.iam.v1 import (
     AuthPublicKey,
     AuthPublicKeySpec,

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Sequence
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUses
 from neocloud.core.reconcile.reconciler import (
     Context,
     Failed,
@@ -17,6 +16,7 @@ from neocloud.core.reconcile.reconciler import (
     Step,
 )
 from neocloud.core.service import Dependencies
+from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Engine
 from neocloud.messages.neocloud.inference.v1 import DeploymentStatus, ModelStatus, Replica
 from neocloud.services.inference.gateway_link import TrafficBoard

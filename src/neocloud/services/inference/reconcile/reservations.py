@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from neocloud.core.capacity import CapacityUses
 from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.store.protocol import Resource
+from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Capabilities
 from neocloud.messages.neocloud.inference.v1 import ReplicaReservationSpec
 from neocloud.services.compute.public import check_fits, held_by_others, holder_name, needs_capacity_check

@@ -8,11 +8,10 @@ from datetime import datetime
 from decimal import Decimal
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
-from neocloud.core.readers import ResourceReader
-from neocloud.core.registry import ServiceRegistry
+from neocloud.core.readers import ResourceReader, ServiceRegistry
 from neocloud.core.store.protocol import Resource
+from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.inference.v1 import (
     Budget,
     BudgetStatus,

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from neocloud.core import contract
-from neocloud.core.capacity import CapacityUse, Rows
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
+from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.inference.v1 import ModelSpec, ModelStatus
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.messages.neocloud.tuning.v1 import (
