@@ -73,7 +73,7 @@ REWORDED = (
 KEPT_WORDS = {
     ("src/neocloud/services/inference/model_server_key.py", "whoever"),
     ("src/neocloud/services/inference/reconcile/slurm_job.py", "anew"),
-    ("src/neocloud/services/tuning/runtime_state.py", "wish"),
+    ("src/neocloud/services/tuning/types.py", "wish"),
 }
 """Keys of stored data, and texts that running replicas carry and are replaced for; they stay, by file."""
 

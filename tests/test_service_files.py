@@ -14,7 +14,6 @@ USUAL = REQUIRED | {
     "reconcile",
     "render",
     "meter.py",
-    "runtime_state.py",
 }
 """A name without a suffix may be a file, or a folder of three files or more."""
 OTHERS = {
@@ -26,11 +25,8 @@ OTHERS = {
         "tco": "a calculator with no resources",
     },
     "compute": {
-        "capacity_check.py": "what the engine has left for all services",
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
-        "machine_control.py": "the client of the launcher in a machine's pod",
-        "public_images.py": "images that come with the cloud",
     },
     "emulator": {"faults.py": "what can be made to go wrong"},
     "iam": {

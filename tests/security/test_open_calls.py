@@ -39,7 +39,7 @@ ALLOWED = {
     "gateway/authentication.py": "a file in the gateway's own folder",
     "gateway/routing/routes.py": "a file in the gateway's own folder",
     "services/ai/images.py": "records of images that the operator built",
-    "services/compute/public_images.py": "records of images that the operator built",
+    "services/compute/reconcile/copies.py": "records of images that the operator built",
     "services/compute/catalogue.py": "a file of the package",
     "services/inference/render.py": "a file of the package",
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",

@@ -19,8 +19,7 @@ from neocloud.engines.fake import FakeEngine
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.neocloud.emulator.v1 import FaultSpec
 from neocloud.server import Request, Serve
-from neocloud.services.compute.api.maintenance import plan_maintenance
-from neocloud.services.compute.runtime_state import preempt
+from neocloud.services.compute.api.maintenance import plan_maintenance, preempt
 from neocloud.services.emulator import FaultRegistry
 from neocloud.services.emulator.rules import BEFORE, OPERATIONS, kind_of, refusal
 

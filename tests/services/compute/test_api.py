@@ -9,9 +9,13 @@ from neocloud.core.contract import ApiError
 from neocloud.core.service import Call
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine
+from neocloud.services.compute.api.lookups import (
+    get_platform_by_name,
+    list_by_disk,
+    list_platforms,
+    list_public,
+)
 from neocloud.services.compute.api.maintenance import list_active
-from neocloud.services.compute.api.platforms import get_platform_by_name, list_platforms
-from neocloud.services.compute.api.storage import list_by_disk, list_public
 from neocloud.services.compute.public import platforms
 
 ListRequest = contract.message("nebius.compute.v1.ListPlatformsRequest")

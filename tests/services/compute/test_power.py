@@ -12,8 +12,7 @@ from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.services.compute import SERVICE
-from neocloud.services.compute.api.maintenance import finish_maintenance, plan_maintenance
-from neocloud.services.compute.runtime_state import preempt
+from neocloud.services.compute.api.maintenance import finish_maintenance, plan_maintenance, preempt
 from neocloud.services.compute.types import InstanceStateEnum
 from neocloud.testing.waiting import until
 from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud

@@ -24,8 +24,17 @@ from neocloud.messages.nebius.ai.v1 import (
 )
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.services.ai.rules import demands
-from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
-from neocloud.services.ai.types import ENDED, ENDPOINT, JOB, EndpointState, JobState, Workload
+from neocloud.services.ai.types import (
+    ENDED,
+    ENDPOINT,
+    JOB,
+    EndpointState,
+    JobState,
+    RuntimeState,
+    Workload,
+    read_runtime_state,
+    write_runtime_state,
+)
 from neocloud.services.compute.public import check_capacity
 
 _ENDPOINTS, _JOBS = "nebius.ai.v1.EndpointService", "nebius.ai.v1.JobService"

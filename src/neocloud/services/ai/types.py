@@ -1,9 +1,18 @@
-"""The resources of ai, endpoints and jobs: kind names, id prefixes, states, error reasons. Pure."""
+"""The resources of ai, endpoints and jobs: kind names, id prefixes, states, error reasons, runtime state.
+Pure.
 
+The runtime state is what neither a workload's spec nor the engine holds, stored beside the resource: the
+contract's specs have no field for "stop", so the last request to start or stop is here, and the attempt that
+runs.
+"""
+
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.ai.v1 import Endpoint, EndpointSpec, EndpointStatus, Job, JobSpec, JobStatus
 
 Workload = Endpoint | Job
@@ -77,3 +86,33 @@ def namespace(resource_id: str) -> str:
 def subnet_group_name(resource_id: str) -> str:
     """Return the name of the security group that opens the workload's ports."""
     return f"{resource_id}-ports"
+
+
+_SECRET_NAME = "workload"
+
+
+@dataclass(frozen=True)
+class RuntimeState:
+    is_stopped: bool = False
+    """A stop or a cancellation was requested."""
+    attempt: int = 1
+    attempts_left: int = 0
+    """How many more attempts a job has after this one."""
+    round: int = 1
+    """Counts restarts: a pod of an earlier round is replaced."""
+    started_at: float = 0.0
+    """Seconds since 1970; 0 until it first runs in this round."""
+    finished_at: float = 0.0
+    outcome: str = ""
+    """The state that a job ended in; "" until then."""
+    code: str = ""
+    message: str = ""
+
+
+def read_runtime_state(tx: Transaction, resource_id: str) -> RuntimeState | None:
+    raw = tx.secret(resource_id, _SECRET_NAME)
+    return RuntimeState(**json.loads(raw)) if raw else None
+
+
+def write_runtime_state(tx: Transaction, resource_id: str, state: RuntimeState) -> None:
+    tx.put_secret(resource_id, _SECRET_NAME, json.dumps(asdict(state)).encode())

@@ -6,8 +6,8 @@ from neocloud.services.compute import rules, types
 from neocloud.services.compute.api import METHODS
 from neocloud.services.compute.api.instances import gpu_cluster_view, instance_view
 from neocloud.services.compute.meter import METERS
-from neocloud.services.compute.public_images import sync_public_images
 from neocloud.services.compute.reconcile import reconcilers
+from neocloud.services.compute.reconcile.copies import sync_public_images
 from neocloud.services.compute.rules.instance import CAPACITY
 from neocloud.services.compute.types import FILESYSTEM, FilesystemState, InstanceState
 

@@ -1,47 +1,187 @@
-"""What other services call: filesystems, presets, and the check that a node fits. Pure."""
+"""What other services call: presets, the check that this machine has capacity for a node, and filesystems.
+Pure.
 
-from collections.abc import Mapping
+Every service that runs nodes checks here first. Memory and GPUs are never promised twice. A vCPU of the
+published platforms is one thread; the catalogue says how many vCPUs of a local platform share a core.
+"""
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from neocloud.core import contract
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
-from neocloud.engines.base import Reference
-from neocloud.messages.nebius.compute.v1 import FilesystemSpec
-from neocloud.services.compute.capacity_check import (
-    Demand,
-    check_capacity,
-    check_fits,
-    held_by_others,
-    holder_name,
-    instance_demands,
-    needs_capacity_check,
-    shortages,
-)
+from neocloud.core.usage import CapacityUses, Rows
+from neocloud.engines.base import Capabilities, Reference
+from neocloud.fleet.inventory import Inventory
+from neocloud.messages.nebius.common.v1 import ResourceMetadata
+from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
 from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, FilesystemType
 
-__all__ = [
-    "Demand",
-    "Platform",
-    "Preset",
-    "check_capacity",
-    "check_fits",
-    "claim_name",
-    "claim_namespace",
-    "claim_reference",
-    "filesystem_attachment",
-    "filesystem_holders",
-    "filesystem_spec",
-    "find_filesystem",
-    "held_by_others",
-    "holder_name",
-    "instance_demands",
-    "may_attach",
-    "needs_capacity_check",
-    "platforms",
-    "preset",
-    "preset_violations",
-    "shortages",
-]
+MOST_HOLDERS = 5
+"""How many holders an error names."""
+
+Demand = tuple[Preset, int]
+"""A preset and how many nodes of it."""
+
+
+Held = tuple[str, Demand]
+"""The id of a holder, and what it holds."""
+
+
+def check_capacity(
+    reader: ResourceReader,
+    resource: ResourceMetadata | Resource,
+    demanded: Sequence[Demand],
+    held: Sequence[Demand],
+) -> None:
+    """Raise NOT_ENOUGH_RESOURCES unless this machine has capacity for the demand beside all others.
+
+    A demand for no more than the resource holds already is met: a resource can always become smaller. The
+    error names the holders in the resource's own project only.
+    """
+    if not needs_capacity_check(reader.inventory, demanded, held):
+        return
+    uses = reader.provided.get(CapacityUses)
+    rows = {kind: reader.list(kind) for kind in uses.kinds}
+    names = {
+        row.id: holder_name(row)
+        for found in rows.values()
+        for row in found
+        if row.parent_id == resource.parent_id
+    }
+    check_fits(reader.inventory, demanded, held_by_others(uses, rows, resource.id), names)
+
+
+def holder_name(row: Resource) -> str:
+    """Return the kind and name of a holder: "Slurm cluster lab"."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", row.kind.rpartition(".")[2]).lower()
+    product = "Slurm " if ".slurm." in row.kind else ""
+    return f"{product}{words} {row.name or row.id}"
+
+
+def needs_capacity_check(
+    inventory: Capabilities | None, demanded: Sequence[Demand], held: Sequence[Demand]
+) -> bool:
+    """Return whether this demand has to be compared with what others hold."""
+    if inventory is None or not _count(demanded) - _count(held):
+        return False
+    return not inventory.is_boundless or any(shape.gpus for shape, _ in demanded)
+
+
+def held_by_others(uses: CapacityUses, rows: Rows, resource_id: str) -> Sequence[Held]:
+    """Return what all resources but this one hold of the machine."""
+    return [(holder_id, demand) for holder_id, demand in uses.demands(rows) if holder_id != resource_id]
+
+
+def instance_demands(spec: InstanceSpec) -> list[Demand]:
+    """Return what an instance holds."""
+    return [] if spec.stopped else [(preset(spec.resources.platform, spec.resources.preset), 1)]
+
+
+def _count(demands: Iterable[Demand]) -> Counter[Preset]:
+    found: Counter[Preset] = Counter()
+    for shape, number in demands:
+        found[shape] += number
+    return found
+
+
+def check_fits(
+    capabilities: Capabilities | None,
+    demanded: Iterable[Demand],
+    held: Sequence[Held] = (),
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Raise NOT_ENOUGH_RESOURCES unless the demands fit beside what is held.
+
+    `names` has the holders that the caller may know. Without capabilities nothing is refused here: the engine
+    refuses what does not fit.
+    """
+    if capabilities is None:
+        return
+    wanted = list(demanded)
+    lacking = shortages(Inventory.of(capabilities), [*wanted, *(demand for _, demand in held)])
+    if lacking:
+        shapes = " + ".join(f"{count} x {shape.platform} {shape.name}" for shape, count in wanted)
+        in_use = f" In use: {_in_use(held, names or {})}." if held else ""
+        others = ", or stop or delete one of those in use" if held else ""
+        raise contract.not_enough_resources(
+            "compute.nodes",
+            shapes,
+            f"This machine cannot hold {shapes}{' in addition' if held else ''}: {'; '.join(lacking)}."
+            f"{in_use} Request fewer or smaller ones{others}.",
+        )
+
+
+def _in_use(held: Sequence[Held], names: Mapping[str, str]) -> str:
+    """Return each holder with its cores and memory; those that the caller may not know as one."""
+    by_holder: dict[str, list[Demand]] = {}
+    for holder_id, demand in held:
+        by_holder.setdefault(names.get(holder_id, ""), []).append(demand)
+    known = [f"{name} ({_amount(demands)})" for name, demands in sorted(by_holder.items()) if name]
+    shown = known[:MOST_HOLDERS]
+    shown += [f"{len(known) - len(shown)} more"] if len(known) > len(shown) else []
+    shown += [f"other projects ({_amount(by_holder[''])})"] if "" in by_holder else []
+    return ", ".join(shown)
+
+
+def _amount(demands: Sequence[Demand]) -> str:
+    memory = sum(shape.memory_gib * count for shape, count in demands)
+    cores = _number(_cores(demands))
+    gpus = sum(shape.gpus * count for shape, count in demands)
+    return f"{cores} {'core' if cores == '1' else 'cores'}, {memory} GiB" + (f", {gpus} GPUs" if gpus else "")
+
+
+def _cores(demands: Sequence[Demand]) -> Fraction:
+    return sum((Fraction(shape.vcpu * count, shape.vcpu_per_core) for shape, count in demands), Fraction())
+
+
+def shortages(inventory: Inventory, demands: Sequence[Demand]) -> list[str]:
+    """Return a text with the sum for each shortage; empty when everything fits."""
+    found = []
+    cores = _cores(demands)
+    if cores > inventory.cpus:
+        terms = _sum((count, shape.vcpu) for shape, count in demands)
+        shared = sorted(
+            {(shape.vcpu_per_core, shape.platform) for shape, _ in demands if shape.vcpu_per_core > 1}
+        )
+        why = "".join(f" ({number} vCPU of {platform} share a core)" for number, platform in shared)
+        found.append(f"{terms} vCPU need {_number(cores)} cores{why}, {inventory.cpus} are available")
+    memory_mib = sum(shape.memory_mib * count for shape, count in demands)
+    if memory_mib > inventory.memory_mib:
+        terms = _sum((count, shape.memory_gib) for shape, count in demands)
+        found.append(
+            f"{terms} GiB of memory, {_number(Fraction(inventory.memory_mib, 1024))} GiB are available"
+        )
+    found.extend(_gpu_shortages(inventory, demands))
+    return found
+
+
+def _gpu_shortages(inventory: Inventory, demands: Sequence[Demand]) -> Iterable[str]:
+    demanded: Counter[str] = Counter()
+    for shape, count in demands:
+        demanded[shape.gpu_type] += shape.gpus * count
+    for gpu_type, number in demanded.items():
+        available = inventory.gpu_count(gpu_type)
+        if gpu_type and number > available:
+            yield f"{number} GPUs of type {gpu_type}, {available} are available"
+    if demanded[""] and demanded.total() > inventory.gpu_count(""):
+        yield f"{demanded.total()} GPUs in total, {inventory.gpu_count('')} are available"
+
+
+def _sum(terms: Iterable[tuple[int, int]]) -> str:
+    parts = list(terms)
+    total = sum(count * size for count, size in parts)
+    text = " + ".join(f"{count} x {size}" for count, size in parts)
+    return f"{text} = {total}"
+
+
+def _number(value: Fraction | int) -> str:
+    return f"{float(value):.2f}".rstrip("0").rstrip(".")
+
 
 _READERS, _WRITERS = "read-only/", "read-write/"
 
@@ -91,3 +231,28 @@ def claim_reference(row: Resource) -> Reference:
     """Return the claim of a filesystem, for pods that mount it."""
     namespace = claim_namespace(row.id, row.labels, row.owner_id)
     return Reference("PersistentVolumeClaim", namespace, claim_name(row.id))
+
+
+__all__ = [
+    "Demand",
+    "Platform",
+    "Preset",
+    "check_capacity",
+    "check_fits",
+    "claim_name",
+    "claim_namespace",
+    "claim_reference",
+    "filesystem_attachment",
+    "filesystem_holders",
+    "filesystem_spec",
+    "find_filesystem",
+    "held_by_others",
+    "holder_name",
+    "instance_demands",
+    "may_attach",
+    "needs_capacity_check",
+    "platforms",
+    "preset",
+    "preset_violations",
+    "shortages",
+]

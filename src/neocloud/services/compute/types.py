@@ -1,12 +1,22 @@
-"""The kinds of compute with their id prefixes, states and error reasons, and what their specs say. Pure.
+"""The kinds of compute with their id prefixes, states and error reasons, what their specs say, and the
+runtime state of an instance. Pure.
 
 An attachment of a disk is a reservation in the disk's namespace: the value "read-write" belongs to one
 instance, and each read-only attachment has its own value. So two instances never write to the same disk.
+
+The runtime state is what neither an instance's spec nor the engine holds, stored beside the instance.
+`stop_reason`: why the instance does not run although it should. Only a start clears it, so a guest that
+powered itself off stays off when the server or the host restarts. `pod_spec`: the pod as it was when it was
+started; a new version of this program must not replace the pods of running instances.
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from neocloud.core.store.protocol import Transaction
+from neocloud.engines.base import KubernetesObject
 from neocloud.messages.nebius.compute.v1 import (
     AttachedDiskSpec,
     AttachedFilesystemSpec,
@@ -201,3 +211,26 @@ def namespace(instance_id: str) -> str:
 
 def pod_name(instance_id: str) -> str:
     return instance_id
+
+
+_SECRET_NAME = "machine"
+_STOP_REASON, _POD_SPEC = "halt", "pod_spec"
+
+
+@dataclass(frozen=True)
+class RuntimeState:
+    stop_reason: StopReason = StopReason.NONE
+    pod_spec: KubernetesObject = field(default_factory=dict)
+
+
+def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
+    raw = tx.secret(instance_id, _SECRET_NAME)
+    if raw is None:
+        return RuntimeState()
+    content = json.loads(raw)
+    return RuntimeState(StopReason(content[_STOP_REASON]), content[_POD_SPEC])
+
+
+def write_runtime_state(tx: Transaction, instance_id: str, state: RuntimeState) -> None:
+    content = {_STOP_REASON: state.stop_reason, _POD_SPEC: state.pod_spec}
+    tx.put_secret(instance_id, _SECRET_NAME, json.dumps(content).encode())

@@ -33,13 +33,18 @@ from neocloud.messages.neocloud.tuning.v1 import (
 from neocloud.services.compute.public import check_capacity
 from neocloud.services.tuning.rules import FineTuningJobRules
 from neocloud.services.tuning.rules.job import shape_of
-from neocloud.services.tuning.runtime_state import (
+from neocloud.services.tuning.types import (
+    JOB,
+    JOB_ID_PREFIX,
+    WORKING,
     Desired,
     RuntimeState,
+    State,
+    StateEnum,
     read_runtime_state,
+    work_folder,
     write_runtime_state,
 )
-from neocloud.services.tuning.types import JOB, JOB_ID_PREFIX, WORKING, State, StateEnum, work_folder
 from neocloud.services.tuning.work_folder import Event, WorkFolder
 
 SERVICE = "neocloud.tuning.v1.FineTuningJobService"

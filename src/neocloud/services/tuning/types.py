@@ -1,9 +1,14 @@
-"""Kind name, id prefix, states and error reasons of jobs, and the names made from a job's id. Pure."""
+"""Kind name, id prefix, states and error reasons of jobs, the names made from a job's id, and its runtime
+state: what neither its spec nor its folder holds, stored beside the job. Pure.
+"""
 
 import hashlib
+import json
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
 
 StateEnum = FineTuningJobStatus.State
@@ -61,3 +66,53 @@ def model_name(base: str, suffix: str, job_id: str) -> str:
 def result_file_id(job_id: str, name: str) -> str:
     """Return the id of a result file. It is the same each time, so that the file is added only once."""
     return "file-" + hashlib.sha256(f"{job_id}/{name}".encode()).hexdigest()[:24]
+
+
+_SECRET_NAME = "tuning"
+_DESIRED, _ATTEMPT, _LOST, _LOST_STEP, _SLURM_JOBS = "wish", "attempt", "lost", "lost_step", "slurm_jobs"
+
+
+class Desired(StrEnum):
+    """What the last call of Create, Pause, Resume or Cancel requested."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True)
+class RuntimeState:
+    desired: Desired = Desired.RUN
+    attempt: int = 1
+    """The number of this start of the training. An outcome of an earlier attempt in the folder is ignored."""
+    lost: int = 0
+    """How many attempts in a row ended without an outcome and without progress."""
+    lost_step: int = 0
+    """The step that the last of these reached."""
+    slurm_jobs: tuple[int, ...] = ()
+    """The Slurm jobs of this attempt, in order."""
+
+
+def read_runtime_state(tx: Transaction, job_id: str) -> RuntimeState:
+    raw = tx.secret(job_id, _SECRET_NAME)
+    if raw is None:
+        return RuntimeState()
+    content = json.loads(raw)
+    return RuntimeState(
+        desired=Desired(content[_DESIRED]),
+        attempt=content[_ATTEMPT],
+        lost=content[_LOST],
+        lost_step=content[_LOST_STEP],
+        slurm_jobs=tuple(content[_SLURM_JOBS]),
+    )
+
+
+def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> None:
+    content = {
+        _DESIRED: state.desired,
+        _ATTEMPT: state.attempt,
+        _LOST: state.lost,
+        _LOST_STEP: state.lost_step,
+        _SLURM_JOBS: state.slurm_jobs,
+    }
+    tx.put_secret(job_id, _SECRET_NAME, json.dumps(content).encode())

@@ -11,8 +11,14 @@ from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.engines.manifest import Interface
 from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobStatus
 from neocloud.services.ai.render import RUN_LABEL, MountView
-from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state
-from neocloud.services.ai.types import POD, Workload, WorkloadSpec, namespace
+from neocloud.services.ai.types import (
+    POD,
+    RuntimeState,
+    Workload,
+    WorkloadSpec,
+    namespace,
+    read_runtime_state,
+)
 
 WorkloadStatus = EndpointStatus | JobStatus
 

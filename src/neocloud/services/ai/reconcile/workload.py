@@ -20,8 +20,14 @@ from neocloud.services.ai.reconcile.attachments import find_filesystems, find_in
 from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
 from neocloud.services.ai.render import WorkloadView, workload_objects
 from neocloud.services.ai.rules import command_words, is_udp
-from neocloud.services.ai.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
-from neocloud.services.ai.types import POD, Reason, namespace
+from neocloud.services.ai.types import (
+    POD,
+    Reason,
+    RuntimeState,
+    namespace,
+    read_runtime_state,
+    write_runtime_state,
+)
 from neocloud.services.compute.public import preset
 
 

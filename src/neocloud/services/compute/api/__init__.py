@@ -1,13 +1,11 @@
-"""Custom methods of compute: one table for each resource."""
+"""Custom methods of compute: one table for each file."""
 
 from neocloud.core.service import Method
-from neocloud.services.compute.api import instances, machines, maintenance, platforms, storage
+from neocloud.services.compute.api import instances, lookups, maintenance
 
 METHODS: tuple[Method, ...] = (
-    *platforms.METHODS,
-    *storage.METHODS,
+    *lookups.METHODS,
     *instances.METHODS,
-    *machines.METHODS,
     *maintenance.METHODS,
 )
 

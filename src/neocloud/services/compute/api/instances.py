@@ -1,12 +1,18 @@
-"""Start, stop and batch lookup of instances; status fields that are computed when a resource is read."""
+"""Verbs of instances beyond the standard six, the state of their machines, and status fields that are
+computed when a resource is read.
+
+Power state and serial log of an instance's machine are read from the engine at each call.
+"""
 
 from dataclasses import replace
 from datetime import datetime
 
 from neocloud.core import contract, wire
 from neocloud.core.readers import TransactionReader
+from neocloud.core.reconcile.reconciler import RetryLater
 from neocloud.core.service import Call, Method, NewOperation, Write, row_to_change
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.engines.base import EngineError, PodPhase, Reference
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
     BatchGetRequest,
@@ -18,11 +24,28 @@ from neocloud.messages.nebius.compute.v1 import (
     StartInstanceRequest,
     StopInstanceRequest,
 )
+from neocloud.messages.neocloud.compute.v1 import (
+    GetMachineRequest,
+    Machine,
+    ReadSerialLogRequest,
+    ReadSerialLogResponse,
+)
 from neocloud.services.compute.api.maintenance import active_maintenance
-from neocloud.services.compute.capacity_check import check_capacity, instance_demands
+from neocloud.services.compute.public import check_capacity, instance_demands
+from neocloud.services.compute.reconcile.machine_scope import MachineControl
 from neocloud.services.compute.rules.instance import pricing_violations
-from neocloud.services.compute.runtime_state import read_runtime_state, write_runtime_state
-from neocloud.services.compute.types import INSTANCE, InstanceState, InstanceStateEnum, StopReason
+from neocloud.services.compute.types import (
+    INSTANCE,
+    POD_CONTAINER,
+    InstanceState,
+    InstanceStateEnum,
+    RuntimeState,
+    StopReason,
+    namespace,
+    pod_name,
+    read_runtime_state,
+    write_runtime_state,
+)
 
 
 def gpu_cluster_view(cluster: GpuCluster, tx: Transaction, now: datetime) -> None:
@@ -130,6 +153,52 @@ async def batch_get(call: Call, request: BatchGetRequest) -> BatchGetResponse:
     return await call.dependencies.store.read(read)
 
 
+MACHINE_SERVICE = "neocloud.compute.v1.MachineService"
+OFF = "off"
+
+
+async def get_machine(call: Call, request: GetMachineRequest) -> Machine:
+    engine, instance_id = call.dependencies.engine, request.instance_id
+    runtime = await call.dependencies.store.read(lambda tx: _runtime_state(tx, instance_id))
+    capabilities = await engine.capabilities()
+    answer = Machine(
+        instance_id=instance_id,
+        power=OFF,
+        reason=str(runtime.stop_reason),
+        acceleration=capabilities.details.get("acceleration", "").partition(" ")[0],
+    )
+    pod = (await engine.observe(namespace(instance_id))).pod(pod_name(instance_id))
+    if pod is None or pod.phase is not PodPhase.RUNNING:
+        return answer
+    answer.restarts = pod.restart_count
+    try:
+        guest = await MachineControl(engine, instance_id).status()
+    except RetryLater as error:
+        answer.power, answer.reason = "unknown", str(error)
+    else:
+        answer.power, answer.reason = guest.state, guest.reason
+    return answer
+
+
+async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSerialLogResponse:
+    """Return the log since the machine was started; a machine that is off has none."""
+    await call.dependencies.store.read(lambda tx: _runtime_state(tx, request.instance_id))
+    pod = Reference("Pod", namespace(request.instance_id), pod_name(request.instance_id))
+    try:
+        page = await call.dependencies.engine.log_page(
+            pod, container=POD_CONTAINER, first_line=request.first_line, tail=request.tail
+        )
+    except EngineError as error:
+        raise contract.bad_state(
+            request.instance_id, f"{request.instance_id} has no machine now: {error} Start it first."
+        ) from error
+    return ReadSerialLogResponse(lines=page.lines, next_line=page.next_line)
+
+
+def _runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
+    return read_runtime_state(tx, instance_row(tx, instance_id).id)
+
+
 METHODS = (
     Method(
         f"{SERVICE}/Start",
@@ -147,4 +216,16 @@ METHODS = (
         is_ending=True,
     ),
     Method(f"{SERVICE}/BatchGet", batch_get, ""),
+    Method(
+        f"{MACHINE_SERVICE}/Get",
+        get_machine,
+        "compute.instances.get",
+        target=lambda request: request.instance_id,
+    ),
+    Method(
+        f"{MACHINE_SERVICE}/ReadSerialLog",
+        read_serial_log,
+        "compute.instances.readSerialLog",
+        target=lambda request: request.instance_id,
+    ),
 )

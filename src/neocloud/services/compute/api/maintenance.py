@@ -1,7 +1,8 @@
-"""Maintenance events of instances: plan and finish one, list those that are under way.
+"""Maintenance events of instances: plan and finish one, list those that are under way; preemption.
 
-Operators and the emulator's faults plan and finish events; no method of the API does. An event is a row whose
-parent is the instance: callers who may read the instance see it, and it is deleted with the instance.
+Operators and the emulator's faults plan and finish events and preempt instances; no method of the API does.
+An event is a row whose parent is the instance: callers who may read the instance see it, and it is deleted
+with the instance.
 """
 
 from dataclasses import replace
@@ -12,6 +13,8 @@ from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import (
     GetMaintenanceEventByInstanceRequest,
+    InstanceSpec,
+    InstanceStatus,
     ListMaintenanceEventsRequest,
     ListMaintenanceEventsResponse,
     MaintenanceEvent,
@@ -19,11 +22,15 @@ from neocloud.messages.nebius.compute.v1 import (
 from neocloud.messages.nebius.compute.v1 import ListMaintenanceEventsResponse as ListResponse
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
-from neocloud.services.compute.runtime_state import live_instance
 from neocloud.services.compute.types import (
     INSTANCE,
     MAINTENANCE_EVENT,
     MAINTENANCE_EVENT_ID_PREFIX,
+    InstanceState,
+    InstanceStateEnum,
+    StopReason,
+    read_runtime_state,
+    write_runtime_state,
 )
 
 
@@ -78,6 +85,40 @@ async def finish_maintenance(store: Store, event_id: str, now: datetime) -> None
         tx.update(replace(row, status=status.SerializeToString()))
 
     await store.write(work)
+
+
+async def preempt(store: Store, instance_id: str, now: datetime) -> None:
+    """Stop a preemptible instance until its owner starts it again.
+
+    The caller enqueues the instance.
+    """
+
+    def work(tx: Transaction) -> None:
+        row = live_instance(tx, instance_id)
+        if not InstanceSpec.FromString(row.spec).HasField("preemptible"):
+            raise contract.bad_state(
+                row.id,
+                f"{row.id} is not preemptible. Set spec.preemptible first.",
+            )
+        runtime = read_runtime_state(tx, row.id)
+        if runtime.stop_reason or row.state == InstanceState.STOPPED:
+            raise contract.bad_state(row.id, f"{row.id} does not run. Start it before you preempt it.")
+        write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.PREEMPTED))
+        status = InstanceStatus.FromString(row.status)
+        status.state, status.reconciling = InstanceStateEnum.Value(InstanceState.STOPPING), True
+        tx.update(
+            replace(row, state=InstanceState.STOPPING, status=status.SerializeToString(), updated_at=now)
+        )
+
+    await store.write(work)
+
+
+def live_instance(tx: Transaction, instance_id: str) -> Resource:
+    """Return the row of an instance that is not being deleted. Raises NOT_FOUND."""
+    row = tx.get(instance_id)
+    if row is None or row.kind != INSTANCE or row.deleted_at is not None:
+        raise contract.not_found("instance", instance_id)
+    return row
 
 
 SERVICE = "nebius.compute.v1.MaintenanceService"

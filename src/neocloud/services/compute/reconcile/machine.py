@@ -15,26 +15,36 @@ from neocloud.engines.base import PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.catalogue import preset
-from neocloud.services.compute.machine_control import MachineControl
-from neocloud.services.compute.reconcile.addresses import find_addresses, release_public_address
 from neocloud.services.compute.reconcile.attachments import (
     IdentityTokens,
     acquire_gpus,
     disk_views,
     ensure_disks,
+    find_addresses,
     release_gpus,
+    release_public_address,
     shared_views,
 )
 from neocloud.services.compute.reconcile.machine_scope import (
     Addresses,
+    MachineControl,
     MachineScope,
     machine_status,
     read_scope,
 )
 from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
 from neocloud.services.compute.rules.instance import complete_user_data
-from neocloud.services.compute.runtime_state import RuntimeState, read_runtime_state, write_runtime_state
-from neocloud.services.compute.types import INSTANCE, InstanceState, StopReason, hostname, namespace, pod_name
+from neocloud.services.compute.types import (
+    INSTANCE,
+    InstanceState,
+    RuntimeState,
+    StopReason,
+    hostname,
+    namespace,
+    pod_name,
+    read_runtime_state,
+    write_runtime_state,
+)
 
 RESTART_POLICIES = ("OnFailure", "Never", "Always")
 """By number of the recovery policy: RECOVER, FAIL, ALWAYS."""

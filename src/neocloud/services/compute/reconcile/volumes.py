@@ -43,7 +43,7 @@ from neocloud.services.compute.render import (
     volume_objects,
     volume_removal,
 )
-from neocloud.services.compute.rules.disk import newest_of_family
+from neocloud.services.compute.rules.volumes import newest_of_family
 from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     DISK,

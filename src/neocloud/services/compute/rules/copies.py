@@ -7,7 +7,7 @@ from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.compute.v1 import DiskSnapshot, DiskStatus, Image, ImageSpec
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
-from neocloud.services.compute.rules.disk import find, missing, unfinished_copies
+from neocloud.services.compute.rules.volumes import find, missing, unfinished_copies
 from neocloud.services.compute.types import DISK, SNAPSHOT, DiskState, is_public_image
 
 

@@ -18,15 +18,15 @@ from neocloud.messages.nebius.compute.v1 import (
     InstanceSpec,
     UpdateInstanceRequest,
 )
-from neocloud.services.compute.capacity_check import Demand, check_capacity, instance_demands
 from neocloud.services.compute.catalogue import platforms, preset, preset_violations
-from neocloud.services.compute.rules.disk import find, missing
+from neocloud.services.compute.public import Demand, check_capacity, instance_demands
 from neocloud.services.compute.rules.instance_attachments import (
     acquire_storage,
     interface_violations,
     storage_violations,
 )
 from neocloud.services.compute.rules.instance_update import change_violations, changes_what_runs
+from neocloud.services.compute.rules.volumes import find, missing
 from neocloud.services.compute.types import (
     GIB,
     GPU_CLUSTER,

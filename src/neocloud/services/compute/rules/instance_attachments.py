@@ -17,7 +17,7 @@ from neocloud.messages.nebius.compute.v1 import (
 )
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, AllocationStatus, SecurityGroupSpec, SubnetSpec
 from neocloud.services.compute.public import filesystem_attachment, find_filesystem
-from neocloud.services.compute.rules.disk import disk_spec_violations, find, missing
+from neocloud.services.compute.rules.volumes import disk_spec_violations, find, missing
 from neocloud.services.compute.types import (
     DISK,
     FILESYSTEM,

@@ -23,8 +23,7 @@ from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
 from neocloud.services.tuning.reconcile.scope import Scope, job_status, read_scope
 from neocloud.services.tuning.reconcile.workspace import base_model, stage_workspace
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
-from neocloud.services.tuning.runtime_state import Desired
-from neocloud.services.tuning.types import JOB, RESULT_PURPOSE, Reason, model_name, result_file_id
+from neocloud.services.tuning.types import JOB, RESULT_PURPOSE, Desired, Reason, model_name, result_file_id
 from neocloud.services.tuning.work_folder import BadResult, Success
 
 Result = TypeVar("Result")

@@ -18,13 +18,18 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJob, FineTuningJobSta
 from neocloud.services.compute.public import Preset
 from neocloud.services.tuning.rules.job import shape_of
 from neocloud.services.tuning.rules.memory import nodes_of
-from neocloud.services.tuning.runtime_state import (
+from neocloud.services.tuning.types import (
+    WORKING,
     Desired,
+    Reason,
     RuntimeState,
+    State,
+    StateEnum,
+    namespace,
     read_runtime_state,
+    work_folder,
     write_runtime_state,
 )
-from neocloud.services.tuning.types import WORKING, Reason, State, StateEnum, namespace, work_folder
 from neocloud.services.tuning.work_folder import Failure, Outcome, Success, WorkFolder
 
 MOST_LOSSES = 3
