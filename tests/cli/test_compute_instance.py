@@ -15,6 +15,7 @@ from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
 
 INSTANCES = "nebius.compute.v1.InstanceService"
+PROJECTS = "nebius.iam.v2.ProjectService"
 MACHINES = "neocloud.compute.v1.MachineService"
 ID = "computeinstance-e00web"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPNsYZw2ZmQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1Qk me@laptop"
@@ -130,6 +131,54 @@ def test_ssh_gives_up_on_a_guest_that_never_answers(
     done = signed_in("compute", "instance", "ssh", "web", "--wait", "1")
     assert done.code == 5 and "does not accept ssh on 203.0.113.5" in done.err
     assert "security groups" in done.err
+
+
+@pytest.mark.parametrize("setting", ["proxyjump bastion", "proxycommand nc %h %p"])
+def test_ssh_through_a_proxy_does_not_wait_for_what_is_not_reached_from_here(
+    signed_in: Neo, machines: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str
+) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\necho 'user ubuntu'\necho '{setting}'\n")
+    program.chmod(0o755)
+    ran: list[list[str]] = []
+    monkeypatch.setattr(instance_commands, "accepts_ssh", lambda host: False)
+    monkeypatch.setattr("shutil.which", lambda name: str(program))
+    monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
+    done = signed_in("ssh", "web", "--user", "me", "--wait", "600")
+    assert done.code == 0, done.err
+    assert "through a proxy" in done.err
+    assert ran[0][-1] == "me@203.0.113.5"
+
+
+def test_ssh_by_name_waits_as_long_as_it_is_told(
+    signed_in: Neo, machines: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(instance_commands, "_wait_for_ssh", lambda *given: waited.append(given[-1]))
+    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / name))
+    monkeypatch.setattr("os.execv", lambda program, arguments: None)
+    assert signed_in("ssh", "web").code == 0
+    assert signed_in("ssh", "web", "--wait", "7").code == 0
+    assert waited == [instance_commands.BOOT_SECONDS, 7]
+
+
+def test_a_file_names_project_and_labels_of_a_machine(
+    signed_in: Neo, machines: FakeServer, tmp_path: Path
+) -> None:
+    project = contract.method(f"{PROJECTS}/GetByName").output()
+    project.metadata.id = "project-e00trading"
+    machines.serve(f"{PROJECTS}/GetByName", project)
+    manifest = tmp_path / "machine.yaml"
+    manifest.write_text("{metadata: {parentId: trading, labels: {team: risk}}, spec: {recoveryPolicy: FAIL}}")
+    done = signed_in("compute", "instance", "create", "web", "--file", str(manifest))
+    assert done.code == 0, done.err
+    request = machines.asked(f"{INSTANCES}/Create")[-1]
+    assert request.metadata.parent_id == "project-e00trading"
+    assert dict(request.metadata.labels) == {"team": "risk"}
+    assert contract.to_dict(request)["spec"]["recovery_policy"] == "FAIL"
+    manifest.write_text("{metadata: [1], spec: {}}")
+    refused = signed_in("compute", "instance", "create", "web", "--file", str(manifest))
+    assert refused.code == 2 and "metadata" in refused.err
 
 
 def test_a_server_is_an_ssh_server_only_when_it_greets() -> None:

@@ -115,5 +115,5 @@ def test_delete_without_a_terminal_says_that_it_does_not_ask(signed_in: Neo, mac
     machine.serve(f"{INFERENCE}.DeploymentService/Delete", operation())
     ran = signed_in("deployment", "delete", "bank")
     assert ran.code == 0, ran.err
-    assert "Deleting without asking" in ran.err and "Add --yes" in ran.err
-    assert "Deleting without asking" not in signed_in("deployment", "delete", "bank", "--yes").err
+    assert "Deleting deployment bank without asking" in ran.err and "Add --yes" in ran.err
+    assert "without asking" not in signed_in("deployment", "delete", "bank", "--yes").err

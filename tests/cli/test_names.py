@@ -18,6 +18,7 @@ SNAPSHOTS = "nebius.compute.v1.DiskSnapshotService"
 INSTANCES = "nebius.compute.v1.InstanceService"
 GROUPS = "nebius.iam.v1.GroupService"
 PROJECTS = "nebius.iam.v2.ProjectService"
+KEYS = "nebius.iam.v1.AuthPublicKeyService"
 MEMBERS = "nebius.iam.v1.GroupMembershipService"
 
 
@@ -84,8 +85,24 @@ def test_json_takes_names_too(signed_in: Neo, served: FakeServer) -> None:
     disks = '[{"attach_mode": "READ_WRITE", "existing_disk": {"id": "data"}, "device_id": "data"}]'
     ran = signed_in("compute", "instance", "update", "web", "--secondary-disks", disks)
     assert ran.code == 0, ran.err
+    camel = '[{"attachMode": "READ_WRITE", "existingDisk": {"id": "data"}, "deviceId": "data"}]'
+    ran = signed_in("compute", "instance", "update", "web", "--secondary-disks", camel)
+    assert ran.code == 0, ran.err
+    one, other = served.asked(f"{INSTANCES}/Update")[-2:]
+    assert one.spec == other.spec
     (attached,) = served.asked(f"{INSTANCES}/Update")[-1].spec.secondary_disks
     assert (attached.existing_disk.id, attached.device_id) == ("computedisk-e00data", "data")
+
+
+def test_an_account_of_a_key_is_given_by_name(signed_in: Neo, served: FakeServer) -> None:
+    lists = f"{KEYS}/ListByAccount"
+    served.serve(lists, contract.method(lists).output())
+    given = ("--account-service-account-id", "pipeline", "--project", "trading")
+    ran = signed_in("iam", "auth-public-key", "list-by-account", *given)
+    assert ran.code == 0, ran.err
+    assert served.asked(lists)[-1].account.service_account.id == "serviceaccount-e00pipeline"
+    accounts = served.asked("nebius.iam.v1.ServiceAccountService/GetByName")
+    assert accounts[-1].parent_id == "project-e00trading"
 
 
 @pytest.mark.parametrize("option", ["--parent-id", "--group"])
@@ -167,6 +184,9 @@ def test_only_text_of_a_file_is_a_name(signed_in: Neo, served: FakeServer, tmp_p
     manifest.write_text("spec: {source_disk_id: [1]}")
     ran = signed_in("compute", "disk-snapshot", "create", "today", "--file", str(manifest))
     assert ran.code == 2 and "source_disk_id" in ran.err and "Traceback" not in ran.err
+    manifest.write_text("{metadata: {parent_id: 5}, spec: {source_disk_id: data}}")
+    ran = signed_in("compute", "disk-snapshot", "create", "today", "--file", str(manifest))
+    assert ran.code == 3 and "There is no project '5'" in ran.err
 
 
 def test_a_file_takes_names_and_both_spellings_of_fields(

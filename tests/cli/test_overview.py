@@ -65,6 +65,8 @@ def test_ssh_finds_a_machine_or_a_cluster(
     assert called == ["machine web", "cluster lab"]
     lost = signed_in("ssh", "lost")
     assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'" in lost.err
+    as_user = signed_in("ssh", "lab", "--user", "me")
+    assert as_user.code == 2 and "--user is for machines" in as_user.err
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,9 @@ def test_ssh_finds_a_cluster_for_a_caller_without_rights_to_machines(
     ran = signed_in("ssh", "lab")
     assert ran.code == 0, ran.err
     assert called == ["lab"]
+    lost = signed_in("ssh", "lost")
+    assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'" in lost.err
+    assert ("you may not read" in lost.err) is (refusal.code.name == "PERMISSION_DENIED")
     served.serve(f"{CLUSTERS}/GetByName", refuse)
     assert refusal.message.rstrip(".") in signed_in("ssh", "lab").err
 

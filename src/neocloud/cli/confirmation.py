@@ -7,11 +7,11 @@ import typer
 
 from neocloud.cli.output import say
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking, as scripts do.")]
 
 
-def confirm(question: str, *, yes: bool, is_new: bool = False) -> None:
-    """Ask unless --yes was given. Raises Abort for no, and where nobody can answer.
+def confirm(what: str, *, yes: bool, is_new: bool = False) -> None:
+    """Ask before `what` is deleted, unless --yes was given. Raises Abort for no, and where nobody can answer.
 
     `is_new`: the command did not ask before, so scripts without --yes go on working in this release.
     """
@@ -19,9 +19,9 @@ def confirm(question: str, *, yes: bool, is_new: bool = False) -> None:
         return
     if is_new and not sys.stdin.isatty():
         say(
-            "Deleting without asking, because standard input is not a terminal. Add --yes to confirm"
-            " explicitly: without it, the next release asks."
+            f"Deleting {what} without asking, because standard input is not a terminal. Add --yes:"
+            " the next release deletes nothing without it."
         )
         return
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(f"Delete {what}?", err=True):
         raise typer.Abort

@@ -3,15 +3,17 @@
 import os
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
+from google.protobuf.descriptor import Descriptor
 
 from neocloud.cli.commands.platform import list_platforms
 from neocloud.cli.machine.home import Home
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, warn
 from neocloud.cli.progress import duration, finish, stage
 from neocloud.cli.resources.lookup import (
     INSTANCES,
@@ -47,6 +49,9 @@ NameArgument = Annotated[
     str, typer.Argument(help="Name or id of the instance.", autocompletion=names_of(INSTANCES))
 ]
 UserOption = Annotated[str, typer.Option(help="User account in the guest.")]
+WaitOption = Annotated[
+    int, typer.Option(min=0, metavar="SECONDS", help="Time to wait for a guest that still boots.")
+]
 
 
 CreateNameArgument = Annotated[str, typer.Argument(help="Name of the instance.")]
@@ -67,7 +72,12 @@ PreemptibleOption = Annotated[
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", "-f", help="Read the spec from a YAML or JSON file; it overrides the options."),
+    typer.Option(
+        "--file",
+        "-f",
+        help="Read the spec from a YAML or JSON file; it overrides the options. Labels of its metadata are"
+        " used, and its parent_id unless --project is given.",
+    ),
 ]
 
 
@@ -94,7 +104,9 @@ def create(
       neo compute instance create web --preset 2vcpu-4gb --public-ip
       neo compute instance create web --file machine.yaml
     """
-    cloud = connect_to_project(context, project)
+    given = _read(file) if file is not None else {}
+    metadata = given.get("metadata") or {}
+    cloud = connect_to_project(context, project or str(metadata.get("parent_id") or ""))
     platform, preset = smallest_shape(cloud, platform, preset)
     keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
     spec = _spec(cloud, name, platform, preset, image_family, disk_size, subnet, user_data(user, keys))
@@ -102,10 +114,11 @@ def create(
         spec["network_interfaces"][0]["public_ip_address"] = {}
     if preemptible:
         spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
-    descriptor = load_method(f"{INSTANCES}/Create").input.DESCRIPTOR
-    spec |= with_field_names({"spec": _spec_of(file)}, descriptor)["spec"] if file is not None else {}
+    spec |= given.get("spec", {})
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
-    resolve_names(request, descriptor, cloud)
+    if metadata.get("labels"):
+        request["metadata"]["labels"] = metadata["labels"]
+    resolve_names(request, _create_request(), cloud)
     operation = cloud.client.call(f"{INSTANCES}/Create", request)
     shape = spec.get("resources") or {}
     _wait(cloud, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
@@ -174,14 +187,13 @@ def ssh(
     identity: Annotated[
         Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
     ] = None,
-    wait: Annotated[
-        int, typer.Option(min=0, metavar="SECONDS", help="Time to wait for a guest that still boots.")
-    ] = BOOT_SECONDS,
+    wait: WaitOption = BOOT_SECONDS,
     project: ProjectOption = "",
 ) -> None:
     """Sign in to a machine, or run a command on it. Its host key is saved at the first sign-in.
 
-    A guest accepts ssh some time after its machine runs; the command waits for it.
+    A guest accepts ssh some time after its machine runs; the command waits for it, unless your ssh
+    configuration reaches the machine through a proxy (ProxyJump, ProxyCommand).
 
     Examples:
 
@@ -208,12 +220,36 @@ def ssh(
             f"Instance {name} is {state_of(instance)}",
             f"Start it with `neo compute instance start {name}`",
         )
-    _wait_for_ssh(cloud, name, host, wait)
+    if wait and _has_proxy(program, f"{user}@{host}"):
+        warn(f"Your ssh configuration reaches {host} through a proxy: ssh does not wait until it boots.")
+    else:
+        _wait_for_ssh(cloud, name, host, wait)
     options = ["-o", f"UserKnownHostsFile={_known_hosts(instance)}", "-o", "StrictHostKeyChecking=accept-new"]
     options += ["-o", f"ConnectTimeout={LOGIN_SECONDS}"]
     if identity is not None:
         options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
     os.execv(program, ["ssh", *options, "--", f"{user}@{host}", *(command or ())])
+
+
+def _has_proxy(program: str, destination: str) -> bool:
+    """Return whether the user's ssh configuration has ProxyJump or ProxyCommand for this destination.
+
+    Such a machine cannot be reached from here, although ssh signs in to it.
+    """
+    try:
+        ran = subprocess.run(
+            [program, "-G", "--", destination],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LOGIN_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    settings = [line.split(" ", 1) for line in ran.stdout.splitlines()]
+    return any(key in ("proxyjump", "proxycommand") and value != ["none"] for key, *value in settings)
 
 
 def _wait_for_ssh(cloud: ProjectClient, name: str, host: str, seconds: int) -> None:
@@ -307,15 +343,26 @@ def _spec(
     }
 
 
-def _spec_of(file: Path) -> JsonObject:
+def _create_request() -> Descriptor:
+    return load_method(f"{INSTANCES}/Create").input.DESCRIPTOR
+
+
+def _read(file: Path) -> JsonObject:
+    """Return the spec of a file, and its metadata if it has any, with fields spelt as in the contract."""
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read", str(error)) from error
-    spec = content.get("spec", content) if isinstance(content, dict) else None
-    if not isinstance(spec, dict):
+    whole = content if isinstance(content, dict) and "spec" in content else {"spec": content}
+    if not isinstance(whole["spec"], dict):
         raise ClientError("INVALID_ARGUMENT", f"{file} contains no spec", "Write fields such as `resources:`")
-    return spec
+    if not isinstance(whole.get("metadata") or {}, dict):
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"The metadata of {file} is not an object",
+            "Write `metadata: {labels: {...}}`",
+        )
+    return with_field_names(whole, _create_request())
 
 
 def _change(cloud: ProjectClient, instance_id: str, verb: str, name: str) -> None:

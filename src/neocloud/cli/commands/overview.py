@@ -15,10 +15,13 @@ from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
     INSTANCES,
+    NOT_OFFERED,
     ProjectClient,
     ProjectOption,
     connect_to_project,
+    find_in,
     names_of,
+    not_found,
     state_of,
 )
 from neocloud.client.errors import ClientError
@@ -43,8 +46,6 @@ OTHERS: Sequence[tuple[str, str]] = (
     ("subnet", "nebius.vpc.v1.SubnetService"),
     ("service account", "nebius.iam.v1.ServiceAccountService"),
 )
-_SKIPPED = frozenset({"PERMISSION_DENIED", "UNIMPLEMENTED"})
-"""Kinds that the caller may not list, or that this cloud does not serve, are left out."""
 
 ps_app = command_group()
 ls_app = command_group()
@@ -86,34 +87,47 @@ def ssh(
         list[str] | None,
         typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
     ] = None,
+    user: Annotated[
+        str, typer.Option(help=f"User account in a machine's guest. Default: {instance.DEFAULT_USER}.")
+    ] = "",
     identity: Annotated[
         Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
     ] = None,
+    wait: instance.WaitOption = instance.BOOT_SECONDS,
     project: ProjectOption = "",
 ) -> None:
     """Sign in to a machine, or to the login node of a Slurm cluster.
 
+    A machine's guest accepts ssh some time after the machine runs; the command waits for it.
+
     Examples:
 
       neo ssh web
+      neo ssh web --user ubuntu --wait 600
       neo ssh lab -- sinfo
     """
     cloud = connect_to_project(context, project)
-    is_machine, is_cluster = _are_found(cloud, (INSTANCES, CLUSTERS), name)
+    found, refusals = find_in(cloud, (INSTANCES, CLUSTERS), name)
+    is_machine, is_cluster = INSTANCES in found, CLUSTERS in found
     if is_machine and is_cluster:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Both a machine and a Slurm cluster are named {name!r}",
             f"Say which: neo compute instance ssh {name}, or neo slurm cluster ssh {name}",
         )
+    if is_cluster and user:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{name} is a Slurm cluster, and --user is for machines",
+            "Leave it out: everybody signs in to a login node as root",
+        )
     if is_cluster:
         login.ssh(context, name, command, identity, project)
     elif is_machine:
-        instance.ssh(context, name, command, identity=identity, project=project)
+        account = user or instance.DEFAULT_USER
+        instance.ssh(context, name, command, account, identity, wait, project)
     else:
-        raise ClientError(
-            "NOT_FOUND", f"There is no machine and no Slurm cluster {name!r}", "`neo ps` shows what runs"
-        )
+        raise not_found(f"There is no machine and no Slurm cluster {name!r}", refusals)
 
 
 def _show(
@@ -129,28 +143,11 @@ def _show(
     show(output, data, table(["NAME", "KIND", "STATE", "AGE", "ID"], rows, right=["AGE"]), empty=empty)
 
 
-def _are_found(cloud: ProjectClient, services: Sequence[str], name: str) -> list[bool]:
-    """Return for each service whether it has this resource. Raises ClientError if all refuse the caller."""
-    found: list[bool] = []
-    refusals: list[ClientError] = []
-    for service in services:
-        try:
-            found.append(cloud.find_optional(service, name) is not None)
-        except ClientError as error:
-            if error.code not in _SKIPPED:
-                raise
-            found.append(False)
-            refusals.append(error)
-    if len(refusals) == len(services):
-        raise refusals[0]
-    return found
-
-
 def _listed(cloud: ProjectClient, service: str) -> Iterable[Any]:
     try:
         return cloud.list_all(service)
     except ClientError as error:
-        if error.code not in _SKIPPED:
+        if error.code not in NOT_OFFERED:
             raise
         return []
 

@@ -221,7 +221,7 @@ def delete(context: typer.Context, user: UserArgument, yes: YesOption = False) -
 
       neo user delete alice@bank.example --yes
     """
-    confirm(f"Delete user {user} with their memberships and sessions?", yes=yes, is_new=True)
+    confirm(f"user {user} with their memberships and sessions", yes=yes, is_new=True)
     _call_for_user(context, user, f"{USERS}/Delete")
     echo(f"{user} is deleted.")
 

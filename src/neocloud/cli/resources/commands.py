@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud.cli.confirmation import YesOption
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
 from neocloud.cli.resources.lookup import names_of
-from neocloud.cli.resources.names import service_of
+from neocloud.cli.resources.names import refers
 from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Overrides, Parent, Product, kebab
 from neocloud.cli.resources.products import PRODUCTS
 
@@ -135,8 +136,7 @@ def _get(noun: Noun, verb: str) -> Built:
 
 
 def _delete(noun: Noun, verb: str) -> Built:
-    yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")]
-    parameters: Parameters = {**_target(noun), "yes": (yes, False), **_no_wait()}
+    parameters: Parameters = {**_target(noun, is_exact=True), "yes": (YesOption, False), **_no_wait()}
     return parameters, verbs.delete, f"Delete {noun.one}.", f"{_target_example(noun)} --yes"
 
 
@@ -162,7 +162,7 @@ def _other(noun: Noun, verb: str) -> Built:
 
 def _needs_project(noun: Noun, flags: list[Flag]) -> bool:
     """Return whether names among the flags are those of a project, although the request has no parent."""
-    return noun.parent is Parent.PROJECT and any(service_of(flag.path[-1]) for flag in flags)
+    return noun.parent is Parent.PROJECT and any(refers(flag.path) for flag in flags)
 
 
 def _about(noun: Noun, verb: str) -> str:
@@ -191,8 +191,10 @@ def _parent_noun(noun: Noun) -> str:
     return noun.parent_service.rpartition(".")[2].removesuffix("Service")
 
 
-def _target(noun: Noun) -> Parameters:
-    text = f"Id or name of the {noun.words}." if "GetByName" in noun.verbs else f"Id of the {noun.words}."
+def _target(noun: Noun, *, is_exact: bool = False) -> Parameters:
+    text = f"Id or name of the {noun.words}" if "GetByName" in noun.verbs else f"Id of the {noun.words}"
+    _, other = noun.also_known_as
+    text += f", or {other}." if other and not is_exact else "."
     metavar = "ID|NAME" if "GetByName" in noun.verbs else "ID"
     parent: Parameters = _parent(noun) if "GetByName" in noun.verbs else {}
     is_listed = "List" in noun.verbs and noun.parent is Parent.PROJECT

@@ -1,6 +1,6 @@
 """Find resources by name or id for the hand-written commands, and the project they are in."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -74,6 +74,8 @@ class _Kind:
     """Error codes that mean that there is no such resource."""
 
 
+NOT_OFFERED = frozenset({"PERMISSION_DENIED", "UNIMPLEMENTED"})
+"""Codes of kinds that the caller may not read, or that this cloud does not serve."""
 _HIDDEN = frozenset({"NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT"})
 _KINDS = {
     CLUSTERS: _Kind("Slurm cluster", "Create one with `neo slurm cluster create NAME --workers 2`"),
@@ -115,6 +117,36 @@ class ProjectClient:
             if error.code not in kind.not_found_codes:
                 raise
             return None
+
+
+def find_in(
+    cloud: ProjectClient, services: Sequence[str], name: str
+) -> tuple[dict[str, Any], list[ClientError]]:
+    """Return the resources of this name or id by service, and the refusals of what the caller may not read.
+
+    Raises ClientError if all kinds are refused.
+    """
+    found: dict[str, Any] = {}
+    refusals: list[ClientError] = []
+    for service in services:
+        try:
+            resource = cloud.find_optional(service, name)
+        except ClientError as error:
+            if error.code not in NOT_OFFERED:
+                raise
+            refusals.append(error)
+        else:
+            found |= {} if resource is None else {service: resource}
+    if len(refusals) == len(services):
+        raise refusals[0]
+    return found, [error for error in refusals if error.code == "PERMISSION_DENIED"]
+
+
+def not_found(message: str, refusals: Sequence[ClientError]) -> ClientError:
+    """Return the error for a name that no service has; the refusals say where it may still be."""
+    reasons = " ".join(dict.fromkeys(str(error) for error in refusals))
+    hint = f"It may be of a kind that you may not read: {reasons}" if reasons else "`neo ps` shows what runs"
+    return ClientError("NOT_FOUND", message, hint)
 
 
 def id_of(cloud: ProjectClient, service: str, named: str) -> str:

@@ -1,6 +1,6 @@
 """Names in place of ids: whatever a request refers to may be named, in options, in JSON and in manifests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -47,6 +47,10 @@ BY_OBJECT: Mapping[str, str] = {
     "existing_filesystem": BY_FIELD["filesystem_id"],
     "security_groups": BY_FIELD["security_group_id"],
     "gpu_cluster": BY_FIELD["gpu_cluster_id"],
+    "allocation": BY_FIELD["allocation_id"],
+    "pools": BY_FIELD["pool_id"],
+    "spot_pricing_policy": BY_FIELD["pricing_policy_id"],
+    "service_account": SERVICE_ACCOUNTS,
 }
 """Service by the name of an object with an `id`."""
 NOT_OURS = frozenset({"federated_subject_id"})
@@ -106,6 +110,12 @@ def _resolve_inner(inner: object, field: FieldDescriptor, inside: Descriptor, cl
     if field.name in BY_OBJECT and "id" in inner:
         inner["id"] = _resolved(inner["id"], BY_OBJECT[field.name], cloud)
     resolve_names(inner, inside, cloud)
+
+
+def refers(path: Sequence[str]) -> bool:
+    """Return whether the field at this path of a request refers to something that has a name."""
+    is_object = path[-1] == "id" and any(name in BY_OBJECT for name in path[-2:-1])
+    return is_object or bool(service_of(path[-1]))
 
 
 def service_of(field: str) -> str:

@@ -46,6 +46,8 @@ class Noun:
     """Shorter flag names: pairs of a field's path and its other name."""
     short_name: str = ""
     """A name shorter than the service's, where the product makes it clear."""
+    also_known_as: tuple[str, str] = ("", "")
+    """The path of a field that identifies a resource like its name does, and the words for it in help."""
     columns: tuple[tuple[str, str], ...] = ()
     """Columns of its list between state and id: a header, and the path of a field."""
     after_create: str = ""

@@ -279,6 +279,7 @@ PRODUCTS: Mapping[str, Product] = {
                 "--model-id inferencemodel-e00abc --training-file file-1a2b --platform cpu-local"
                 " --preset 2vcpu-8gb",
                 short_name="job",
+                also_known_as=("status.fine_tuned_model", "its resulting model"),
                 columns=(
                     ("STEP", "status.step"),
                     ("OF", "status.total_steps"),

@@ -21,7 +21,7 @@ def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[t
     items = list(items)
     if "metadata" not in descriptor.fields_by_name:
         return table(["VALUE"], ((contract.to_json(item),) for item in items))
-    chosen = [(header, [_at(item, path) for item in items]) for header, path in columns]
+    chosen = [(header, [text_at(item, path) for item in items]) for header, path in columns]
     chosen = chosen or _used_columns(descriptor, items)
     has_state = _state_field(descriptor) is not None
     headers = ["NAME", *(["STATE"] if has_state else []), *(header for header, _ in chosen), "ID"]
@@ -47,7 +47,7 @@ def _used_columns(descriptor: Descriptor, items: Sequence[Any]) -> list[tuple[st
     return found[:SPEC_COLUMNS]
 
 
-def _at(item: Any, path: str) -> str:
+def text_at(item: Any, path: str) -> str:
     """Return the text of a field, such as "status.network_interfaces.ip_address.address"."""
     values = [item]
     for name in path.split("."):

@@ -16,7 +16,7 @@ from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of
 from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Noun, Parent
-from neocloud.cli.resources.rows import list_table, single_table
+from neocloud.cli.resources.rows import list_table, single_table, text_at
 from neocloud.cli.target import profile_of, project_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client, connect, items_field
@@ -36,7 +36,7 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         profile, client = _open(given)
         request = _from_manifest(given["file"], noun.rpc(verb).input.DESCRIPTOR)
         metadata = request.setdefault("metadata", {})
-        named = given.get("parent_id") or metadata.get("parent_id")
+        named = given.get("parent_id") or str(metadata.get("parent_id") or "")
         metadata["parent_id"] = _parent(noun, client, profile, {"parent_id": named})
         metadata["name"] = _new_name(given) or metadata.get("name", "")
         _add_labels(metadata, given["label"])
@@ -99,8 +99,8 @@ def get(noun: Noun, verb: str, given: Given) -> None:
 
 def delete(noun: Noun, verb: str, given: Given) -> None:
     profile, client = _open(given)
-    resource_id, _ = _target(noun, client, profile, given)
-    confirm(f"Delete {noun.words} {given['target']}?", yes=given["yes"])
+    resource_id, _ = _target(noun, client, profile, given, is_exact=True)
+    confirm(f"{noun.words} {given['target']}", yes=given["yes"])
     operation = client.call(noun.rpc(verb).path, {"id": resource_id})
     if not given["no_wait"]:
         _wait(client, operation, f"Delete {noun.words} {given['target']}")
@@ -222,7 +222,8 @@ def _parent(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
     return project_of(profile)
 
 
-def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
+def _find(noun: Noun, client: Client, profile: Profile, given: Given, *, is_exact: bool = False) -> Any:
+    """Return the named resource. `is_exact`: other names, such as that of a job's model, are not accepted."""
     target = given["target"]
     if "GetByName" not in noun.verbs:
         return client.call(noun.rpc("Get").path, {"id": target})
@@ -238,19 +239,22 @@ def _find(noun: Noun, client: Client, profile: Profile, given: Given) -> Any:
     except ClientError as error:
         if error.code != "NOT_FOUND":
             raise
-        known = [
-            item.metadata.name or item.metadata.id
-            for item in client.list_all(noun.rpc("List").path, {"parent_id": parent})
-        ]
+        listed = list(client.list_all(noun.rpc("List").path, {"parent_id": parent}))
+        path, _ = noun.also_known_as
+        if path and not is_exact and (known_as := [item for item in listed if text_at(item, path) == target]):
+            return known_as[-1]  # the newest: lists begin with the oldest
+        known = [item.metadata.name or item.metadata.id for item in listed]
         step = closest_names(target, known) or "There is none yet"
         raise ClientError("NOT_FOUND", f"There is no {noun.words} {target!r}", step) from error
 
 
-def _target(noun: Noun, client: Client, profile: Profile, given: Given) -> tuple[str, str]:
+def _target(
+    noun: Noun, client: Client, profile: Profile, given: Given, *, is_exact: bool = False
+) -> tuple[str, str]:
     """Return the ids of the named resource and of its parent, which is "" where only the id is known."""
     if "GetByName" not in noun.verbs:
         return given["target"], ""
-    metadata = _find(noun, client, profile, given).metadata
+    metadata = _find(noun, client, profile, given, is_exact=is_exact).metadata
     return metadata.id, metadata.parent_id
 
 

@@ -239,7 +239,7 @@ def delete(
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
-    confirm(f"Delete deployment {item.metadata.name}?", yes=yes, is_new=True)
+    confirm(f"deployment {item.metadata.name}", yes=yes, is_new=True)
     operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
     finish(cloud.client, operation, f"Delete deployment {item.metadata.name}", DELETE_TIMEOUT_SECONDS)
     say(f"Deployment {item.metadata.name} is deleted.")

@@ -185,7 +185,7 @@ def delete(
     """
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, name)
-    confirm(f"Delete model {model.metadata.name} and the copy of its weights?", yes=yes, is_new=True)
+    confirm(f"model {model.metadata.name} and the copy of its weights", yes=yes, is_new=True)
     operation = cloud.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
     finish(cloud.client, operation, f"Delete model {model.metadata.name}", READ_TIMEOUT_SECONDS)
     say(f"Model {model.metadata.name} is deleted.")

@@ -164,7 +164,7 @@ def delete(
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
-    confirm(f"Delete cluster {name} and all files in it?", yes=yes)
+    confirm(f"cluster {name} and all files in it", yes=yes)
     operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster.metadata.id})
     view = watch_operation(cloud, operation, f"Delete cluster {name}")
     echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")

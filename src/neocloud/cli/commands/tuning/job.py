@@ -11,11 +11,18 @@ import typer
 
 from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_table, say, show
 from neocloud.cli.progress import duration, stage
-from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project, state_of
+from neocloud.cli.resources.lookup import (
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    id_prefix_of,
+    state_of,
+)
 from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.core.contract.registry import ROUTING_CODE
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
@@ -209,11 +216,15 @@ def get_job(cloud: ProjectClient, job_id: str) -> "FineTuningJob":
 
 
 def find_job(cloud: ProjectClient, named: str) -> "FineTuningJob":
-    """Return the job; without a name, the newest one."""
-    if contract.is_id(named):
+    """Return the job of this id, name or resulting model; without any, the newest job.
+
+    Names may have the form of ids, such as `risk-models`.
+    """
+    if named.startswith(f"{id_prefix_of(JOBS)}-{ROUTING_CODE}"):
         return get_job(cloud, named)
-    jobs = cloud.list_all(JOBS)
-    found = [job for job in jobs if not named or named in (job.metadata.name, job.status.fine_tuned_model)]
+    jobs = cloud.list_all(JOBS)  # the oldest first
+    found = [job for job in jobs if not named or job.metadata.name == named]
+    found = found or [job for job in jobs if job.status.fine_tuned_model == named]
     if found:
         return found[-1]
     why = f"There is no fine-tuning job {named!r}" if named else "There is no fine-tuning job"

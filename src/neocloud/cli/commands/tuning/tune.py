@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.deploy import deploy
-from neocloud.cli.commands.inference.price import PriceOption, is_cut_off
+from neocloud.cli.commands.inference.price import PriceOption, is_cut_off, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
 from neocloud.cli.commands.tuning.job import JOBS, evaluation_view, follow, get_job, require_success
 from neocloud.cli.gateway import gateway_of
@@ -116,6 +116,12 @@ def tune(
       neo tune chats.jsonl --base tiny --merge --no-follow
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
     """
+    if price and not serve_it:
+        raise typer.BadParameter(
+            "a price is that of the served model, so it needs --serve", param_hint="--price"
+        )
+    if price:
+        parsed_price(price, "--price")  # refused before anything starts
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, base)
     if serve_it and not price and is_cut_off(cloud, model.metadata.name):
