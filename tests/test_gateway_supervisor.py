@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from neocloud.control_plane import gateway_supervisor
 from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, stop_gateway
 from neocloud.testing.gateway import free_port
 from neocloud.testing.waiting import until
@@ -72,7 +73,10 @@ async def pid_at(address: str) -> int:
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> AsyncIterator[Path]:
+async def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    monkeypatch.setattr(
+        gateway_supervisor, "START_SECONDS", 120
+    )  # after it, `start` returns without an answer
     yield tmp_path
     await stop_gateway(tmp_path)
 

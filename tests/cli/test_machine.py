@@ -273,8 +273,10 @@ def test_a_server_that_is_killed_runs_again_and_status_says_so(neo: Neo, machine
 def test_up_right_after_a_kill_waits_for_the_restart(neo: Neo, machine: Path) -> None:
     neo("up", *FREE_PORTS)
     for _ in range(3):
-        first = running(machine)
-        os.kill(first.pid, signal.SIGKILL)
+        dying = Process.of(running(machine).pid)
+        assert dying is not None
+        dying.send(signal.SIGKILL)
+        assert dying.wait(60), "the kernel has ended it; whether the supervisor knows it is open"
         ran = neo("up")
         assert ran.code == 0, ran.err
     assert len(processes_of(machine)) == 2, "one supervisor and one server"

@@ -98,7 +98,7 @@ def test_a_lost_answer_does_not_make_a_second_resource(
 def test_a_slow_operation_is_pending_and_then_done(
     neocloud_emulator: Emulator, sdk: SDK, request_of: Any
 ) -> None:
-    neocloud_emulator.inject("slow-operation", calls=CREATE, delay_seconds=4)
+    neocloud_emulator.inject("slow-operation", calls=CREATE, delay_seconds=15)
     filesystems = FilesystemServiceClient(sdk)
     begin = time.monotonic()
     operation = filesystems.create(request_of).wait()
@@ -106,7 +106,7 @@ def test_a_slow_operation_is_pending_and_then_done(
     get = GetFilesystemRequest(id=operation.resource_id)
     assert filesystems.get(get).wait().status.state == FilesystemStatus.State.CREATING
     operation.sync_wait(interval=0.02)
-    assert time.monotonic() - begin >= 4
+    assert time.monotonic() - begin >= 15
     assert filesystems.get(get).wait().status.state == READY
 
 

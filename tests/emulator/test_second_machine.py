@@ -1,7 +1,6 @@
 """A cloud that listens for other machines, used from a second network namespace: a colleague's laptop."""
 
 import json
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.control_plane.tls import _host_name
 from neocloud.server import ensure_certificate
 from tests.two_machines import CLOUD_ADDRESS, Machine, two_machines
 
@@ -48,9 +48,9 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     folder = tmp_path_factory.mktemp("machines")
     home = folder / "cloud"
     with two_machines(folder) as (machine, laptop):
-        started = machine.neo("up", "--emulator", "--home", str(home), "--listen", CLOUD_ADDRESS)
-        assert started.returncode == 0, started.stderr
         try:
+            started = machine.neo("up", "--emulator", "--home", str(home), "--listen", CLOUD_ADDRESS)
+            assert started.returncode == 0, started.stderr
             status = machine.neo("status", "--home", str(home), "-o", "json")
             created = machine.neo("user", "create", EMAIL, "--group", "editors")
             assert created.returncode == 0, created.stderr
@@ -148,7 +148,7 @@ with httpx.Client(verify=verify, trust_env=False, timeout=60) as client:
 
 def test_the_json_api_answers_for_its_own_names_only(cloud: Cloud) -> None:
     port = cloud.port("JSON")
-    own = [CLOUD_ADDRESS, f"{CLOUD_ADDRESS}:{port}", socket.gethostname().lower(), "compute.api.localhost"]
+    own = [CLOUD_ADDRESS, f"{CLOUD_ADDRESS}:{port}", *_host_name(), "compute.api.localhost"]
     foreign = ["evil.example", f"evil.example:{port}", "10.213.0.9", "api.localhost.evil.example", ""]
     done = cloud.laptop.python(
         JSON_CALLS, cloud.url, str(cloud.home / "tls" / "ca.pem"), json.dumps([*own, *foreign])

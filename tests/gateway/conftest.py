@@ -21,7 +21,7 @@ from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
-SILENCE_SECONDS = 4
+SILENCE_SECONDS = 10
 WRITE_SECONDS = 4
 
 

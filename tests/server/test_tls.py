@@ -27,6 +27,7 @@ from neocloud.server.certificates import (
     server_names,
 )
 from neocloud.server.listening import has_ipv6
+from neocloud.testing.gateway import reserved_port
 from tests.control_plane import plain_dependencies
 from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, Cloud, PermissionTable, TokenTable
 
@@ -160,7 +161,7 @@ FAMILIES = ["127.0.0.1", *(["[::1]"] if has_ipv6() else [])]
 async def test_every_address_answers_in_each_family(open_server, tmp_path, host):
     addresses = open_server.addresses
     trust = ssl.create_default_context(cadata=authority(tmp_path).decode())
-    async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
+    async with httpx.AsyncClient(verify=trust, trust_env=False, timeout=60) as client:
         answer = await client.get(f"https://{host}:{addresses.https_port}/.well-known/neocloud")
         port = addresses.tls.rpartition(":")[2]
         assert answer.json()["grpc_port"] == int(port)
@@ -169,18 +170,17 @@ async def test_every_address_answers_in_each_family(open_server, tmp_path, host)
         assert plain.status_code in (404, 405)
     channel = grpc.aio.secure_channel(f"{host}:{port}", grpc.ssl_channel_credentials(authority(tmp_path)))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await channel.unary_unary("/nebius.compute.v1.FilesystemService/List")(b"", timeout=20)
+        await channel.unary_unary("/nebius.compute.v1.FilesystemService/List")(b"", timeout=60)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
     await channel.close()
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 async def test_a_port_that_is_taken_in_one_family_is_said(cloud, tmp_path):
-    with socket.socket(socket.AF_INET6) as taken:
+    with reserved_port() as port, socket.socket(socket.AF_INET6) as taken:
         taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        taken.bind(("::1", 0))
+        taken.bind(("::1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         server = ApiServer(
             [Service("tests", kinds=(FILESYSTEM,))],
             TokenTable(),

@@ -26,7 +26,7 @@ from neocloud.client.faults import CLEAR, FaultKind, inject
 
 START_SECONDS = 120.0
 """The very first start on a machine reads the whole contract, which takes some seconds."""
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,11 @@ async def test_usage_is_told_by_project_model_day_and_price(desk: Desk) -> None:
     assert desk.reader.last_requests()[DEPLOYMENT] == START + timedelta(days=1)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     st.lists(st.integers(0, 3 * DAY), max_size=30), st.lists(st.integers(0, 3 * DAY), min_size=3, max_size=3)
 )

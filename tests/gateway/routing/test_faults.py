@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -183,7 +184,7 @@ def test_a_client_that_does_not_read_holds_the_engine_back_and_is_left(served: S
 
 def test_a_gateway_that_is_told_to_stop_finishes_what_it_began(tmp_path: Path) -> None:
     with (
-        engine_process(Behaviour(tokens=100, token_seconds=0.03)) as engine,
+        engine_process(Behaviour(tokens=400, token_seconds=0.03)) as engine,
         gateway_process(tmp_path) as gateway,
         ThreadPoolExecutor(4) as threads,
     ):
@@ -193,12 +194,12 @@ def test_a_gateway_that_is_told_to_stop_finishes_what_it_began(tmp_path: Path) -
         answers = [threads.submit(httpx.post, url, json=asked, headers=headers, timeout=60) for _ in range(4)]
         wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=60)
         gateway.process.send_signal(signal.SIGTERM)
-        assert [len(events_of(answer.result(60).text)) for answer in answers] == [1 + 100 + 1] * 4
+        assert [len(events_of(answer.result(60).text)) for answer in answers] == [1 + 400 + 1] * 4
         assert gateway.process.wait(60) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.post(url, json=asked, headers=headers, timeout=60)
         rows = [ledger_row(tmp_path, answer.result().headers["x-request-id"]) for answer in answers]
-        assert {(row["output"], row["outcome"]) for row in rows} == {(100, "ok")}
+        assert {(row["output"], row["outcome"]) for row in rows} == {(400, "ok")}
         assert (tmp_path / "gateway" / "routes.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -210,7 +211,8 @@ def test_a_gateway_killed_under_load_serves_again_and_has_each_request_once(tmp_
     ):
         gateway.set_routes(route("bank", replicas=[engine.address]))
         url, headers = gateway.url + CHAT, gateway.headers
-        answers = [threads.submit(httpx.post, url, json=body(stream=True), headers=headers) for _ in range(4)]
+        ask = partial(httpx.post, url, json=body(stream=True), headers=headers, timeout=60)
+        answers = [threads.submit(ask) for _ in range(4)]
         wait_until(lambda: engine.counts()["in_flight"] == 4, seconds=60)
         request_id = engine.counts()["last"]["headers"]["x-request-id"]
         wait_until(lambda: ledger_rows(tmp_path, request_id), "its start is in the ledger")
