@@ -74,9 +74,8 @@ async def pid_at(address: str) -> int:
 
 @pytest.fixture
 async def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
-    monkeypatch.setattr(
-        gateway_supervisor, "START_SECONDS", 120
-    )  # after it, `start` returns without an answer
+    # After it, `start` returns without an answer.
+    monkeypatch.setattr(gateway_supervisor, "START_SECONDS", 120)
     yield tmp_path
     await stop_gateway(tmp_path)
 
