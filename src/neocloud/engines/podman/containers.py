@@ -102,7 +102,7 @@ def _content(path: Path) -> bytes:
 
 def end_processes(layout: Layout) -> None:
     """Kill the processes left in our groups and wait for their end."""
-    for process_id in _processes(layout):
+    for process_id in processes_in_groups(layout):
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(process_id)
             try:
@@ -127,7 +127,8 @@ def _groups(layout: Layout) -> list[Path]:
     return [path for path in (_ROOT / name, *_ROOT.glob(f"*/{name}")) if path.is_dir()]
 
 
-def _processes(layout: Layout) -> set[int]:
+def processes_in_groups(layout: Layout) -> set[int]:
+    """Return the ids of the processes in our groups: containers, their monitors and clean-ups."""
     found: set[int] = set()
     for group in _groups(layout):
         for listing in group.rglob("cgroup.procs"):

@@ -25,7 +25,7 @@ from neocloud.engines.base import (
 from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
-from neocloud.engines.podman.containers import find_accelerators
+from neocloud.engines.podman.containers import end_processes, find_accelerators
 from neocloud.engines.podman.execution import execute, read_lines, read_page
 from neocloud.engines.podman.host import (
     Host,
@@ -204,6 +204,8 @@ class PodmanEngine:
             await withdraw_public_addresses(self.layout, ())
         await self._service().stop()
         if not keep:
+            # Monitors of commands in pods: the clean-up that they start later would mount the storage again.
+            await asyncio.to_thread(end_processes, self.layout)
             await asyncio.to_thread(unmount_all, self.layout)
         self._prepared = False
         await self.close()

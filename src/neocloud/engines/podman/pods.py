@@ -20,6 +20,7 @@ from neocloud.engines.podman.containers import (
     by_pod,
     container_name,
     is_running,
+    monitor_ended,
     with_lost,
 )
 from neocloud.engines.podman.layout import Layout
@@ -180,8 +181,10 @@ class Pods:
                 await self._for_each_container(rows, restart)
 
     async def stop_all(self) -> None:
-        """Stop every pod of this state folder without removing it."""
-        await self._stop(await self.rows(), _GRACE_SECONDS)
+        """Stop every pod of this state folder without removing it; return after Podman's clean-up."""
+        rows = await self.rows()
+        await self._stop(rows, _GRACE_SECONDS)
+        await asyncio.gather(*(monitor_ended(row["Id"]) for row in rows))
 
     async def container(self, reference: Reference, container: str | None) -> str:
         """Return Podman's name of a container; of the pod's first one unless named."""

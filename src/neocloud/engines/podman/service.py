@@ -20,10 +20,11 @@ from pathlib import Path
 from neocloud.core.child_process import Child, Process
 from neocloud.core.osfiles import locked
 from neocloud.engines.base import EngineUnavailable
+from neocloud.engines.podman.containers import processes_in_groups
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.records import logged
-from neocloud.engines.podman.storage.mounts import mount_view, remove_tree
+from neocloud.engines.podman.storage.mounts import mount_view, mounts_below, remove_tree, unmount
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class PodmanService:
         mark = self._layout.run / "boot_id"
         boot_id = _BOOT_ID.read_text()
         if self._layout.run.exists() and (not mark.exists() or mark.read_text() != boot_id):
+            for point in () if processes_in_groups(self._layout) else mounts_below(self._layout.run):
+                unmount(point, lazily=True)  # left by a Podman that was called by hand
             remove_tree(self._layout.run)
         for folder in (self._layout.runroot, self._layout.run / "libpod"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
