@@ -1,8 +1,7 @@
 import pytest
 
 from neocloud.engines.base import Accelerator, Capabilities
-from neocloud.fleet.gpu_models import gpu_type
-from neocloud.fleet.inventory import Inventory
+from neocloud.fleet import Inventory, gpu_type
 
 
 @pytest.mark.parametrize(

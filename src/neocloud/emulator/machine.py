@@ -15,13 +15,17 @@ from neocloud.core.clock import Clock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store import load_or_make_key
 from neocloud.core.store.vault import Vault
-from neocloud.emulator.fake_inference import FakeModelFolders, FakeModelReader, FakeModelServerClient
-from neocloud.emulator.fake_machines import FakeMachines
-from neocloud.emulator.fake_slurm import FakeSlurm
+from neocloud.emulator.fakes import (
+    FakeMachines,
+    FakeModelFolders,
+    FakeModelReader,
+    FakeModelServerClient,
+    FakeSlurm,
+)
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.fleet.gpu_models import gpu_type
+from neocloud.fleet import gpu_type
 from neocloud.services.compute.public import platforms
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.reconcile.model_server import ModelServerClient

@@ -10,10 +10,9 @@ from neocloud.server.certificates import (
     read_certificate,
     server_names,
 )
-from neocloud.server.descriptor import DescriptorError
 from neocloud.server.listening import ServerError, expanded
 from neocloud.server.pipeline import Middleware, no_middleware
-from neocloud.server.request import Request, Serve
+from neocloud.server.request import DescriptorError, Request, Serve
 
 __all__ = [
     "Addresses",

@@ -11,17 +11,17 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.kind import Kind
 from neocloud.core.service import Method, MethodAlias, Service
-from neocloud.server.descriptor import (
+from neocloud.server.request import (
     DescriptorError,
+    Endpoint,
     KindDescriptor,
+    Runtime,
     descriptor_of,
     require_operation_answer,
 )
-from neocloud.server.request import Endpoint, Runtime
 from neocloud.server.validation import MAX_REQUEST_BYTES
-from neocloud.server.verbs.alias import AliasEndpoint
 from neocloud.server.verbs.create import Create
-from neocloud.server.verbs.custom import Custom
+from neocloud.server.verbs.custom import AliasEndpoint, Custom
 from neocloud.server.verbs.delete import Delete
 from neocloud.server.verbs.operation import SERVICES, GetOperation, ListOperations, ListOperationsByParent
 from neocloud.server.verbs.read import Get, GetByName, List

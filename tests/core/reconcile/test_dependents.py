@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract, wire
-from neocloud.core.kind import Kind, Rules
+from neocloud.core.kind import Kind, Rules, enqueue_dependents
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.store import Resource, Transaction
 from tests.core.reconcile.toy_reconcilers import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.readers import ServiceRegistry
-from neocloud.emulator.fake_inference import FakeModelServerClient
+from neocloud.emulator.fakes import FakeModelServerClient
 from neocloud.engines.base import Reference
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from tests import control_plane

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.readers import ServiceRegistry
-from neocloud.emulator.fake_slurm import FakeSlurm
+from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.access import SlurmFactory
 from tests import control_plane

@@ -10,19 +10,17 @@ from neocloud.core.contract.annotations import (
     FieldAnnotations,
     Nid,
     annotations,
-    message_annotations,
-    resource_behaviors,
-)
-from neocloud.core.contract.cache import ContractUnavailable, cache_path
-from neocloud.core.contract.clearing import (
     clear_input_only,
     clear_output_only,
     clear_secrets,
     holds_secrets,
     keep_secrets,
+    message_annotations,
     redact,
+    resource_behaviors,
     secret_parts,
 )
+from neocloud.core.contract.cache import ContractUnavailable, cache_path
 from neocloud.core.contract.errors import (
     ApiError,
     Code,

@@ -1,17 +1,28 @@
 # pyright: strict
-"""What the contract says about its fields and resources beyond their types.
+"""Which fields the contract marks, and how marked fields are cleared and kept.
+
+A mark says that a field is a secret, is set only by the cloud, or is never returned.
 
 Options read from a private pool come back as stock classes that do not know the contract's extensions, so
-their bytes are parsed again with the pool's own option classes. Each answer is computed once.
+their bytes are parsed again with the pool's own option classes. Each answer is computed once, also whether a
+message type can hold a marked field at all; most messages cost one look-up.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from neocloud.core.contract.registry import Field, MessageType, message, pool
+from neocloud.core.contract.registry import Field, MessageType, message, pack, pool, unpack
+
+if TYPE_CHECKING:
+    from google.protobuf.any_pb2 import Any as PackedMessage
+
+M = TypeVar("M", bound=Message)
+PARTS = ("spec", "status")
+_PACKED = "google.protobuf.Any"
 
 
 @dataclass(frozen=True)
@@ -93,3 +104,177 @@ def _names(options: Message, extension_name: str) -> frozenset[str]:
     extension = _extension(extension_name)
     names = extension.enum_type.values_by_number
     return frozenset(names[number].name for number in options.Extensions[extension])
+
+
+def redact(value: M) -> M:
+    """Return a copy without the fields that are marked sensitive or credentials, also inside Any values."""
+    copy = type(value)()
+    copy.CopyFrom(value)
+    _clear(copy, _is_secret)
+    return copy
+
+
+def clear_output_only(value: Message) -> None:
+    """Clear, in place, what only the cloud may set."""
+    _clear(value, _is_output_only)
+
+
+def clear_input_only(value: Message) -> None:
+    """Clear, in place, what is never returned to a client."""
+    _clear(value, _is_input_only)
+
+
+def clear_secrets(value: Message) -> None:
+    """Clear, in place, the fields that are marked sensitive or credentials."""
+    _clear(value, _is_secret)
+
+
+@cache
+def secret_parts(kind: str) -> frozenset[str]:
+    """Return the parts of a resource, "spec" and "status", that can hold a secret.
+
+    None for a kind that is not of the contract.
+    """
+    try:
+        fields = message(kind).DESCRIPTOR.fields_by_name
+    except LookupError:
+        return frozenset()
+    return frozenset(
+        part for part in PARTS if part in fields and _may_hold(fields[part].message_type, _is_secret)
+    )
+
+
+def holds_secrets(value: Message) -> bool:
+    """Return whether any secret field of this message has a value."""
+    return _may_hold(value.DESCRIPTOR, _is_secret) and redact(value) != value
+
+
+def keep_secrets(new: M, current: M) -> None:
+    """Fill in, in place, every secret that is blank in `new` and has a value in `current`.
+
+    For an update by a caller who was shown `current` without its secrets. Elements of lists belong together
+    when they are equal but for their secrets. A member of a oneof stays blank when another one is chosen.
+    """
+    if not _may_hold(new.DESCRIPTOR, _is_secret):
+        return
+    known = message_annotations(new.DESCRIPTOR)
+    for field in new.DESCRIPTOR.fields:
+        if known[field.name].is_secret:
+            _keep_field(new, current, field)
+        elif field.message_type is not None:
+            for each, old in _pairs(new, current, field):
+                keep_secrets(each, old)
+
+
+def _is_secret(field: FieldAnnotations) -> bool:
+    return field.is_secret
+
+
+def _is_output_only(field: FieldAnnotations) -> bool:
+    return field.is_output_only
+
+
+def _is_input_only(field: FieldAnnotations) -> bool:
+    return field.is_input_only
+
+
+_Test = Callable[[FieldAnnotations], bool]
+
+
+def _clear(value: Message, test: _Test) -> None:
+    descriptor = value.DESCRIPTOR
+    if not _may_hold(descriptor, test):
+        return
+    if descriptor.full_name == _PACKED:
+        _clear_inside(cast("PackedMessage", value), test)
+        return
+    known = message_annotations(descriptor)
+    for field, content in value.ListFields():
+        if not field.is_extension and test(known[field.name]):
+            value.ClearField(field.name)
+        elif field.message_type is not None:
+            for nested in _nested(field, content):
+                _clear(nested, test)
+
+
+def _clear_inside(packed: "PackedMessage", test: _Test) -> None:
+    try:
+        inner = unpack(packed)
+    except LookupError:
+        packed.Clear()
+        return
+    _clear(inner, test)
+    packed.CopyFrom(pack(inner))
+
+
+def _nested(field: Field, content: Any) -> Iterable[Message]:
+    if not field.is_repeated:
+        return (content,)
+    if _is_map(field):
+        return (entry for entry in content.values() if isinstance(entry, Message))
+    return content
+
+
+@cache
+def _may_hold(descriptor: MessageType, test: _Test) -> bool:
+    seen: set[str] = set()
+
+    def search(current: MessageType) -> bool:
+        if current.full_name in seen:
+            return False
+        seen.add(current.full_name)
+        if current.full_name == _PACKED:
+            return test is _is_secret
+        if any(test(found) for found in message_annotations(current).values()):
+            return True
+        return any(search(field.message_type) for field in current.fields if field.message_type is not None)
+
+    return search(descriptor)
+
+
+def _keep_field(new: Message, current: Message, field: Field) -> None:
+    oneof = field.containing_oneof
+    has_other = oneof is not None and new.WhichOneof(oneof.name) not in (None, field.name)
+    old = getattr(current, field.name)
+    if has_other or _is_present(new, field) or not _is_present(current, field):
+        return
+    if field.is_repeated:
+        getattr(new, field.name).MergeFrom(old)
+    elif field.message_type is not None:
+        getattr(new, field.name).CopyFrom(old)
+    else:
+        setattr(new, field.name, old)
+
+
+def _is_present(value: Message, field: Field) -> bool:
+    """An empty text counts as blank, also where the field could tell it from an unset one."""
+    if field.message_type is not None and not field.is_repeated:
+        return value.HasField(field.name)
+    return bool(getattr(value, field.name))
+
+
+def _pairs(new: Message, current: Message, field: Field) -> Iterator[tuple[Message, Message]]:
+    """Yield the messages in the field that belong together."""
+    content, old = getattr(new, field.name), getattr(current, field.name)
+    assert field.message_type is not None
+    if not field.is_repeated:
+        if new.HasField(field.name) and current.HasField(field.name):
+            yield content, old
+    elif _is_map(field):
+        if field.message_type.fields_by_name["value"].message_type is not None:
+            yield from ((content[key], old[key]) for key in content if key in old)
+    elif _may_hold(field.message_type, _is_secret):
+        yield from _alike(content, old)
+
+
+def _alike(new: Iterable[Message], old: Iterable[Message]) -> Iterator[tuple[Message, Message]]:
+    left = [(redact(each), each) for each in old]
+    for each in new:
+        shown = redact(each)
+        index = next((index for index, (known, _) in enumerate(left) if known == shown), None)
+        if index is not None:
+            yield each, left.pop(index)[1]
+
+
+def _is_map(field: Field) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry

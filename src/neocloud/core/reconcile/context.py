@@ -16,9 +16,8 @@ from google.protobuf.message import Message
 from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.contract import ApiError, Code
-from neocloud.core.kind import Kind
+from neocloud.core.kind import Kind, enqueue_dependents, mark_for_deletion
 from neocloud.core.readers import TransactionReader
-from neocloud.core.reconcile.dependents import enqueue_dependents, mark_for_deletion
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
 

@@ -16,11 +16,10 @@ from typing import Any
 
 from neocloud.core import contract, operations
 from neocloud.core.contract import ApiError
-from neocloud.core.kind import FINALIZER
+from neocloud.core.kind import FINALIZER, Kinds, delete_row, enqueue_dependents
 from neocloud.core.logs import bind
 from neocloud.core.operations import ProgressStep, StepOutcome
 from neocloud.core.reconcile.context import RunContext, WorkerContext
-from neocloud.core.reconcile.dependents import Kinds, delete_row, enqueue_dependents
 from neocloud.core.reconcile.reconciler import (
     Failed,
     Reconciler,

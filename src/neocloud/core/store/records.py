@@ -38,17 +38,20 @@ from neocloud.core.store.protocol import (
     StoreError,
 )
 from neocloud.core.store.rows import (
+    Rows,
+    Session,
     audit_from,
     audit_values,
+    chosen,
     from_micros,
     history_from,
+    insert_new,
     key_from,
     key_values,
     operation_from,
     operation_values,
     to_micros,
 )
-from neocloud.core.store.session import Rows, Session, chosen, insert_new
 from neocloud.core.store.tables import audit, counters, history, idempotency, marks, operations, secrets
 from neocloud.core.store.vault import FORMAT, SEALED_BYTES
 

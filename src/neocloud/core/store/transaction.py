@@ -35,14 +35,15 @@ from neocloud.core.store.protocol import (
 )
 from neocloud.core.store.records import Records
 from neocloud.core.store.rows import (
+    Rows,
     from_micros_or_none,
     history_values,
+    insert_new,
     resource_from,
     resource_values,
     to_micros,
     to_micros_or_none,
 )
-from neocloud.core.store.session import Rows, insert_new
 from neocloud.core.store.tables import claims, counters, history, queue, resources, secrets
 
 _INSERT_RESOURCE = insert_new(resources)

@@ -20,7 +20,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, Table, bindparam, delete, insert, select, union, update
 
-from neocloud.core.contract.clearing import secret_parts
+from neocloud.core.contract.annotations import secret_parts
 from neocloud.core.store.protocol import StoreError
 from neocloud.core.store.tables import history, resources, sealed
 from neocloud.core.store.vault import FORMAT, Vault

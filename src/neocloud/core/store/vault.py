@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from neocloud.core.contract.clearing import secret_parts
+from neocloud.core.contract.annotations import secret_parts
 from neocloud.core.osfiles import create_file
 from neocloud.core.store.protocol import StoreError
 

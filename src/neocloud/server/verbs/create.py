@@ -8,15 +8,13 @@ from typing import Any
 from google.protobuf.message import Message
 
 from neocloud.core import contract, wire
-from neocloud.core.kind import Violation
+from neocloud.core.kind import Violation, enqueue_dependents
 from neocloud.core.readers import ResourceReader
-from neocloud.core.reconcile.dependents import enqueue_dependents
 from neocloud.core.service import create_defaults
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.server.access import require, require_references
 from neocloud.server.changes import Change, accepted, commit, new_operation
-from neocloud.server.descriptor import KindDescriptor
-from neocloud.server.request import Request, Runtime
+from neocloud.server.request import KindDescriptor, Request, Runtime
 from neocloud.server.validation import (
     check,
     check_request,

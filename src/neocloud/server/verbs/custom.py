@@ -2,6 +2,8 @@
 
 """Serve a service's own method: check request and permission, call the handler, commit the change.
 
+An alias is served here too: the method behind it gets the translated request.
+
 The handler of a change prepares what it needs and returns a Write, which is committed together with its
 audit event and idempotency key. The exception are methods with effects outside of the store (a job submitted
 to Slurm, a check of a cluster, an injected fault): their handlers return the answer, which is recorded
@@ -13,12 +15,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Method, NewOperation, Write
+from neocloud.core.service import Call, Method, MethodAlias, NewOperation, Write
 from neocloud.core.store.protocol import Transaction
 from neocloud.server.access import (
     accounts_of,
@@ -28,7 +31,7 @@ from neocloud.server.access import (
     require_references,
 )
 from neocloud.server.changes import Answered, commit, insert_operation, recall, record
-from neocloud.server.request import IDEMPOTENCY_HEADER, Request, Runtime
+from neocloud.server.request import IDEMPOTENCY_HEADER, Endpoint, Request, Runtime
 from neocloud.server.validation import check
 
 
@@ -131,3 +134,16 @@ class KeyLocks:
             self._users[key] -= 1
             if not self._users[key]:
                 del self._users[key], self._locks[key]
+
+
+class AliasEndpoint:
+    def __init__(self, alias: MethodAlias, other: Endpoint) -> None:
+        self._alias = alias
+        self._other = other
+
+    async def __call__(self, request: Request) -> Message:
+        rpc = replace(self._other.rpc, path=request.rpc.path)
+        message = self._alias.request(request.message)
+        translated = replace(request, rpc=rpc, message=message, original_message=request.message)
+        answer = await self._other.serve(translated)
+        return answer if self._alias.answer is None else self._alias.answer(answer)

@@ -9,12 +9,11 @@ from typing import Any
 from google.protobuf.message import Message
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.reconcile.dependents import delete_row, enqueue_dependents
+from neocloud.core.kind import delete_row, enqueue_dependents
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
-from neocloud.server.descriptor import KindDescriptor
-from neocloud.server.request import Request, Runtime
+from neocloud.server.request import KindDescriptor, Request, Runtime
 from neocloud.server.validation import check, check_present, refuse_unserved
 
 _NAMED_CHILDREN = 5

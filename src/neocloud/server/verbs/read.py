@@ -9,8 +9,7 @@ from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.server.access import require
-from neocloud.server.descriptor import DescriptorError, KindDescriptor
-from neocloud.server.request import Request, Runtime
+from neocloud.server.request import DescriptorError, KindDescriptor, Request, Runtime
 from neocloud.server.validation import check, check_present, refuse_unserved
 
 DEFAULT_PAGE_SIZE = 100

@@ -12,8 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.kind import Violation
-from neocloud.core.reconcile.dependents import enqueue_dependents
+from neocloud.core.kind import Violation, enqueue_dependents
 from neocloud.core.store.protocol import AlreadyExists, OperationRow, Resource, Transaction
 from neocloud.server.access import (
     acting_prefixes,
@@ -26,8 +25,7 @@ from neocloud.server.access import (
     spec_references,
 )
 from neocloud.server.changes import Change, accepted, commit, new_operation
-from neocloud.server.descriptor import KindDescriptor
-from neocloud.server.request import RESET_MASK_HEADER, Request, Runtime
+from neocloud.server.request import RESET_MASK_HEADER, KindDescriptor, Request, Runtime
 from neocloud.server.validation import (
     MAX_REQUEST_BYTES,
     annotation_violations,

@@ -16,7 +16,7 @@ from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.engines.base import Accelerator, Capabilities
 from neocloud.engines.manifest import Secret
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.fleet.gpu_models import gpu_type
+from neocloud.fleet import gpu_type
 from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SubnetSpec, SubnetStatus
 from neocloud.services.compute.catalogue import Preset

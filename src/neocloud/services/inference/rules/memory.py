@@ -8,7 +8,7 @@ sentence says. Further requests wait in the model server.
 from dataclasses import dataclass
 
 from neocloud.engines.base import Capabilities
-from neocloud.fleet.gpu_models import gpu_type
+from neocloud.fleet import gpu_type
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 from neocloud.services.compute.public import Preset, preset
 from neocloud.services.inference.types import is_fast

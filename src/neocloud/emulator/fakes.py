@@ -1,0 +1,250 @@
+"""Fakes of what services talk to besides the engine: Slurm, launchers of machines, model servers and folders.
+
+Pass `FakeSlurm(world).connect` as the `SlurmFactory` of a control plane: nodes register, leave and are set
+down, but no job runs. Pass `FakeMachines(world).respond` as the `responder` of a FakeEngine: it answers
+`machine-control` as the launcher's control program does, but no guest runs; a test sets the state of one.
+
+`FakeModelReader` reports a small model for any folder. `FakeModelServerClient` keeps which adapters each
+address has loaded, as a model server would until it restarts.
+
+These are for faults and speed. Jobs, machines and models are tested with the real programs elsewhere.
+"""
+
+import json
+import pickle  # reads what it wrote itself, in tests  # nosec B403
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from typing import Any
+
+from neocloud.engines.base import ExecResult, Reference
+from neocloud.engines.fake import FakeWorld
+from neocloud.engines.manifest import Secret
+from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
+from neocloud.services.inference.public import Location, ModelFolders, weights_folder
+from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
+from neocloud.services.slurm.render import CONTROLLER_POD, ROLE_LABEL, WORKER_ROLE
+from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
+
+PROGRAM = "machine-control"
+
+
+class FakeSlurm:
+    """All clusters of one fake world. The state of Slurm is in a file beside the world's."""
+
+    def __init__(self, world: FakeWorld) -> None:
+        self._world = world
+        self._path = world.path.with_suffix(".slurm") if world.path else None
+        self.records: dict[str, dict[str, SlurmNode]] = {}
+        """Node records by namespace and name, as slurmctld remembers them."""
+        if self._path and self._path.exists():
+            self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
+        self.is_reachable = True
+        self.calls: list[tuple[str, ...]] = []
+        """Calls that changed something, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
+
+    def connect(self, address: str, key: bytes) -> "FakeSlurmApi":
+        for pod in self._world.pods.values() if self.is_reachable else ():
+            if pod.ip == address and pod.reference.name == CONTROLLER_POD:
+                return FakeSlurmApi(self, self._world, pod.reference.namespace)
+        raise SlurmUnreachable(f"nothing answers at {address}")
+
+    def save(self) -> None:
+        if self._path:
+            partial = self._path.with_suffix(".partial")
+            partial.write_bytes(pickle.dumps(self.records))
+            partial.replace(self._path)
+
+
+class FakeSlurmApi:
+    """Implements SlurmApi for one namespace."""
+
+    def __init__(self, slurm: FakeSlurm, world: FakeWorld, namespace: str) -> None:
+        self._slurm = slurm
+        self._world = world
+        self._records = slurm.records.setdefault(namespace, {})
+        self._namespace = namespace
+
+    async def version(self) -> str:
+        return "24.11-fake"
+
+    async def nodes(self) -> Sequence[SlurmNode]:
+        self._register()
+        return list(self._records.values())
+
+    async def set_node_state(self, name: str, state: str, reason: str) -> None:
+        self._slurm.calls.append((state, name))
+        old = self._records[name]
+        drained = old.states & {"DRAIN"}
+        states = {"RESUME": {"IDLE"}, "DOWN": {"DOWN", *drained}}.get(state, {*old.states, state})
+        self._records[name] = replace(old, states=frozenset(states), reason=reason)
+        self._slurm.save()
+
+    async def delete_node(self, name: str) -> None:
+        self._slurm.calls.append(("delete", name))
+        del self._records[name]
+        self._slurm.save()
+
+    async def jobs(self) -> Sequence[SlurmJob]:
+        return []
+
+    async def finished_job(self, job_id: int) -> SlurmJob | None:
+        return None
+
+    async def finished_jobs(self) -> Sequence[SlurmJob]:
+        return []
+
+    async def cancel_job(self, job_id: int) -> None:
+        raise SlurmUnreachable("a fake Slurm runs no jobs")
+
+    async def start_job_now(self, job_id: int) -> None:
+        raise SlurmUnreachable("a fake Slurm runs no jobs")
+
+    async def messages_under_way(self) -> int:
+        return 0
+
+    async def reconfigure(self) -> None:
+        self._slurm.calls.append(("reconfigure",))
+
+    async def close(self) -> None:
+        return None
+
+    def _register(self) -> None:
+        """Every running worker registers, as slurmd does when it starts."""
+        for pod in self._world.pods_of(self._namespace):
+            is_worker = pod.manifest.labels.get(ROLE_LABEL) == WORKER_ROLE
+            started_at = pod.containers[0].started_at
+            if not is_worker or not pod.containers[0].is_running or started_at is None:
+                continue
+            name = pod.reference.name
+            known = self._records.get(name)
+            if known is None or known.slurmd_started_at < started_at:
+                kept = known.states & {"DRAIN"} if known else frozenset()
+                reason = known.reason if known and kept else ""
+                self._records[name] = SlurmNode(
+                    name, frozenset({"IDLE", *kept}), reason, pod.ip, started_at.astimezone(UTC), 0
+                )
+                self._slurm.save()
+
+
+@dataclass
+class FakeMachines:
+    """All machines of one fake world, by the name of their namespace."""
+
+    world: FakeWorld
+    states: dict[str, str] = field(default_factory=dict)
+    """The state that QEMU reports for a guest; "running" where none is set."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    """All calls but `status`, as (namespace, verb, arguments...)."""
+    mute: set[str] = field(default_factory=set)
+    """Machines whose QEMU does not answer."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes of disks that were changed while their machine ran."""
+
+    def respond(
+        self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
+    ) -> ExecResult | None:
+        if not command or command[0] != PROGRAM:
+            return None
+        if pod.namespace in self.mute:
+            return _answer({"error": "QEMU does not answer on its socket"}, exit_code=1)
+        verb, *arguments = command[1:]
+        if verb == "status":
+            return _answer(self._status(pod.namespace))
+        self.calls.append((pod.namespace, verb, *arguments))
+        if verb == "resize-disk":
+            self.sizes[arguments[0]] = int(arguments[1])
+        return _answer({})
+
+    def desired(self, namespace: str) -> dict[str, Any]:
+        """Return the machine's desired state, as the machine reads it."""
+        secret = self.world.objects[Reference("Secret", namespace, "machine")]
+        assert isinstance(secret, Secret)
+        return json.loads(secret.contents["machine.json"])
+
+    def _status(self, namespace: str) -> dict[str, object]:
+        disks = {
+            disk["id"]: {
+                "size_bytes": self.sizes.setdefault(disk["id"], disk["size_bytes"]),
+                "io_status": "ok",
+            }
+            for disk in self.desired(namespace)["disks"]
+        }
+        state = self.states.get(namespace, "running")
+        return {"state": state, "reason": self.reasons.get(namespace, ""), "disks": disks}
+
+
+def _answer(content: Mapping[str, object], exit_code: int = 0) -> ExecResult:
+    return ExecResult(exit_code, (json.dumps(content) + "\n").encode(), b"")
+
+
+class FakeModelReader:
+    """A ModelReader that reads nothing."""
+
+    reads_files = False
+
+    async def read(self, folder: Location, base_folder: Location | None) -> ModelStatus:
+        status = ModelStatus(
+            architecture="EmulatedForCausalLM",
+            context_length=32768,
+            parameters=600_000_000,
+            size_bytes=1_200_000_000,
+            dtype="bfloat16",
+            kv_bytes_per_token=16384,
+            adapter_bytes_per_rank=500_000,
+            digest="0" * 64,
+            has_chat_template=True,
+        )
+        if base_folder is not None:
+            status.lora_rank, status.parameters, status.size_bytes = 16, 4_000_000, 8_000_000
+            status.target_modules.extend(["k_proj", "o_proj", "q_proj", "v_proj"])
+            status.kv_bytes_per_token = status.adapter_bytes_per_rank = 0
+        return status
+
+
+class FakeModelFolders(ModelFolders):
+    """Takes the folder of a model from its spec, without reading it."""
+
+    reads_files = False
+
+    def locate_known(self, model: Model) -> Location:
+        return Location(weights_folder(model, self))
+
+
+class FakeModelServerClient:
+    """A ModelServerClient that makes no request."""
+
+    def __init__(self, *, reads_files: bool = True) -> None:
+        self.reads_files = reads_files
+        self.loaded: defaultdict[str, set[str]] = defaultdict(set)
+        """Names of adapters by address."""
+        self.warmed: list[tuple[str, str]] = []
+        """(address, name) of every warm-up request."""
+        self.silent: set[str] = set()
+        """Addresses that do not answer."""
+        self.refused: set[str] = set()
+        """Names of adapters that every model server refuses."""
+
+    async def names(self, address: str, key: str) -> frozenset[str]:
+        self._require(address)
+        return frozenset(self.loaded[address])
+
+    async def load(self, address: str, key: str, name: str, path: str) -> None:
+        self._require(address)
+        if name in self.refused:
+            raise ModelServerRefused("no such file")
+        self.loaded[address].add(name)
+
+    async def unload(self, address: str, key: str, name: str) -> None:
+        self._require(address)
+        self.loaded[address].discard(name)
+
+    async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
+        self._require(address)
+        self.warmed.append((address, name))
+
+    def _require(self, address: str) -> None:
+        if address in self.silent:
+            raise ModelServerUnreachable(f"{address} does not answer")

@@ -1,1 +1,0 @@
-"""The machines: what they have."""
