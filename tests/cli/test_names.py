@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.cli.commands.tuning.job import JOBS
-from neocloud.cli.resources.lookup import CLUSTERS, MODELS, id_prefix_of
+from neocloud.cli.resources.lookup import CLUSTERS, MODELS, TUNING_JOBS, id_prefix_of
 from neocloud.cli.resources.names import BY_FIELD
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
@@ -214,7 +213,7 @@ def test_a_project_is_given_by_name(signed_in: Neo, served: FakeServer, name: st
 def test_prefixes_of_ids_are_those_of_the_services() -> None:
     prefixes = {kind.rpc: kind.id_prefix for service in SERVICES for kind in service.kinds}
     served_by = {**prefixes, PROJECTS: prefixes["nebius.iam.v1.ProjectService"]}
-    wanted = {*BY_FIELD.values(), CLUSTERS, INSTANCES, MODELS, JOBS}
+    wanted = {*BY_FIELD.values(), CLUSTERS, INSTANCES, MODELS, TUNING_JOBS}
     assert {service: id_prefix_of(service) for service in wanted} == {
         service: served_by[service] for service in wanted
     }

@@ -298,6 +298,8 @@ def serial_log(
         for line in answer.lines:
             echo(line)
         if not follow and (tail or not answer.lines):
+            if not (answer.lines or request.get("first_line")):
+                say("The log is still empty.")
             return
         request |= {"tail": 0, "first_line": answer.next_line}
         if follow and not answer.lines:

@@ -1,4 +1,4 @@
-"""`neo logs`: print the server's log, filtered by resource, level and time."""
+"""`neo logs`: print the server's log, filtered by resource, level and time, or the log of a workload."""
 
 import json
 import os
@@ -13,10 +13,11 @@ from typing import IO, Annotated
 
 import typer
 
+from neocloud.cli.commands.workload_log import print_workload_log
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import say
-from neocloud.cli.resources.lookup import CLUSTERS
+from neocloud.cli.resources.lookup import CLUSTERS, DEPLOYMENTS, INSTANCES, ProjectOption, names_of
 from neocloud.cli.resources.noun import Parent
 from neocloud.cli.resources.products import PRODUCTS
 from neocloud.cli.target import home_of, profile_of_home
@@ -105,8 +106,21 @@ class Filter:
 def logs(
     context: typer.Context,
     resource: Annotated[
-        str, typer.Argument(help="Id or name of a resource, to print only the lines about it.")
+        str,
+        typer.Argument(
+            help="Id or name of a resource, to print only the lines about it.",
+            autocompletion=names_of(INSTANCES, CLUSTERS, DEPLOYMENTS),
+        ),
     ] = "",
+    workload: Annotated[
+        bool,
+        typer.Option(
+            "--workload",
+            "-w",
+            help="Print what runs in the resource instead: a machine's serial console, a Slurm cluster's"
+            " newest job, the model server of a deployment, a fine-tuning job's training.",
+        ),
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
     since: Annotated[str, typer.Option(help="Start: 30s, 15m, 12h, 7d, or a time in UTC.")] = "",
     level: Annotated[Level, typer.Option(help="Lowest level to print.")] = Level.DEBUG,
@@ -116,27 +130,37 @@ def logs(
     home: Annotated[
         Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
     ] = None,
+    project: ProjectOption = "",
 ) -> None:
-    """Print the log of the cloud's server on this machine.
+    """Print the log of the cloud's server, or with --workload the log of what runs in a resource.
 
     With a resource, prints the lines that contain its id or name. The previous log file, if any, is printed
-    first.
+    first. From another machine than the server's only logs of workloads can be read, so --workload can be
+    left out there.
 
     Examples:
 
       neo logs --since 15m --level warning
       neo logs computeinstance-e00abc --follow
       neo logs web --output json
+      neo logs bank --workload
     """
-    cloud_home = Home(home_of(context, home))
+    for_server = _options_for_server(since, level, output)
+    if workload and (not resource or for_server):
+        why = f"{for_server} is for the server's log" if for_server else "it needs the name of a resource"
+        raise typer.BadParameter(why, param_hint="--workload")
+    try:
+        cloud_home = None if workload else _home_with_log(context, home)
+    except ClientError:
+        if not resource or for_server or home is not None:
+            raise
+        cloud_home = None
+        say("The server's log is not on this machine; this is the log of what runs in the resource.")
+    if cloud_home is None:
+        print_workload_log(context, resource, project, follow=follow)
+        return
     file = cloud_home.log_file
     started_at = start_of(since, datetime.now(UTC)) if since else None
-    if not file.exists() and not older_file(file).exists():
-        raise ClientError(
-            "NOT_FOUND",
-            f"There is no log in {cloud_home.path}",
-            f"Start a cloud there with `neo up --home {cloud_home.path}`, or name another with --home",
-        )
     words = _words_of(cloud_home, resource) if resource else None
     chosen = Filter(words, started_at, level)
     try:
@@ -145,6 +169,28 @@ def logs(
         raise typer.Exit(INTERRUPTED) from None
     if not printed:
         say("The log has no such lines.")
+
+
+def _options_for_server(since: str, level: Level, output: LogFormat) -> str:
+    """Return the first option that selects lines of the server's log; "" if there is none."""
+    given = {
+        "--since": bool(since),
+        "--level": level is not Level.DEBUG,
+        "--output": output is not LogFormat.TEXT,
+    }
+    return next((option for option, is_given in given.items() if is_given), "")
+
+
+def _home_with_log(context: typer.Context, given: Path | None) -> Home:
+    """Return the state folder. Raises ClientError if there is no log in it."""
+    home = Home(home_of(context, given))
+    if not home.log_file.exists() and not older_file(home.log_file).exists():
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no log in {home.path}",
+            f"Start a cloud there with `neo up --home {home.path}`, or name another with --home",
+        )
+    return home
 
 
 def _print(found: Iterable[Record], chosen: Filter, output: LogFormat) -> int:

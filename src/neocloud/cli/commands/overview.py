@@ -16,6 +16,7 @@ from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     INSTANCES,
     NOT_OFFERED,
+    TUNING_JOBS,
     ProjectClient,
     ProjectOption,
     connect_to_project,
@@ -31,7 +32,7 @@ RUNNING: Sequence[tuple[str, str]] = (
     ("Slurm cluster", CLUSTERS),
     ("instance", INSTANCES),
     ("deployment", DEPLOYMENTS),
-    ("fine-tuning job", "neocloud.tuning.v1.FineTuningJobService"),
+    ("fine-tuning job", TUNING_JOBS),
     ("endpoint", "nebius.ai.v1.EndpointService"),
     ("job", "nebius.ai.v1.JobService"),
 )

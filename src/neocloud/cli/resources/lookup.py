@@ -19,6 +19,7 @@ CLUSTERS = "neocloud.slurm.v1.ClusterService"
 INSTANCES = "nebius.compute.v1.InstanceService"
 MODELS = "neocloud.inference.v1.ModelService"
 DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
+TUNING_JOBS = "neocloud.tuning.v1.FineTuningJobService"
 GROUPS = "nebius.iam.v1.GroupService"
 PROJECTS = "nebius.iam.v2.ProjectService"
 SUBNETS = "nebius.vpc.v1.SubnetService"
@@ -65,12 +66,15 @@ ClusterArgument = Annotated[
 ]
 
 
+_NOT_FOUND = frozenset({"NOT_FOUND"})
+
+
 @dataclass(frozen=True)
 class _Kind:
     label: str
     hint: str
     """The next step if there is none."""
-    not_found_codes: frozenset[str] = frozenset({"NOT_FOUND"})
+    not_found_codes: frozenset[str] = _NOT_FOUND
     """Error codes that mean that there is no such resource."""
 
 
@@ -108,13 +112,13 @@ class ProjectClient:
 
     def find_optional(self, service: str, name: str) -> Any | None:
         """Return the resource of this name or id, or None."""
-        kind = _KINDS[service]
+        not_found_codes = _KINDS[service].not_found_codes if service in _KINDS else _NOT_FOUND
         try:
             if contract.is_id(name) and contract.id_prefix(name) == id_prefix_of(service):
                 return self.client.call(f"{service}/Get", {"id": name})
             return self.client.call(f"{service}/GetByName", {"parent_id": self.project, "name": name})
         except ClientError as error:
-            if error.code not in kind.not_found_codes:
+            if error.code not in not_found_codes:
                 raise
             return None
 

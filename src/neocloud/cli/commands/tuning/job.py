@@ -12,6 +12,7 @@ import typer
 from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_table, say, show
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import (
+    TUNING_JOBS,
     ProjectClient,
     ProjectOption,
     connect_to_project,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
 
 
-JOBS = "neocloud.tuning.v1.FineTuningJobService"
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 RESTING = FINAL | {"PAUSED"}
 
@@ -99,7 +99,7 @@ def logs(
     """
     cloud = connect_to_project(context, project)
     found = find_job(cloud, job)
-    answer = cloud.client.call(f"{JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
+    answer = cloud.client.call(f"{TUNING_JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
     echo(answer.text, nl=False)
 
 
@@ -146,7 +146,7 @@ class Events:
     def new(self) -> Iterator[Any]:
         """Read the events after the last one; a page token is its time and id."""
         request = {"id": self.job_id, "page_size": 1000, "page_token": self.last}
-        for event in self.cloud.client.call(f"{JOBS}/ListEvents", request).items:
+        for event in self.cloud.client.call(f"{TUNING_JOBS}/ListEvents", request).items:
             moment = contract.to_datetime(event.created_at).timestamp()
             self.last = f"{moment:.6f}/{event.id}"
             yield event
@@ -212,7 +212,7 @@ def require_success(job: "FineTuningJob") -> None:
 
 
 def get_job(cloud: ProjectClient, job_id: str) -> "FineTuningJob":
-    return cloud.client.call(f"{JOBS}/Get", {"id": job_id})
+    return cloud.client.call(f"{TUNING_JOBS}/Get", {"id": job_id})
 
 
 def find_job(cloud: ProjectClient, named: str) -> "FineTuningJob":
@@ -220,9 +220,9 @@ def find_job(cloud: ProjectClient, named: str) -> "FineTuningJob":
 
     Names may have the form of ids, such as `risk-models`.
     """
-    if named.startswith(f"{id_prefix_of(JOBS)}-{ROUTING_CODE}"):
+    if named.startswith(f"{id_prefix_of(TUNING_JOBS)}-{ROUTING_CODE}"):
         return get_job(cloud, named)
-    jobs = cloud.list_all(JOBS)  # the oldest first
+    jobs = cloud.list_all(TUNING_JOBS)  # the oldest first
     found = [job for job in jobs if not named or job.metadata.name == named]
     found = found or [job for job in jobs if job.status.fine_tuned_model == named]
     if found:

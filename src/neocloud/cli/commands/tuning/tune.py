@@ -10,7 +10,7 @@ import typer
 from neocloud.cli.commands.inference.deploy import deploy
 from neocloud.cli.commands.inference.price import PriceOption, is_cut_off, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
-from neocloud.cli.commands.tuning.job import JOBS, evaluation_view, follow, get_job, require_success
+from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
 from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, say, show, warn
@@ -19,6 +19,7 @@ from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
     MODELS,
+    TUNING_JOBS,
     ProjectClient,
     ProjectOption,
     connect_to_project,
@@ -186,7 +187,7 @@ def _started(cloud: ProjectClient, spec: JsonObject, shapes: list[tuple[str, str
             "spec": {**spec, "platform": platform, "preset": preset},
         }
         try:
-            operation = cloud.client.call(f"{JOBS}/Create", request)
+            operation = cloud.client.call(f"{TUNING_JOBS}/Create", request)
         except ClientError as error:
             if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes):
                 raise

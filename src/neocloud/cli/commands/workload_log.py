@@ -1,0 +1,88 @@
+"""The log of what runs in a resource, whatever its kind: `neo logs NAME --workload`."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import typer
+
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    INSTANCES,
+    NOT_OFFERED,
+    TUNING_JOBS,
+    ProjectClient,
+    connect_to_project,
+    find_in,
+    not_found,
+)
+from neocloud.client.errors import ClientError
+
+
+@dataclass(frozen=True)
+class _Log:
+    kind: str
+    command: str
+    """The command of this kind alone."""
+    function: str
+    """`module:function` of that command, below `neocloud.cli.commands`; imported when it is needed."""
+    instead_of_follow: str = ""
+    """What to do where the API has no way to follow the log; "" if it has."""
+
+
+_LOGS: Mapping[str, _Log] = {
+    INSTANCES: _Log("machine", "neo compute instance serial-log", "instance:serial_log"),
+    CLUSTERS: _Log("Slurm cluster", "neo slurm job logs", "slurm.job:logs"),
+    DEPLOYMENTS: _Log("deployment", "neo deployment logs", "inference.deployment:logs", "Leave out --follow"),
+    TUNING_JOBS: _Log(
+        "fine-tuning job",
+        "neo tuning job logs",
+        "tuning.job:logs",
+        "Follow its events: neo tuning job events {name} --follow",
+    ),
+}
+
+
+def print_workload_log(context: typer.Context, name: str, project: str, *, follow: bool) -> None:
+    """Find the resource of this name or id and print the log of what runs in it.
+
+    A fine-tuning job is also found by its resulting model.
+    """
+    log = _log_of(connect_to_project(context, project), name)
+    if follow and log.instead_of_follow:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"The log of a {log.kind} cannot be followed",
+            log.instead_of_follow.format(name=name),
+        )
+    module, function = log.function.split(":")
+    options = {} if log.instead_of_follow else {"follow": follow}
+    command = getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), function)
+    command(context, name, project=project, **options)
+
+
+def _log_of(cloud: ProjectClient, name: str) -> _Log:
+    found, refusals = find_in(cloud, tuple(_LOGS), name)
+    if len(found) > 1:
+        logs = [_LOGS[service] for service in found]
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Several resources are named {name!r}: {', '.join(f'a {log.kind}' for log in logs)}",
+            f"Choose one: {', or '.join(f'{log.command} {name}' for log in logs)}",
+        )
+    if found:
+        return _LOGS[next(iter(found))]
+    if _is_model_of_job(cloud, name):
+        return _LOGS[TUNING_JOBS]
+    kinds = "no machine, Slurm cluster, deployment or fine-tuning job"
+    raise not_found(f"There is {kinds} {name!r}", refusals)
+
+
+def _is_model_of_job(cloud: ProjectClient, name: str) -> bool:
+    try:
+        return any(job.status.fine_tuned_model == name for job in cloud.list_all(TUNING_JOBS))
+    except ClientError as error:
+        if error.code not in NOT_OFFERED:
+            raise
+        return False
