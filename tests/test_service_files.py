@@ -13,12 +13,9 @@ USUAL = REQUIRED | {
     "api",
     "reconcile",
     "render",
-    "meter.py",
 }
 """A name without a suffix may be a file, or a folder of three files or more."""
 OTHERS = {
-    "ai": {"images.py": "which container images a job may name"},
-    "audit": {"events.py": "how a call becomes an event"},
     "billing": {
         "prices.yaml": "the price list",
         "models.yaml": "the sizes of known models",
@@ -28,7 +25,6 @@ OTHERS = {
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
     },
-    "emulator": {"faults.py": "what can be made to go wrong"},
     "iam": {
         "access": "who calls, and what they may do: used by the server at every call",
         "bootstrap.py": "the first tenant, project and operator",

@@ -10,7 +10,7 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
-from neocloud.services.emulator.faults import PERMISSION
+from neocloud.services.emulator.api import PERMISSION
 from neocloud.services.iam.rules.roles import ROLES, allows
 from neocloud.testing.emulator import Emulator
 

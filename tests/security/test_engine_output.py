@@ -8,7 +8,7 @@ import pytest
 
 from neocloud.engines.base import MAX_LINE_BYTES, MAX_LOG_PAGE_BYTES, MAX_LOG_PAGE_LINES, LogPage
 from neocloud.engines.podman.execution import STDERR, STDOUT, FrameDecoder, LineJoiner, page_of
-from neocloud.services.slurm.public import CommandResult
+from neocloud.services.slurm.types import CommandResult
 from neocloud.services.tuning.reconcile import slurm_files
 
 TIME = "2026-11-22T16:21:17.123456789+00:00"

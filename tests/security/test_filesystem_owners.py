@@ -16,7 +16,7 @@ from neocloud.core import contract
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.store.protocol import Resource
-from neocloud.services.ai.reconcile import attachments as ai_attachments
+from neocloud.services.ai.reconcile import scope as ai_scope
 from neocloud.services.ai.rules import attachment_violations
 from neocloud.services.compute.public import find_filesystem
 from neocloud.services.compute.rules.instance_attachments import storage_violations
@@ -101,9 +101,9 @@ async def test_a_workload_of_an_older_release_does_not_get_it_either() -> None:
             context=SimpleNamespace(get=get), message=message, spec=message.spec, mounts=()
         )
 
-    await ai_attachments.find_filesystems(scope(OWN.id))
+    await ai_scope.find_filesystems(scope(OWN.id))
     with pytest.raises(Failed, match="belongs to another"):
-        await ai_attachments.find_filesystems(scope(REFUSED["owned"].id))
+        await ai_scope.find_filesystems(scope(REFUSED["owned"].id))
 
 
 MAY_NAME_THE_KIND = {

@@ -19,7 +19,7 @@ from neocloud.server.retention import KEEP_VERSIONS_FOR, forget_old_history
 from neocloud.services import iam, quotas
 from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
-from neocloud.services.quotas.types import ALLOWANCE, allowance_id
+from neocloud.services.quotas.rules import ALLOWANCE, allowance_id
 from neocloud.testing.clock import FakeClock
 from neocloud.testing.waiting import until
 

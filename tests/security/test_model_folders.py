@@ -19,7 +19,7 @@ from neocloud.services.inference.reconcile import staging
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import ModelServerView, server_arguments
-from neocloud.services.slurm.public import models_folder
+from neocloud.services.slurm.types import models_folder
 from tests.services.inference.cloud import write_adapter, write_model, write_safetensors
 
 PROJECT, MODEL, CLUSTER = "project-e00mine", "inferencemodel-e00mine", "slurmcluster-e00one"

@@ -12,8 +12,9 @@ import pytest
 from neocloud.core.contract import ApiError
 from neocloud.engines.base import ExecResult
 from neocloud.services.compute.public import preset
+from neocloud.services.slurm import api as slurm_api
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.api import check, jobs
+from neocloud.services.slurm.api import check
 from neocloud.services.slurm.batch_jobs import (
     MAX_REPLY_BYTES,
     ClusterJobs,
@@ -22,8 +23,8 @@ from neocloud.services.slurm.batch_jobs import (
     sbatch_command,
     sbatch_input,
 )
-from neocloud.services.slurm.public import JobRefused, NewJob
 from neocloud.services.slurm.render import ENTER_ROOT
+from neocloud.services.slurm.types import JobRefused, NewJob
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "src/neocloud/services/slurm"
@@ -112,7 +113,7 @@ def test_a_value_cannot_hold_another_variable() -> None:
 async def test_jobs_of_other_services_are_held_to_the_same_names(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RecordingEngine()
     access = SlurmAccess(engine, None)  # pyright: ignore[reportArgumentType]
-    jobs = ClusterJobs(access)
+    api = ClusterJobs(access)
 
     async def ready(cluster_id: str) -> None:
         pass
@@ -122,7 +123,7 @@ async def test_jobs_of_other_services_are_held_to_the_same_names(monkeypatch: py
         name="x", script="#!/bin/sh\n", options=(), arguments=(), environment={"LD_PRELOAD": "/x.so"}
     )
     with pytest.raises(JobRefused, match="LD_PRELOAD"):
-        await jobs.submit("slurmcluster-e00one", job)
+        await api.submit("slurmcluster-e00one", job)
     assert engine.commands == []
 
 
@@ -230,17 +231,17 @@ LOGS = [
 ]
 
 
-@pytest.mark.parametrize("output", [*LOGS, b"5 0\n" + b"y" * (jobs.LOG_CHUNK_BYTES + 1)])
+@pytest.mark.parametrize("output", [*LOGS, b"5 0\n" + b"y" * (slurm_api.LOG_CHUNK_BYTES + 1)])
 async def test_a_log_that_is_none_is_refused(output: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     class PrintedJobs(ClusterJobs):
         async def find(self, *_: object, **__: object) -> Any:
             return SimpleNamespace(id=7, output_path="/home/log", has_ended=True, state="COMPLETED")
 
     printed = PrintedJobs(Printing(output))  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr(jobs, "_jobs", lambda _: printed)
+    monkeypatch.setattr(slurm_api, "_jobs", lambda _: printed)
     request = SimpleNamespace(cluster_id="slurmcluster-e00one", job_id=7, offset=0)
     with pytest.raises(ApiError, match="did not read the output of job 7"):
-        await jobs.read_log(SimpleNamespace(), request)  # pyright: ignore[reportArgumentType]
+        await slurm_api.read_log(SimpleNamespace(), request)  # pyright: ignore[reportArgumentType]
 
 
 HEALTHY = (

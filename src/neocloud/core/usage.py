@@ -1,7 +1,7 @@
 # pyright: strict
 """Use of the machine: what resources hold of it now, and what they consumed.
 
-Each service declares both for its kinds; neither speaks of money. The `meter.py` of a service turns state
+Each service declares both for its kinds; neither speaks of money. The meters of a service turn state
 history into usage records, which are pure functions of the history, in whole seconds, so a bill can always be
 computed again.
 """

@@ -22,8 +22,7 @@ from neocloud.server import ApiServer
 from neocloud.services import iam
 from neocloud.services.iam.access.account_keys import new_token
 from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, sign_access_token
-from neocloud.services.iam.public import TokenIssuer
-from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
+from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State, TokenIssuer
 from tests.server.walk.asking import Table, request
 from tests.server.walk.holdings import Holdings, hold_one_of_each
 from tests.services.iam import keys

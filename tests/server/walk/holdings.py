@@ -9,7 +9,7 @@ from neocloud.core import contract
 from neocloud.core.kind import Kind
 from neocloud.core.store import Resource, Transaction
 from neocloud.services.iam.rules.keys import aws_access_key_id
-from neocloud.services.quotas.types import allowance_id
+from neocloud.services.quotas.rules import allowance_id
 
 CONTAINER = "nebius.iam.v1.Container"
 IN_THE_TENANT = frozenset({"group", "federation", "oidcfederation", "tenantuseraccount", "invitation"})

@@ -17,7 +17,7 @@ from neocloud.core.usage import Meters, set_kept_from
 from neocloud.services.billing import SERVICE
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.price_list import PriceList
-from neocloud.services.compute.meter import FilesystemMeter
+from neocloud.services.compute import FilesystemMeter
 from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.iam.types import CONTAINER

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.core.usage import UsageRecord
+from neocloud.services.billing.rules.cost import Line, days, rate, total
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, default_price_list, parse_price_list
-from neocloud.services.billing.rules.rating import Line, days, rate, total
 
 PRICES = default_price_list()
 NOON = datetime(2026, 1, 30, 12, tzinfo=UTC)

@@ -22,8 +22,8 @@ from neocloud.gateway.metering.ledger_tables import ledger_file, ledger_reader
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 from neocloud.services.billing.api import get_report, list_usage
+from neocloud.services.billing.rules.cost import rate, total
 from neocloud.services.billing.rules.price_list import default_price_list
-from neocloud.services.billing.rules.rating import rate, total
 from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.clock import FakeClock
 from tests.control_plane import plain_dependencies

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec
 
 from neocloud.core.store.protocol import HistoryEntry
-from neocloud.services.compute.meter import FilesystemMeter
+from neocloud.services.compute import FilesystemMeter
 from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM, FilesystemType
 

@@ -7,7 +7,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSpec, InstanceSpec
 
 from neocloud.core import contract
 from neocloud.core.store.protocol import HistoryEntry
-from neocloud.services.compute.meter import DiskMeter, InstanceMeter
+from neocloud.services.compute import DiskMeter, InstanceMeter
 from neocloud.services.compute.types import DISK, INSTANCE
 from tests.services.compute.cloud import instance_spec
 

@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from neocloud.services.inference.rules.architecture import UnknownArchitecture, read_architecture
-from neocloud.services.inference.rules.memory import GIB, ModelSize, ServingRequest, Shape, plan, served_bytes
+from neocloud.services.inference.rules.memory import (
+    GIB,
+    ModelSize,
+    ServingRequest,
+    Shape,
+    UnknownArchitecture,
+    plan,
+    read_architecture,
+    served_bytes,
+)
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ReplicaReservationSpec
 
 from neocloud.core.store.protocol import HistoryEntry
-from neocloud.services.inference.meter import ReservationMeter
+from neocloud.services.inference import ReservationMeter
 from neocloud.services.inference.types import REPLICA_RESERVATION, RESERVATION_HELD, RESERVATION_STOPPED
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

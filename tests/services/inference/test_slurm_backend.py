@@ -19,7 +19,7 @@ from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
 from neocloud.services.inference.rules.memory import Plan
-from neocloud.services.slurm.public import (
+from neocloud.services.slurm.types import (
     MODELS_MOUNT_PATH,
     BatchJob,
     ClusterUnreachable,

@@ -4,13 +4,14 @@ import pytest
 
 from neocloud.services.quotas.rules import (
     QuotaFileError,
+    allowance_id,
     amount,
     default_quotas,
     load_quotas,
+    parent_of,
     parse_quotas,
     usage_percentage,
 )
-from neocloud.services.quotas.types import allowance_id, parent_of
 
 
 @pytest.mark.parametrize(

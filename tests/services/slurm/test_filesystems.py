@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from neocloud.core import contract
 from neocloud.engines.base import Reference
-from neocloud.services.slurm.public import MODELS_MOUNT_PATH
+from neocloud.services.slurm.types import MODELS_MOUNT_PATH
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.store.protocol import HistoryEntry
-from neocloud.services.slurm.meter import ClusterMeter
+from neocloud.services.slurm import ClusterMeter
 from neocloud.services.slurm.types import CLUSTER, State
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)

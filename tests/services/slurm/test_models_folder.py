@@ -7,8 +7,8 @@ from neocloud.core import contract
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest import Mount, Pod
-from neocloud.services.slurm.public import MODELS_MOUNT_PATH, models_folder
 from neocloud.services.slurm.render import MODELS_LABEL
+from neocloud.services.slurm.types import MODELS_MOUNT_PATH, models_folder
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 

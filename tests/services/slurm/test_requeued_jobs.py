@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.services.slurm.reconcile.workers import restart_requeued_jobs
+from neocloud.services.slurm.reconcile.nodes import restart_requeued_jobs
 from neocloud.services.slurm.slurmrestd import SlurmJob
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

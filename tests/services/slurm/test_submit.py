@@ -18,7 +18,7 @@ from neocloud.engines.podman.execution import execute
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.services.slurm.access import SlurmAccess, api_errors
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.public import NewJob
+from neocloud.services.slurm.types import NewJob
 
 
 class FailingAccess:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 
 from neocloud.core.store.protocol import HistoryEntry
-from neocloud.services.tuning.meter import FineTuningJobMeter
+from neocloud.services.tuning import FineTuningJobMeter
 from neocloud.services.tuning.types import JOB, State
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

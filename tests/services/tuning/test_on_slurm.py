@@ -17,7 +17,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.readers import ServiceRegistry
-from neocloud.services.slurm.public import (
+from neocloud.services.slurm.types import (
     MODELS_MOUNT_PATH,
     BatchJob,
     BatchJobs,

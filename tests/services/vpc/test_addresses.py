@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, parse_request, shuffled
+from neocloud.services.vpc.rules.lookup import first_free_block, largest_free_prefix, parse_request, shuffled
 
 WITHIN = IPv4Network("10.1.0.0/16")
 

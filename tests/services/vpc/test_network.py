@@ -16,7 +16,7 @@ from neocloud.core.store import Resource
 from neocloud.engines.base import EngineError
 from neocloud.services.vpc import SERVICE as VPC
 from neocloud.services.vpc import types as vpc
-from neocloud.services.vpc.public import assign, private_address
+from neocloud.services.vpc.types import assign, private_address
 from tests.services.vpc.conftest import Cloud
 
 

@@ -3,11 +3,10 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.services.billing.api import METHODS
-from neocloud.services.billing.public import TokenPrices
 from neocloud.services.billing.rules.catalogue import token_prices
 from neocloud.services.billing.rules.price_list import PriceList, PriceListError, load_price_list, price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules, pricing_policy_view
-from neocloud.services.billing.types import PRICING_POLICY, PRICING_POLICY_ID_PREFIX
+from neocloud.services.billing.types import PRICING_POLICY, PRICING_POLICY_ID_PREFIX, TokenPrices
 
 KINDS = (
     Kind(

@@ -1,8 +1,7 @@
 """Emulator: injected faults, for tests of clients. Served only by an emulated cloud."""
 
 from neocloud.core.service import Service
-from neocloud.services.emulator.api import METHODS
-from neocloud.services.emulator.faults import FaultRegistry, Incidents
+from neocloud.services.emulator.api import METHODS, FaultRegistry, Incidents
 
 SERVICE = Service(name="emulator", methods=METHODS)
 

@@ -11,7 +11,6 @@ from neocloud.services.iam.access.passwords import PasswordChecker
 from neocloud.services.iam.access.tokens import token_issuer
 from neocloud.services.iam.api import ALIASES, METHODS
 from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
-from neocloud.services.iam.public import TenantRights, TokenAuthenticator, TokenIssuer
 from neocloud.services.iam.rules.accounts import (
     AccessPermitRules,
     GroupMembershipRules,
@@ -24,6 +23,7 @@ from neocloud.services.iam.rules.accounts import (
 from neocloud.services.iam.rules.federations import FederatedCredentialsRules, OidcFederationRules
 from neocloud.services.iam.rules.keys import AccessKeyRules, AuthPublicKeyRules, view_key, view_static_key
 from neocloud.services.iam.rules.people import InvitationRules, show_expired
+from neocloud.services.iam.types import TenantRights, TokenAuthenticator, TokenIssuer
 
 KINDS = (
     Kind(

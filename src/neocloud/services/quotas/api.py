@@ -26,22 +26,20 @@ from neocloud.messages.nebius.quotas.v1 import (
 from neocloud.services.iam.types import CONTAINER, is_tenant
 from neocloud.services.quotas.ledger import limit_of
 from neocloud.services.quotas.rules import (
-    MAX_LIMIT,
-    Quota,
-    Quotas,
-    amount,
-    default_quotas,
-    unknown_name,
-    usage_percentage,
-)
-from neocloud.services.quotas.types import (
     ACTIVE,
     ALLOWANCE,
+    MAX_LIMIT,
     SERVICE_NAME,
+    Quota,
+    Quotas,
     State,
     UsageState,
     allowance_id,
+    amount,
+    default_quotas,
     parent_of,
+    unknown_name,
+    usage_percentage,
 )
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 200, 1000

@@ -19,8 +19,7 @@ from neocloud.core.store import HistorySizes, Page, Resource, Store, Transaction
 from neocloud.core.store.protocol import is_noted
 from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
 from neocloud.services.iam.types import CONTAINER, is_tenant
-from neocloud.services.quotas.rules import Quota, Quotas, amount
-from neocloud.services.quotas.types import ALLOWANCE
+from neocloud.services.quotas.rules import ALLOWANCE, Quota, Quotas, amount
 
 logger = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 500

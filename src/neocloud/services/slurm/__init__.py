@@ -1,16 +1,60 @@
-"""Managed Slurm: clusters of pods with a shared root, and their batch jobs."""
+"""Managed Slurm: clusters of pods with a shared root, and their batch jobs.
+
+A cluster is charged for its nodes by preset, from the moment it is ready until its deletion is requested.
+Controller, accounting and login nodes are free. The shared root is a compute Filesystem of its own and
+metered there.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Service
+from neocloud.core.store.protocol import HistoryEntry
+from neocloud.core.usage import UsageRecord, intervals
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.api import METHODS
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.meter import ClusterMeter
-from neocloud.services.slurm.public import BatchJobs
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmRest
-from neocloud.services.slurm.types import CLUSTER, CLUSTER_ID_PREFIX, State
+from neocloud.services.slurm.types import CLUSTER, CLUSTER_ID_PREFIX, BatchJobs, State
+
+CHARGED_STATES = frozenset({State.READY, State.UPDATING})
+
+
+class ClusterMeter:
+    kinds: tuple[str, ...] = (CLUSTER,)
+
+    def __call__(
+        self, history: Sequence[HistoryEntry], start: datetime, end: datetime
+    ) -> Iterable[UsageRecord]:
+        for stretch in intervals(history, start, end):
+            if stretch.entry.state not in CHARGED_STATES:
+                continue
+            for sku, units in demand(ClusterSpec.FromString(stretch.entry.spec)).items():
+                yield UsageRecord(
+                    resource_id=stretch.entry.resource_id,
+                    resource_kind=stretch.entry.kind,
+                    resource_name=stretch.entry.name,
+                    parent_id=stretch.entry.parent_id,
+                    sku=sku,
+                    units=units,
+                    start=stretch.start,
+                    end=stretch.end,
+                )
+
+
+def demand(spec: ClusterSpec) -> dict[str, int]:
+    """Return the units of all node sets together by SKU, e.g. {"cpu-d3.vcpu": 16, "cpu-d3.ram": 64}."""
+    total: dict[str, int] = {}
+    for node_set in spec.node_sets:
+        for sku, units in preset(node_set.platform, node_set.preset).skus().items():
+            total[sku] = total.get(sku, 0) + units * node_set.count
+    return {sku: units for sku, units in total.items() if units}
+
 
 KINDS = (
     Kind(

@@ -11,10 +11,17 @@ from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
-from neocloud.services.slurm.public import ClusterUnreachable, JobRefused, SubmissionUnknown
 from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmRest, SlurmUnreachable
-from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, Secret, namespace
+from neocloud.services.slurm.types import (
+    CLUSTER,
+    USABLE_STATES,
+    ClusterUnreachable,
+    JobRefused,
+    Secret,
+    SubmissionUnknown,
+    namespace,
+)
 
 
 class ClusterMissing(ClusterUnreachable):

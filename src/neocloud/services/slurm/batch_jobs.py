@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.public import (
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
+from neocloud.services.slurm.types import (
     BatchJob,
     ClusterUnreachable,
     CommandResult,
@@ -19,7 +20,6 @@ from neocloud.services.slurm.public import (
     NewJob,
     SubmissionUnknown,
 )
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
 
 TAIL_BYTES = 256 * 1024
 """Most bytes of a file that `tail` returns, however long its lines are."""

@@ -1,6 +1,13 @@
-"""The resources of slurm: kind names, id prefixes, states, error reasons, names of secrets. Pure."""
+"""The resources of slurm: kind names, id prefixes, states, error reasons, names of secrets; and the
+interfaces for other services: batch jobs on clusters, and files for them. Pure.
+"""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
 
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
@@ -60,3 +67,95 @@ def worker_names(spec: ClusterSpec) -> dict[str, str]:
         for node_set in spec.node_sets
         for index in range(node_set.count)
     }
+
+
+MODELS_MOUNT_PATH = "/opt/neocloud/models"
+"""The mount point of `models_folder` on workers, read-only."""
+MODELS_FEATURE = "models"
+"""The Slurm feature of workers that mount the folder; pods of an older release do not. A job that needs the
+folder has `--constraint=models`."""
+
+
+def models_folder(home: Path, cluster_id: str) -> Path:
+    """Return the host folder of files for a cluster's jobs. It is on the file system of the weights, so that
+    they are linked into it and not copied; it is deleted with the cluster."""
+    return home / "models" / cluster_id
+
+
+DEFAULT_WORKING_DIRECTORY = "/home/shared"
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job to submit. None of its texts is interpreted by a shell."""
+
+    name: str
+    script: str
+    options: Sequence[str] = ()
+    """Options of sbatch, e.g. "--cpus-per-task=2"."""
+    arguments: Sequence[str] = ()
+    """Arguments of the script."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str = DEFAULT_WORKING_DIRECTORY
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    id: int
+    name: str
+    state: str
+    """Slurm's name: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, ..."""
+    has_ended: bool
+    reason: str = ""
+    node: str = ""
+    address: str = ""
+    """Address of the node's pod, while the job runs."""
+    started_at: datetime | None = None
+    exit_code: int = 0
+    output_path: str = ""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class JobRefused(Exception):
+    """Slurm refused; the message is Slurm's own."""
+
+
+class ClusterUnreachable(Exception):
+    """The cluster is not ready or does not answer; a later try may succeed."""
+
+
+class SubmissionUnknown(ClusterUnreachable):
+    """The login node failed while it submitted a job, which may be in the queue."""
+
+
+class BatchJobs(Protocol):
+    """Batch jobs on clusters. Callers check permissions first."""
+
+    async def submit(self, cluster_id: str, job: NewJob) -> int:
+        """Return the id of the new job. Raises JobRefused, ClusterUnreachable, or SubmissionUnknown."""
+        ...
+
+    async def jobs(self, cluster_id: str) -> Sequence[BatchJob]:
+        """Return the jobs that wait or run and those that ended minutes ago, oldest first."""
+        ...
+
+    async def cancel(self, cluster_id: str, job_id: int) -> None:
+        """Cancel a job; do nothing if it has ended or Slurm has forgotten it."""
+        ...
+
+    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
+        """Return the last lines of a file on the shared root; "" if there is none."""
+        ...
+
+    async def run(
+        self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = 2**20
+    ) -> CommandResult:
+        """Run a command of a few seconds on the login node, as root, with the shared root as "/". Raises
+        ClusterUnreachable, also when it prints more than `max_output_bytes`."""
+        ...

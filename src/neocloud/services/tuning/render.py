@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Container, Manifest, Mount, Namespace, Pod, Volume, limits, variables
 from neocloud.services.compute.public import Preset
-from neocloud.services.slurm.public import MODELS_FEATURE, MODELS_MOUNT_PATH, BatchJob, NewJob
+from neocloud.services.slurm.types import MODELS_FEATURE, MODELS_MOUNT_PATH, BatchJob, NewJob
 
 POD = "train"
 ATTEMPT_LABEL = "neocloud.dev/attempt"

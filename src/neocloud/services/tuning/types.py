@@ -1,5 +1,8 @@
-"""Kind name, id prefix, states and error reasons of jobs, the names made from a job's id, and its runtime
-state: what neither its spec nor its folder holds, stored beside the job. Pure.
+"""Kind name, id prefix, states and error reasons of jobs, the names made from a job's id, its runtime
+state, and the interface to uploaded files. Pure.
+
+The runtime state is what neither a job's spec nor its folder holds, stored beside the job. Files were
+uploaded to the gateway; the composition provides the implementation of their interface.
 """
 
 import hashlib
@@ -7,6 +10,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
@@ -116,3 +120,15 @@ def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> No
         _SLURM_JOBS: state.slurm_jobs,
     }
     tx.put_secret(job_id, _SECRET_NAME, json.dumps(content).encode())
+
+
+class Files(Protocol):
+    """The files of projects. All calls block while the disk works."""
+
+    def path(self, project_id: str, file_id: str) -> Path:
+        """Return the path to read the file from. Raises LookupError when the project has no such file."""
+        ...
+
+    def add(self, project_id: str, path: Path, purpose: str, name: str, file_id: str = "") -> str:
+        """Store a copy and return its id; do nothing when a file of this id exists."""
+        ...

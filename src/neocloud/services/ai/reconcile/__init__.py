@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
-from neocloud.services.ai.reconcile.endpoint import EndpointReconciler
 from neocloud.services.ai.reconcile.job import JobReconciler
 from neocloud.services.ai.reconcile.scope import WorkloadScope
+from neocloud.services.ai.reconcile.workload import EndpointReconciler
 
 
 def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[WorkloadScope]]:

@@ -1,4 +1,8 @@
-"""The steps that endpoints and jobs share: start the pod, wait for it, remove it, store the runtime state."""
+"""The steps that endpoints and jobs share, and endpoints, which need no others: start the pod, wait for
+it, remove it, store the runtime state.
+
+The program of an endpoint runs until it is stopped, and is restarted when it ends.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -6,6 +10,8 @@ from dataclasses import replace
 
 from neocloud.core.reconcile.reconciler import (
     CHILD_POLL_SECONDS,
+    IDLE_RESYNC_SECONDS,
+    RESYNC_SECONDS,
     Context,
     ReconcileResult,
     RetryLater,
@@ -16,12 +22,22 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import PathRefused, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Interface
-from neocloud.services.ai.reconcile.attachments import find_filesystems, find_interface
-from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope
+from neocloud.messages.nebius.ai.v1 import EndpointStatus
+from neocloud.services.ai.reconcile.scope import (
+    WorkloadScope,
+    find_filesystems,
+    find_interface,
+    read_scope,
+    set_addresses,
+    set_details,
+)
 from neocloud.services.ai.render import WorkloadView, workload_objects
 from neocloud.services.ai.rules import command_words, is_udp
 from neocloud.services.ai.types import (
+    ENDPOINT,
     POD,
+    EndpointState,
+    EndpointStateEnum,
     Reason,
     RuntimeState,
     namespace,
@@ -126,3 +142,39 @@ class WorkloadReconciler(ABC):
             shm_bytes=spec.shm_size_bytes,
             is_restarted=self.is_restarted,
         )
+
+
+class EndpointReconciler(WorkloadReconciler):
+    kind = ENDPOINT
+    is_restarted = True
+
+    def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult:
+        state = _state(scope, result)
+        status = EndpointStatus.FromString(scope.context.resource.status)
+        status.state = EndpointStateEnum.Value(state)
+        set_addresses(status, scope, state)
+        set_details(status, *_details(scope, result))
+        resync = IDLE_RESYNC_SECONDS if state == EndpointState.STOPPED else RESYNC_SECONDS
+        return result.with_status(status, state, resync)
+
+
+def _state(scope: WorkloadScope, result: ReconcileResult) -> EndpointState:
+    if scope.is_deleting:
+        return EndpointState.DELETING
+    if result.error is not None:
+        return EndpointState.ERROR
+    if not scope.should_run:
+        return EndpointState.STOPPED if scope.pod is None else EndpointState.STOPPING
+    if result.is_done:
+        return EndpointState.RUNNING
+    return EndpointState.STARTING if scope.interface is not None else EndpointState.PROVISIONING
+
+
+def _details(scope: WorkloadScope, result: ReconcileResult) -> tuple[str, str]:
+    if result.error is not None:
+        return result.error.reason, str(result.error)
+    pod = scope.current_pod
+    if scope.should_run and pod is not None and pod.restart_count:
+        times = "once" if pod.restart_count == 1 else f"{pod.restart_count} times"
+        return Reason.RESTARTED, f"Its program ended {times} and was restarted. {pod.message}".strip()
+    return "", result.waiting if scope.should_run else ""

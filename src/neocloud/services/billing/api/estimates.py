@@ -29,9 +29,8 @@ from neocloud.messages.neocloud.billing.v1 import (
 )
 from neocloud.messages.neocloud.billing.v1 import EstimateTokensResponse as EstimateResponse
 from neocloud.messages.neocloud.billing.v1 import ListTokenPricesResponse as ListResponse
-from neocloud.services.billing.public import TokenPrices
 from neocloud.services.billing.rules.catalogue import priced_models, token_prices
-from neocloud.services.billing.rules.estimate import (
+from neocloud.services.billing.rules.cost import (
     SPANS,
     USUAL_SPANS,
     NoEstimate,
@@ -42,7 +41,7 @@ from neocloud.services.billing.rules.estimate import (
     units,
 )
 from neocloud.services.billing.rules.price_list import PriceList, Unit, price_list
-from neocloud.services.billing.types import CACHED_INPUT, INPUT, OUTPUT, TOKEN_KINDS, token_sku
+from neocloud.services.billing.types import CACHED_INPUT, INPUT, OUTPUT, TOKEN_KINDS, TokenPrices, token_sku
 
 _V1, _V1ALPHA1 = "nebius.billing.v1", "nebius.billing.v1alpha1"
 Filter = FilterAggregationUnit.FilterAggregationUnitValue

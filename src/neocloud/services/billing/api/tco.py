@@ -23,7 +23,7 @@ from neocloud.messages.neocloud.billing.v1 import EstimateTcoResponse as Respons
 from neocloud.messages.neocloud.billing.v1 import ListModelChoicesResponse as Choices
 from neocloud.messages.neocloud.billing.v1 import ListTcoParametersResponse as Parameters
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList, price_list
-from neocloud.services.billing.tco import notes
+from neocloud.services.billing.tco import figures
 from neocloud.services.billing.tco.figures import (
     Conversation,
     Costs,
@@ -79,10 +79,10 @@ async def estimate(call: Call, request: EstimateTcoRequest) -> EstimateTcoRespon
     speeds = _add_serving(answer, request, chosen, costs)
     hosted = _hosted(request, prices, day)
     _add_hosted(answer, hosted, costs, _conversation(chosen))
-    found = [*notes.of_rows(rows, sums, chosen), *notes.of_serving(chosen, costs.month)]
-    found += [] if request.scenarios else notes.of_published_speeds()
-    found += notes.of_hosted(hosted, costs.month, speeds, _conversation(chosen))
-    for note in (*found, *notes.of_claims()):
+    found = [*figures.of_rows(rows, sums, chosen), *figures.of_serving(chosen, costs.month)]
+    found += [] if request.scenarios else figures.of_published_speeds()
+    found += figures.of_hosted(hosted, costs.month, speeds, _conversation(chosen))
+    for note in (*found, *figures.of_claims()):
         answer.notes.add(about=note.about, text=note.text)
     return answer
 

@@ -24,8 +24,8 @@ from neocloud.messages.neocloud.billing.v1 import (
     ReportLine,
 )
 from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMessage
+from neocloud.services.billing.rules.cost import Line, rate, total
 from neocloud.services.billing.rules.price_list import price_list
-from neocloud.services.billing.rules.rating import Line, rate, total
 from neocloud.services.iam.types import CONTAINER, is_tenant
 
 Record = UsageRecord | CountedUsage

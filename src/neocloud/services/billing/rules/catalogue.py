@@ -11,9 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from neocloud.services.billing.public import TokenPrices, TokenTerms
 from neocloud.services.billing.rules.price_list import PriceList, load_unique
-from neocloud.services.billing.types import TOKEN_KINDS, token_sku
+from neocloud.services.billing.types import TOKEN_KINDS, TokenPrices, TokenTerms, token_sku
 
 FAST = "-fast"
 

@@ -31,9 +31,14 @@ from neocloud.services.compute.types import (
     attached_disks,
     is_read_only,
 )
-from neocloud.services.iam.public import TokenIssuer
-from neocloud.services.vpc.public import (
+from neocloud.services.iam.types import TokenIssuer
+from neocloud.services.vpc.types import (
+    ALLOCATION,
+    SECURITY_GROUP,
+    address_of,
+    block_of,
     default_security_group,
+    domain_of,
     hold_address,
     interface_of,
     own_address,
@@ -41,7 +46,6 @@ from neocloud.services.vpc.public import (
     public_address,
     unassign,
 )
-from neocloud.services.vpc.types import ALLOCATION, SECURITY_GROUP, address_of, block_of, domain_of
 
 
 async def find_addresses(scope: MachineScope) -> Addresses:

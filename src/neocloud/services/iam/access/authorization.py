@@ -18,8 +18,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.services.iam.access.sign_in_log import write_event
-from neocloud.services.iam.public import ProjectRights, TenantRights
+from neocloud.services.iam.access.sessions import write_event
 from neocloud.services.iam.rules.grants import (
     Grant,
     acts_on_principals,
@@ -32,7 +31,7 @@ from neocloud.services.iam.rules.grants import (
 )
 from neocloud.services.iam.rules.grants import refusal as privilege_refusal
 from neocloud.services.iam.rules.roles import smallest_role
-from neocloud.services.iam.types import CLOUDS_PROJECT_ID, CONTAINER, lineage
+from neocloud.services.iam.types import CLOUDS_PROJECT_ID, CONTAINER, ProjectRights, TenantRights, lineage
 
 RECHECK_SECONDS = 1.0
 MAX_CACHED = 10_000

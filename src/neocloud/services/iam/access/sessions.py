@@ -1,22 +1,31 @@
-"""Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed for good.
+"""Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed for good; and the audit
+events of calls that need no token.
 
 A refresh token is "<session id>.<random>". Only its hash is stored. Each works once: a refresh returns the
 next one. When a used token is sent again, either the client or a thief has the newer one, so the session
 ends. For some seconds the last token may be repeated, because an answer may have been lost.
+
+The server knows no subject of a sign-in or its refusal, so the handler finds the subject and writes the
+event, which holds no secrets.
 """
 
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from neocloud.core import contract
+from neocloud.core.readers import Subject
+from neocloud.core.service import Call
+from neocloud.core.store.audit_query import AuditEvent
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.iam.v1 import Session, SessionSpec, SessionStatus
 from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.users import is_usable, printable
+from neocloud.services.iam.types import SECRETS_ID, lineage
 
 IDLE_LIFETIME = timedelta(days=14)
 """A session that is not refreshed for this long ends."""
@@ -158,3 +167,64 @@ def _hash(token: str) -> str:
 
 def _status(now: datetime, expires_at: datetime) -> bytes:
     return SessionStatus(last_refreshed_at=now, expires_at=expires_at).SerializeToString()
+
+
+SOURCE = ":source"
+"""The header in which the server passes the caller's address."""
+_MAX_TEXT = 512
+
+
+def write_event(
+    tx: Transaction,
+    call: Call,
+    method: str,
+    subject: Subject | None,
+    resource_id: str,
+    *,
+    error: contract.ApiError | None = None,
+) -> None:
+    """Write an event of the subject's tenant, or of the resource's tenant when there is no subject. Of a
+    resource in another tenant, it has only the id."""
+    rows = list(lineage(resource_id, tx.get))
+    tenant_id = subject.tenant_id if subject else rows[-1].id if rows else ""
+    if not rows or rows[-1].id != tenant_id:
+        rows = []
+    service, _, verb = method.partition("/")
+    vendor, service_name, *_, name = service.split(".")
+    action = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", verb).lower()
+    hierarchy = [[row.id, row.name, _noun(row.kind)] for row in reversed(rows)]
+    tx.audit(
+        AuditEvent(
+            id=contract.new_id("auditevent"),
+            at=call.dependencies.clock.now(),
+            subject=subject.id if subject else "",
+            method=method,
+            parent_id=rows[0].parent_id if rows else "",
+            resource_id=resource_id,
+            request_id=call.request_id,
+            code=int(error.code if error else contract.Code.OK),
+            message=error.message if error else "",
+            tenant_id=tenant_id,
+            hierarchy=json.dumps(hierarchy, ensure_ascii=False),
+            resource_kind=_noun(rows[0].kind) if rows else "",
+            resource_name=rows[0].name if rows else "",
+            service=service_name,
+            action=action,
+            type=f"ai.{vendor}.{service_name}.{name.removesuffix('Service').lower()}.{action}",
+            status="ERROR" if error else "DONE",
+            subject_kind=subject.kind if subject else "",
+            subject_name=subject.name if subject else "",
+            source_address=call.headers.get(SOURCE, ""),
+            user_agent=call.headers.get("user-agent", "")[:_MAX_TEXT],
+        )
+    )
+
+
+def write_no_event(tx: Transaction) -> None:
+    """Do as much work as for an event, for a refusal that must take equally long and belongs to no tenant. An
+    event for every made-up address would let anybody fill the disk."""
+    tx.put_secret(SECRETS_ID, "nobody", b"refused")
+
+
+def _noun(kind: str) -> str:
+    return kind.rpartition(".")[2].lower()

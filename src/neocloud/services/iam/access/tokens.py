@@ -1,22 +1,30 @@
-"""Access tokens: claims, signature, verification and issue.
+"""Access tokens: claims, signature, verification and issue; and encrypted tokens, in which a client keeps
+state for the cloud.
 
 An access token is a JWT that is signed with the cloud's own Ed25519 key and valid for an hour. The key is
 created on first use and stored encrypted. Times are checked against the injected clock, never the machine's.
+
+Nothing of an encrypted token is stored. A device token is one of them: a client keeps it from a sign-in by
+password and sends it with the next one. It grants nothing. It shows that somebody signed in to this account
+from this client before, so wrong passwords that strangers send do not lock the owner out.
 """
 
+import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import jwt
+from cryptography.fernet import Fernet, InvalidToken
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jwt.types import Options
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
+from neocloud.core.service import Call
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.services.iam.public import TokenIssuer
-from neocloud.services.iam.types import SECRETS_ID, SERVICE_ACCOUNT, SIGNING_KEY_SECRET
+from neocloud.services.iam.types import SECRETS_ID, SERVICE_ACCOUNT, SIGNING_KEY_SECRET, TokenIssuer
 
 ACCESS_TOKEN_LIFETIME = timedelta(hours=1)
 ISSUER = "neocloud"
@@ -137,3 +145,53 @@ def token_issuer(store: Store, clock: Clock) -> TokenIssuer:
         return token.value, token.expires_at
 
     return issue_for
+
+
+async def seal(call: Call, key_name: str, content: Mapping[str, str]) -> str:
+    """Return a token with this content, encrypted with the key of this name, which is created if needed."""
+    key = await _key(call, key_name)
+    return key.encrypt_at_time(json.dumps(dict(content)).encode(), _now(call)).decode()
+
+
+async def unseal(call: Call, key_name: str, token: str, lifetime_seconds: int) -> dict[str, str] | None:
+    """Return the content of a token; None when it was not made with this key, or has expired."""
+    try:
+        opened = (await _key(call, key_name)).decrypt_at_time(token, lifetime_seconds, _now(call))
+    except (InvalidToken, ValueError, TypeError):
+        return None
+    return json.loads(opened)
+
+
+async def _key(call: Call, name: str) -> Fernet:
+    def ensure(tx: Transaction) -> bytes:
+        key = tx.secret(SECRETS_ID, name)
+        if key is None:
+            key = Fernet.generate_key()
+            tx.put_secret(SECRETS_ID, name, key)
+        return key
+
+    store = call.dependencies.store
+    return Fernet(await store.read(lambda tx: tx.secret(SECRETS_ID, name)) or await store.write(ensure))
+
+
+def _now(call: Call) -> int:
+    return int(call.dependencies.clock.now().timestamp())
+
+
+DEVICE_TOKEN_LIFETIME = timedelta(days=90)
+_DEVICE_TOKEN_KEY = "device-token-key"
+
+
+async def device_token(call: Call, account_id: str) -> str:
+    """Return a new device token, for a client that has just signed in to this account."""
+    return await seal(call, _DEVICE_TOKEN_KEY, {"account": account_id, "device": secrets.token_urlsafe(12)})
+
+
+async def device_of(call: Call, token: str, account_id: str) -> str:
+    """Return the id of the token's device; "" when the token is not for this account, or is too old."""
+    content = (
+        await unseal(call, _DEVICE_TOKEN_KEY, token, int(DEVICE_TOKEN_LIFETIME.total_seconds()))
+        if token
+        else None
+    )
+    return content["device"] if content and content["account"] == account_id else ""

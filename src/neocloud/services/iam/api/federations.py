@@ -43,8 +43,8 @@ from neocloud.services.iam.access.federation import (
     verify,
 )
 from neocloud.services.iam.access.outgoing import RequestContent
-from neocloud.services.iam.access.sealed_tokens import seal, unseal
-from neocloud.services.iam.access.sign_in_log import write_event
+from neocloud.services.iam.access.sessions import write_event
+from neocloud.services.iam.access.tokens import seal, unseal
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.defaults import add_membership
 from neocloud.services.iam.rules.federations import FederationState

@@ -32,9 +32,8 @@ from neocloud.services.iam.access.passwords import (
     uncount_attempt,
     use_code,
 )
-from neocloud.services.iam.access.sealed_tokens import device_of, device_token
-from neocloud.services.iam.access.sign_in_log import SOURCE, write_event, write_no_event
-from neocloud.services.iam.access.tokens import issue
+from neocloud.services.iam.access.sessions import SOURCE, write_event, write_no_event
+from neocloud.services.iam.access.tokens import device_of, device_token, issue
 from neocloud.services.iam.access.users import find_by_address, is_usable, name_of
 from neocloud.services.iam.rules.people import (
     SOURCES,

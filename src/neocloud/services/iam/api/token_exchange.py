@@ -33,7 +33,7 @@ from neocloud.services.iam.access.federation import (
     time_claim,
     verify,
 )
-from neocloud.services.iam.access.sign_in_log import write_event
+from neocloud.services.iam.access.sessions import write_event
 from neocloud.services.iam.access.tokens import (
     UNCHECKED_TIMES,
     AccessClaims,

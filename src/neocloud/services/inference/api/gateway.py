@@ -17,9 +17,14 @@ from neocloud.messages.neocloud.inference.v1 import (
     ReportTrafficRequest,
     ReportTrafficResponse,
 )
-from neocloud.services.billing.public import TokenPrices, TokenTerms
-from neocloud.services.iam.public import TenantRights, TokenAuthenticator
-from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT, is_project
+from neocloud.services.billing.types import TokenPrices, TokenTerms
+from neocloud.services.iam.types import (
+    CONTAINER,
+    SERVICE_ACCOUNT,
+    TenantRights,
+    TokenAuthenticator,
+    is_project,
+)
 from neocloud.services.inference.api.routes import TermsOf, read_routes
 from neocloud.services.inference.gateway_link import RouteChanges, TrafficBoard
 from neocloud.services.inference.types import DEPLOYMENT

@@ -13,7 +13,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     Replica,
     Route,
 )
-from neocloud.services.billing.public import TokenTerms
+from neocloud.services.billing.types import TokenTerms
 from neocloud.services.inference.types import (
     BUDGET,
     DEPLOYMENT,

@@ -22,7 +22,7 @@ from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, se
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.render import ReplicaView, adapter_path, foundation, replica_pod
 from neocloud.services.inference.types import SERVER_PORT, DeploymentReason, namespace
-from neocloud.services.slurm.public import BatchJobs
+from neocloud.services.slurm.types import BatchJobs
 
 REVISION_LABEL = "neocloud.dev/revision"
 _ANY_IMAGE = "any"

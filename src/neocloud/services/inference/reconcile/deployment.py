@@ -24,8 +24,7 @@ from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.services.inference.reconcile.replicas import Replicas
-from neocloud.services.inference.reconcile.reservations import release_replicas, reserve_replicas
-from neocloud.services.inference.reconcile.scope import Scope, read_scope
+from neocloud.services.inference.reconcile.scope import Scope, read_scope, release_replicas, reserve_replicas
 from neocloud.services.inference.reconcile.staging import prune_adapters, stage_adapters
 from neocloud.services.inference.rules.memory import Plan, deployment_plan, shape_of
 from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time

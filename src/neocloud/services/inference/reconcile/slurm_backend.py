@@ -27,7 +27,7 @@ from neocloud.services.inference.reconcile.slurm_job import (
 from neocloud.services.inference.reconcile.staging import JobFiles
 from neocloud.services.inference.render import server_arguments, server_variables
 from neocloud.services.inference.types import DeploymentReason
-from neocloud.services.slurm.public import (
+from neocloud.services.slurm.types import (
     MODELS_MOUNT_PATH,
     BatchJobs,
     ClusterUnreachable,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from neocloud.messages.neocloud.inference.v1 import SlurmResources
 from neocloud.services.inference.model_server_key import MODULE
 from neocloud.services.inference.render import KEY_MODULE_SOURCE
-from neocloud.services.slurm.public import MODELS_FEATURE, BatchJob, NewJob
+from neocloud.services.slurm.types import MODELS_FEATURE, BatchJob, NewJob
 
 FIRST_PORT, PORTS_OF_A_DEPLOYMENT = 20_000, 64
 BLOCKS = (32_768 - FIRST_PORT) // PORTS_OF_A_DEPLOYMENT

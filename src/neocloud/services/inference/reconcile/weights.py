@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from neocloud.core.untrusted_files import MAX_TREE_DEPTH, Folder, UnsafePath
 from neocloud.services.inference.public import weight_names
-from neocloud.services.inference.rules.architecture import (
+from neocloud.services.inference.rules.memory import (
     Architecture,
     UnknownArchitecture,
     read_architecture,

@@ -23,8 +23,7 @@ from neocloud.messages.neocloud.inference.v1 import (
 )
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.public import MonthlySpending
-from neocloud.services.inference.rules.architecture import only_embeds
-from neocloud.services.inference.rules.memory import deployment_plan, shape_of
+from neocloud.services.inference.rules.memory import deployment_plan, only_embeds, shape_of
 from neocloud.services.inference.rules.model import tenant_of
 from neocloud.services.inference.types import (
     DEPLOYMENT,

@@ -1,14 +1,153 @@
-"""Custom verbs of clusters and their jobs, with the permission each needs."""
+"""Custom verbs of clusters and their jobs, with the permission each needs; submit a batch job, get, list
+and cancel jobs, read their output.
+"""
 
-from neocloud.core.service import Method
+import re
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
 from neocloud.messages.neocloud.slurm.v1 import (
     CancelJobRequest,
+    CancelJobResponse,
     GetJobRequest,
+    Job,
     ListJobsRequest,
+    ListJobsResponse,
     ReadJobLogRequest,
+    ReadJobLogResponse,
     SubmitJobRequest,
+    SubmitJobResponse,
 )
-from neocloud.services.slurm.api import check, jobs
+from neocloud.services.slurm.access import SlurmAccess, api_errors
+from neocloud.services.slurm.api import check
+from neocloud.services.slurm.batch_jobs import (
+    CHECK_LOGIN_NODE,
+    ClusterJobs,
+    EnvironmentRefused,
+    UnexpectedReply,
+    find_job,
+)
+from neocloud.services.slurm.slurmrestd import SlurmJob
+from neocloud.services.slurm.types import DEFAULT_WORKING_DIRECTORY, JobRefused, NewJob
+
+LOG_CHUNK_BYTES = 256 * 1024
+SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
+"""What a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and the
+escapes that it has in JSON."""
+NO_SUCH_FILE = 66
+_LOG_POSITION = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})")
+
+_READ_LOG = """
+[ -f "$1" ] || exit 66
+size=$(stat -Lc %s -- "$1"); offset=$2
+[ "$offset" -ge 0 ] || offset=$((size + offset)); [ "$offset" -ge 0 ] || offset=0
+echo "$size $offset"
+tail -c "+$((offset + 1))" -- "$1" | head -c "$3"
+"""
+
+
+async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:
+    job = NewJob(
+        name=request.name,
+        script=request.script,
+        options=[f"--dependency={request.dependency}"] if request.dependency else [],
+        arguments=request.arguments,
+        environment=request.environment,
+        working_directory=request.working_directory or DEFAULT_WORKING_DIRECTORY,
+    )
+    with api_errors(request.cluster_id):
+        try:
+            return SubmitJobResponse(job_id=await _jobs(call).submit(request.cluster_id, job))
+        except EnvironmentRefused as error:
+            raise contract.bad_field("environment", str(error)) from error
+        except UnexpectedReply as error:
+            raise contract.bad_state(request.cluster_id, str(error)) from error
+        except JobRefused as error:
+            raise contract.bad_field("script", str(error)) from error
+
+
+async def get(call: Call, request: GetJobRequest) -> Job:
+    with api_errors(request.cluster_id):
+        return _message(await _find(_jobs(call), request.cluster_id, request.job_id))
+
+
+async def list_jobs(call: Call, request: ListJobsRequest) -> ListJobsResponse:
+    with api_errors(request.cluster_id):
+        jobs = await _jobs(call).all_jobs(request.cluster_id)
+    return ListJobsResponse(items=[_message(job) for job in jobs])
+
+
+async def cancel(call: Call, request: CancelJobRequest) -> CancelJobResponse:
+    access = SlurmAccess.of(call.dependencies)
+    with api_errors(request.cluster_id):
+        async with access.ready_api(request.cluster_id) as slurm:
+            job = _existing(await find_job(slurm, request.job_id), request.job_id)
+            if job.has_ended:
+                raise contract.bad_state(
+                    request.cluster_id, f"Job {job.id} has ended already ({job.state}); nothing to cancel."
+                )
+            await slurm.cancel_job(request.job_id)
+    return CancelJobResponse()
+
+
+async def read_log(call: Call, request: ReadJobLogRequest) -> ReadJobLogResponse:
+    jobs = _jobs(call)
+    with api_errors(request.cluster_id):
+        job = await _find(jobs, request.cluster_id, request.job_id)
+        arguments = [job.output_path, str(request.offset), str(LOG_CHUNK_BYTES)]
+        result = await jobs.run(request.cluster_id, ["/bin/sh", "-c", _READ_LOG, "log", *arguments])
+    if result.exit_code == NO_SUCH_FILE:
+        if job.has_ended:
+            raise contract.bad_state(
+                request.cluster_id,
+                f"Job {job.id} ({job.state}) left no output at {job.output_path or 'any path'}. "
+                "Files under /tmp stay on the node that wrote them; use a path on the shared root.",
+            )
+        return ReadJobLogResponse(next_offset=max(request.offset, 0))
+    header, _, data = result.stdout.partition(b"\n")
+    position = _LOG_POSITION.fullmatch(header)
+    if position is None or len(data) > LOG_CHUNK_BYTES:
+        raise contract.bad_state(
+            request.cluster_id, f"The login node did not read the output of job {job.id}. {CHECK_LOGIN_NODE}"
+        )
+    size, offset = int(position[1]), int(position[2])
+    next_offset = offset + len(data)
+    return ReadJobLogResponse(
+        data=data, next_offset=next_offset, is_complete=job.has_ended and next_offset >= size
+    )
+
+
+def _jobs(call: Call) -> ClusterJobs:
+    return ClusterJobs.of(call.dependencies)
+
+
+async def _find(jobs: ClusterJobs, cluster_id: str, job_id: int) -> SlurmJob:
+    return _existing(await jobs.find(cluster_id, job_id), job_id)
+
+
+def _existing(job: SlurmJob | None, job_id: int) -> SlurmJob:
+    if job is None:
+        raise contract.not_found("job", str(job_id))
+    return job
+
+
+def _message(job: SlurmJob) -> Job:
+    return Job(
+        id=job.id,
+        name=job.name,
+        user=job.user,
+        state=job.state,
+        reason="" if job.reason == "None" else job.reason,
+        nodes=job.nodes,
+        submitted_at=job.submitted_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at if job.has_ended else None,
+        exit_code=job.exit_code,
+        output_path=job.output_path,
+        restarts=job.restarts,
+        partition=job.partition,
+    )
+
 
 _JOBS = "neocloud.slurm.v1.JobService"
 
@@ -30,22 +169,22 @@ METHODS = (
     ),
     Method(
         f"{_JOBS}/Submit",
-        jobs.submit,
+        submit,
         "slurm.jobs.create",
         _cluster_id,
         is_change=True,
         has_outside_effects=True,
-        larger_request_bytes=jobs.SCRIPT_REQUEST_BYTES,
+        larger_request_bytes=SCRIPT_REQUEST_BYTES,
     ),
-    Method(f"{_JOBS}/Get", jobs.get, "slurm.jobs.get", _cluster_id),
-    Method(f"{_JOBS}/List", jobs.list_jobs, "slurm.jobs.list", _cluster_id),
+    Method(f"{_JOBS}/Get", get, "slurm.jobs.get", _cluster_id),
+    Method(f"{_JOBS}/List", list_jobs, "slurm.jobs.list", _cluster_id),
     Method(
         f"{_JOBS}/Cancel",
-        jobs.cancel,
+        cancel,
         "slurm.jobs.cancel",
         _cluster_id,
         is_change=True,
         has_outside_effects=True,
     ),
-    Method(f"{_JOBS}/ReadLog", jobs.read_log, "slurm.jobs.get", _cluster_id),
+    Method(f"{_JOBS}/ReadLog", read_log, "slurm.jobs.get", _cluster_id),
 )

@@ -17,8 +17,8 @@ from neocloud.engines.base import Reference
 from neocloud.services.compute.public import claim_name, filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.public import models_folder
-from neocloud.services.slurm.reconcile import workers
+from neocloud.services.slurm.reconcile import nodes
+from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
 from neocloud.services.slurm.reconcile.scope import (
     Scope,
     cluster_status,
@@ -26,7 +26,6 @@ from neocloud.services.slurm.reconcile.scope import (
     find_filesystems,
     read_scope,
 )
-from neocloud.services.slurm.reconcile.subnet import find_interfaces, release_addresses
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
@@ -38,7 +37,7 @@ from neocloud.services.slurm.render import (
 )
 from neocloud.services.slurm.rules import LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmUnreachable
-from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE
+from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE, models_folder
 
 LOGIN_PORT = "login.port"
 """Name of the secret with the port that was chosen for a cluster whose spec has none."""
@@ -90,7 +89,7 @@ class ClusterReconciler:
         scope.is_recovering = True
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-                await workers.report_lost(slurm, lost)
+                await nodes.report_lost(slurm, lost)
         except SlurmUnreachable:
             # The controller is lost too. By itself it would notice the lost jobs only after minutes.
             scope.unreported = frozenset(lost)
@@ -146,19 +145,19 @@ class ClusterReconciler:
 
     async def _retire_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            await workers.retire(slurm, self._engine, scope)
+            await nodes.retire(slurm, self._engine, scope)
         scope.observation = await self._engine.observe(scope.namespace)
 
     async def _wait_for_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            await workers.resume_returned(slurm, scope)
-        waiting = workers.missing(scope)
+            await nodes.resume_returned(slurm, scope)
+        waiting = nodes.missing(scope)
         if waiting:
             raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            if await workers.restart_requeued_jobs(slurm, scope.context.now):
+            if await nodes.restart_requeued_jobs(slurm, scope.context.now):
                 scope.is_recovering = True
 
     async def _stop_pods(self, scope: Scope) -> None:

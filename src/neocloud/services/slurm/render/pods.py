@@ -22,7 +22,6 @@ from neocloud.engines.manifest import (
     Volume,
     limits,
 )
-from neocloud.services.slurm.public import MODELS_FEATURE, MODELS_MOUNT_PATH
 from neocloud.services.slurm.render import configuration
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
@@ -38,6 +37,7 @@ from neocloud.services.slurm.render.view import (
     ClusterView,
     NodeSetView,
 )
+from neocloud.services.slurm.types import MODELS_FEATURE, MODELS_MOUNT_PATH
 
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818

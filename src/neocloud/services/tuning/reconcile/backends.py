@@ -18,7 +18,7 @@ from neocloud.engines.calls import engine_call
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
-from neocloud.services.slurm.public import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
+from neocloud.services.slurm.types import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.scope import (
     Scope,

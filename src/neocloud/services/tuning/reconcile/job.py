@@ -18,12 +18,19 @@ from neocloud.messages.neocloud.inference.v1 import Model, ModelSpec
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.types import MODEL as MODEL_KIND
-from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
 from neocloud.services.tuning.reconcile.scope import Scope, job_status, read_scope
 from neocloud.services.tuning.reconcile.workspace import base_model, stage_workspace
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
-from neocloud.services.tuning.types import JOB, RESULT_PURPOSE, Desired, Reason, model_name, result_file_id
+from neocloud.services.tuning.types import (
+    JOB,
+    RESULT_PURPOSE,
+    Desired,
+    Files,
+    Reason,
+    model_name,
+    result_file_id,
+)
 from neocloud.services.tuning.work_folder import BadResult, Success
 
 Result = TypeVar("Result")

@@ -19,7 +19,7 @@ from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import stage_file, stage_files
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.inference.public import ModelFolders, check_weights
-from neocloud.services.slurm.public import ClusterUnreachable, CommandResult
+from neocloud.services.slurm.types import ClusterUnreachable, CommandResult
 from neocloud.services.tuning.work_folder import LATEST_SECONDS
 
 CHUNK_BYTES = 16 * 1024**2

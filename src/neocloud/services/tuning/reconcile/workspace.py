@@ -15,7 +15,6 @@ from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
-from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.rules import hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
@@ -26,7 +25,7 @@ from neocloud.services.tuning.rules.hyperparameters import (
     training_arguments,
 )
 from neocloud.services.tuning.rules.memory import Training, fit
-from neocloud.services.tuning.types import Reason, model_name
+from neocloud.services.tuning.types import Files, Reason, model_name
 
 LEAST_CONTEXT = 128
 SAMPLES = 16

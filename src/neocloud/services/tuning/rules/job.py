@@ -18,9 +18,8 @@ from neocloud.messages.neocloud.tuning.v1 import (
 from neocloud.services.compute.public import Demand, Preset, check_capacity, preset, preset_violations
 from neocloud.services.inference.types import MODEL, ModelState
 from neocloud.services.slurm.types import CLUSTER
-from neocloud.services.tuning.public import Files
 from neocloud.services.tuning.rules.memory import Nodes, choose_shape, fit_on, nodes_of
-from neocloud.services.tuning.types import JOB, WORKING, State
+from neocloud.services.tuning.types import JOB, WORKING, Files, State
 
 LARGEST_SERVED_RANK = 64
 """The largest rank of an adapter that deployments serve; see services/inference."""

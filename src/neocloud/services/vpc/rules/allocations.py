@@ -24,15 +24,18 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetSpec,
     SubnetStatus,
 )
-from neocloud.services.vpc.rules.cidr import CidrRequest, is_too_many, parse_request, shuffled
 from neocloud.services.vpc.rules.lookup import (
     PUBLIC_ADDRESSES,
+    CidrRequest,
     Source,
     find,
+    is_too_many,
     missing,
     network_of,
+    parse_request,
     pool_blocks,
     public_sources,
+    shuffled,
     sources_of,
     subnet_addresses,
 )

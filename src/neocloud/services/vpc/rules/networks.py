@@ -38,12 +38,12 @@ from neocloud.messages.nebius.vpc.v1 import (
 )
 from neocloud.messages.nebius.vpc.v1 import RuleAccessAction as RuleAccess
 from neocloud.services.vpc import types as vpc
-from neocloud.services.vpc.rules.cidr import first_free_block
 from neocloud.services.vpc.rules.lookup import (
     FIRST_POOL_BLOCKS,
     OWN_RANGE,
     SUBNET_BLOCKS,
     find,
+    first_free_block,
     missing,
     sources_of,
 )

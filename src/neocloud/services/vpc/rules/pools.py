@@ -19,8 +19,17 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetCidr,
     UpdatePoolRequest,
 )
-from neocloud.services.vpc.rules.cidr import CidrRequest, first_free_block, overlapping, parse_request
-from neocloud.services.vpc.rules.lookup import Source, find, missing, pool_blocks, sources_of
+from neocloud.services.vpc.rules.lookup import (
+    CidrRequest,
+    Source,
+    find,
+    first_free_block,
+    missing,
+    overlapping,
+    parse_request,
+    pool_blocks,
+    sources_of,
+)
 from neocloud.services.vpc.types import NETWORK, POOL, SCOPE_ID_PREFIX
 
 PRIVATE_RANGES = tuple(

@@ -21,13 +21,16 @@ from neocloud.messages.nebius.vpc.v1 import (
     SubnetStatusPool,
     UpdateSubnetRequest,
 )
-from neocloud.services.vpc.rules.cidr import first_free_block, largest_free_prefix, overlapping, parse_request
 from neocloud.services.vpc.rules.lookup import (
     SUBNET_BLOCKS,
     Source,
     find,
+    first_free_block,
+    largest_free_prefix,
     missing,
     network_violations,
+    overlapping,
+    parse_request,
     pool_blocks,
     private_sources,
     public_sources,

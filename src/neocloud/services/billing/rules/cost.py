@@ -1,0 +1,256 @@
+"""What usage costs, and what a resource would cost. Pure.
+
+Usage is rated as a line for each resource, UTC day and SKU, and for each price that it was sold at. Prices
+hold for whole UTC days, so cutting usage at midnight also cuts it where a price changes. A line's cost is
+computed exactly and rounded once, half up, to a millionth; the total is the sum of the lines as shown.
+Nothing else is rounded, so the same history and price list always give the same bill.
+
+An estimate goes from a create or update request to SKUs and money: today's prices times the units of the
+request, exactly; only shown figures are rounded. A month is 730 hours, as in a bill.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import ROUND_HALF_UP, ROUND_UP, Decimal
+from fractions import Fraction
+
+from google.protobuf.message import Message
+
+from neocloud.core.kind import Violation
+from neocloud.core.usage import CountedUsage, UsageRecord
+from neocloud.messages.nebius.compute.v1 import (
+    CreateDiskRequest,
+    CreateFilesystemRequest,
+    CreateInstanceRequest,
+    DiskSpec,
+    FilesystemSpec,
+    InstanceSpec,
+    UpdateDiskRequest,
+    UpdateFilesystemRequest,
+    UpdateInstanceRequest,
+)
+from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList
+from neocloud.services.compute.public import preset, preset_violations
+from neocloud.services.compute.types import FilesystemType, gib, size_bytes
+
+DECIMALS = 6
+_HOUR_SECONDS = 3600
+UNKNOWN_UNIT = "unit-hour"
+
+
+@dataclass(frozen=True)
+class Line:
+    resource_id: str
+    resource_kind: str
+    resource_name: str
+    day: date
+    sku: str
+    quantity: Decimal
+    unit: str
+    unit_price: Decimal | None
+    """None: the price list has none for this SKU on this day."""
+    cost: Decimal | None
+    parent_id: str = ""
+    """The project that pays."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Usage that is added up in one line."""
+
+    parent_id: str
+    resource_id: str
+    resource_kind: str
+    day: date
+    sku: str
+    unit: str = ""
+    """The unit of counted usage, with its size; units of held usage are in the price list."""
+    unit_size: int = 0
+    sold_at: Decimal | None = None
+    """None: at the price of the price list."""
+
+    @property
+    def order(self) -> tuple[date, str, str, str, Decimal]:
+        return self.day, self.resource_id, self.sku, self.parent_id, self.sold_at or Decimal(0)
+
+
+def rate(records: Iterable[UsageRecord | CountedUsage], prices: PriceList) -> Sequence[Line]:
+    """Return the lines in order of day, resource and SKU."""
+    amounts: dict[_Group, int] = {}
+    names: dict[_Group, tuple[datetime, str]] = {}
+    for record in records:
+        for group, amount in _amounts(record):
+            amounts[group] = amounts.get(group, 0) + amount
+            named = _named(group)
+            names[named] = max(names.get(named, (record.start, "")), (record.start, record.resource_name))
+    ordered = sorted(amounts, key=lambda group: group.order)
+    return [_line(group, names[_named(group)][1], amounts[group], prices) for group in ordered]
+
+
+def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]:
+    """Yield unit-seconds or pieces, by day."""
+    group = _Group(
+        record.parent_id, record.resource_id, record.resource_kind, record.start.date(), record.sku
+    )
+    if isinstance(record, CountedUsage):
+        sold = replace(group, unit=record.unit, unit_size=record.unit_size, sold_at=record.unit_price)
+        yield sold, record.count
+        return
+    for day, seconds in days(record.start, record.end):
+        yield replace(group, day=day), record.units * seconds
+
+
+def _named(group: _Group) -> _Group:
+    """Return the group whose newest name is shown: the resource, or each model of one that serves several."""
+    same = replace(group, day=date.min, sold_at=None)
+    return same if group.unit else replace(same, sku="")
+
+
+def total(lines: Iterable[Line]) -> Decimal:
+    """Return the sum of the priced lines."""
+    return sum((line.cost for line in lines if line.cost is not None), Decimal(0).scaleb(-DECIMALS))
+
+
+def days(start: datetime, end: datetime) -> Iterator[tuple[date, int]]:
+    """Yield the UTC days of [start, end), with the seconds in each."""
+    while start < end:
+        midnight = datetime.combine(start.date() + timedelta(days=1), time(), UTC)
+        stop = min(midnight, end)
+        yield start.date(), int((stop - start).total_seconds())
+        start = stop
+
+
+def _line(group: _Group, name: str, amount: int, prices: PriceList) -> Line:
+    sku = prices.skus.get(group.sku)
+    price = group.sold_at
+    if price is None and sku is not None:
+        price = sku.price_on(group.day)
+    unit, size = group.unit or UNKNOWN_UNIT, group.unit_size or _HOUR_SECONDS
+    if sku is not None and not group.unit:
+        unit, size = sku.unit.label, sku.unit.parts
+    quantity = Fraction(amount, size)
+    return Line(
+        resource_id=group.resource_id,
+        resource_kind=group.resource_kind,
+        resource_name=name,
+        day=group.day,
+        sku=group.sku,
+        quantity=_rounded(quantity),
+        unit=unit,
+        unit_price=price,
+        cost=None if price is None else _rounded(quantity * Fraction(price)),
+        parent_id=group.parent_id,
+    )
+
+
+def _rounded(value: Fraction) -> Decimal:
+    """Round half up to a millionth, in integers: exact whatever the size."""
+    millionths, rest = divmod(value.numerator * 10**DECIMALS, value.denominator)
+    millionths += 2 * rest >= value.denominator
+    return Decimal(millionths).scaleb(-DECIMALS)
+
+
+DiskType = DiskSpec.DiskType
+HOUR = 3600
+SPANS: Mapping[str, int] = {
+    "minute": 60,
+    "hour": HOUR,
+    "day": 24 * HOUR,
+    "week": 7 * 24 * HOUR,
+    "month": HOURS_PER_MONTH * HOUR,
+}
+"""Seconds of each unit of time of an estimate."""
+USUAL_SPANS = ("hour", "month")
+_KNOWN = (
+    "CreateInstanceRequest, UpdateInstanceRequest, CreateDiskRequest, UpdateDiskRequest, "
+    "CreateFilesystemRequest, UpdateFilesystemRequest"
+)
+_EXACT = Decimal(1).scaleb(-12)
+_CENT = Decimal("0.01")
+
+Units = Mapping[str, int]
+"""The units that a resource holds, by SKU."""
+
+
+class NoEstimate(Exception):
+    """The request has no price; `violation` names the field and what is valid."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(violation.message)
+        self.violation = violation
+
+
+@dataclass(frozen=True)
+class SkuCost:
+    sku: str
+    quantity: Fraction
+    cost: Fraction
+
+
+def units(request: Message) -> Units:
+    """Return the units that the resource of a create or update request would hold. Raises NoEstimate."""
+    if isinstance(request, CreateInstanceRequest | UpdateInstanceRequest):
+        return _instance(request.spec)
+    if isinstance(request, CreateDiskRequest | UpdateDiskRequest):
+        return _disk(request.spec)
+    if isinstance(request, CreateFilesystemRequest | UpdateFilesystemRequest):
+        return _filesystem(request.spec)
+    name = request.DESCRIPTOR.full_name
+    raise NoEstimate(Violation("spec", f"is a {name}, which has no price; there are prices for {_KNOWN}"))
+
+
+def costs(held: Units, span: str, prices: PriceList, day: date) -> Sequence[SkuCost]:
+    """Return the cost of these units for one `span` of time at the day's prices. Raises NoEstimate."""
+    found: list[SkuCost] = []
+    for sku_name, number in sorted(held.items()):
+        sku = prices.skus.get(sku_name)
+        price = sku.price_on(day) if sku else None
+        if sku is None or price is None:
+            why = f"needs {sku_name}, which has no price; add one to the price list (neo up --price-file)"
+            raise NoEstimate(Violation("spec", why))
+        quantity = Fraction(number * SPANS[span], sku.unit.parts)
+        found.append(SkuCost(sku_name, quantity, quantity * Fraction(price)))
+    return found
+
+
+def exact(value: Fraction) -> str:
+    """Return the number with at most twelve decimals, without trailing zeros."""
+    number = Decimal(value.numerator) / Decimal(value.denominator)
+    text = f"{number.quantize(_EXACT, rounding=ROUND_HALF_UP):f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def rounded_up(value: Fraction) -> str:
+    return f"{(Decimal(value.numerator) / Decimal(value.denominator)).quantize(_CENT, rounding=ROUND_UP):f}"
+
+
+def _instance(spec: InstanceSpec) -> Units:
+    resources = spec.resources
+    for violation in preset_violations(resources.platform, resources.preset, "spec.resources"):
+        raise NoEstimate(violation)
+    is_preemptible = spec.HasField("preemptible") or spec.WhichOneof("pricing_model") not in (
+        None,
+        "on_demand",
+    )
+    shape = preset(resources.platform, resources.preset)
+    held = Counter(shape.skus(is_preemptible=is_preemptible))
+    for attached in (spec.boot_disk, *spec.secondary_disks):
+        if attached.HasField("managed_disk"):
+            held.update(_disk(attached.managed_disk.spec))
+    return held
+
+
+def _disk(spec: DiskSpec) -> Units:
+    return _stored("disk", spec, DiskType.Name(spec.type))
+
+
+def _filesystem(spec: FilesystemSpec) -> Units:
+    return _stored("filesystem", spec, FilesystemType.Name(spec.type))
+
+
+def _stored(noun: str, spec: DiskSpec | FilesystemSpec, kind: str) -> Units:
+    if size_bytes(spec) <= 0:
+        raise NoEstimate(Violation("spec.size", "is required: the cost is by the GiB"))
+    return {f"{noun}.{kind.lower().replace('_', '-')}": gib(size_bytes(spec))}
