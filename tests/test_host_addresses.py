@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from neocloud.control_plane import tls
-from neocloud.control_plane.host_addresses import host_addresses
 from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.tls import host_addresses
 
 Address = namedtuple("Address", "family address")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.cli.failure import EXIT_CODE_MEANINGS, EXIT_CODES
+from neocloud.cli.terminal import EXIT_CODE_MEANINGS, EXIT_CODES
 from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles, write_profiles
 from neocloud.core import contract
 from tests.cli.conftest import Neo

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.cli.commands.teardown import mounts_below
-from neocloud.cli.machine import requirements
+from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.server_process import deaths_of_server, is_supervised, stop_server
 from neocloud.client.profiles import config_file, read_profiles
@@ -399,7 +399,7 @@ def test_interrupting_up_leaves_no_server(neo: Neo, machine: Path, monkeypatch: 
 
 class TestRequirements:
     def test_without_root_the_error_says_so(self, monkeypatch: pytest.MonkeyPatch, neo: Neo) -> None:
-        monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
+        monkeypatch.setattr(server_process.os, "geteuid", lambda: 1000)
         # The folder is still made by root, and would be refused as another user's.
         monkeypatch.setattr("neocloud.cli.machine.home.ensure_private", lambda path: path.mkdir())
         ran = neo("up")
@@ -409,7 +409,7 @@ class TestRequirements:
     def test_a_missing_podman_is_named_with_the_way_to_get_it(
         self, monkeypatch: pytest.MonkeyPatch, neo: Neo
     ) -> None:
-        monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(server_process.os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", "/nowhere")
         ran = neo("up")
         assert ran.code == 1
@@ -420,10 +420,10 @@ class TestRequirements:
     ) -> None:
         tools = tmp_path / "bin"
         tools.mkdir()
-        for name in requirements.TOOLS:
+        for name in server_process.TOOLS:
             (tools / name).write_text("#!/bin/sh\necho podman version 3.0.1\n")
             (tools / name).chmod(0o755)
-        monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(server_process.os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", f"{tools}:/bin")
         ran = neo("up")
         assert "Podman 3.0 is too old: 4.3 or newer is needed." in ran.err

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from neocloud.cli import single_question
+from neocloud.cli.commands import chat
 from neocloud.client.gateway import Gateway
 
 
@@ -30,8 +30,8 @@ def test_a_long_wait_is_explained(
         texts.append(text)
         said.set()
 
-    monkeypatch.setattr(single_question, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(single_question, "say", say)
-    single_question.answer(cast(Gateway, SlowGateway(said)), {"model": "bank"}, None)
+    monkeypatch.setattr(chat, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(chat, "say", say)
+    chat.answer(cast(Gateway, SlowGateway(said)), {"model": "bank"}, None)
     assert texts[0].startswith("Waiting for bank: it may be starting")
     assert capsys.readouterr().out == "Hello\n"

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.core import contract
-from neocloud.core.gateway_key import CLIENT_HEADER, KEY_HEADER, gateway_key_file
+from neocloud.core.callers import CLIENT_HEADER, KEY_HEADER, gateway_key_file
 from neocloud.testing.api_calls import call
 from neocloud.testing.gateway import gateway_process
 from tests.gateway.openai_files.jobs import FakeTuningControlPlane

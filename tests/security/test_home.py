@@ -14,9 +14,8 @@ from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home
 from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
-from neocloud.control_plane import database_url
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.settings_file import parse_arguments, read_settings
+from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, parse_arguments, read_settings
 from neocloud.core.osfiles import OpenFolder, ensure_private
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.machine import EmulatedWorld
@@ -155,10 +154,10 @@ def test_a_password_in_an_argument_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_url_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(database_url.VARIABLE, URL)
+    monkeypatch.setenv(DATABASE_URL_VARIABLE, URL)
     _, settings = parse_arguments([])
     assert settings.database == URL
-    assert database_url.VARIABLE not in os.environ
+    assert DATABASE_URL_VARIABLE not in os.environ
     assert "hunter2" not in repr(settings)
 
 
@@ -185,9 +184,9 @@ def test_neo_hands_the_url_over_where_others_cannot_read_it(
 ) -> None:
     home = Home(tmp_path)
     home.keep_settings(Settings(home=tmp_path, database_url=URL))
-    monkeypatch.setenv(database_url.VARIABLE, "postgresql://another/one")
+    monkeypatch.setenv(DATABASE_URL_VARIABLE, "postgresql://another/one")
     assert "hunter2" not in " ".join(server_process._command(home))
-    assert database_url.VARIABLE not in server_process._environment()
+    assert DATABASE_URL_VARIABLE not in server_process._environment()
     assert read_settings(tmp_path).database == URL
 
 
@@ -249,13 +248,13 @@ def test_the_last_database_that_was_named_counts(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("neocloud.cli.commands.up._start", start)
     home = ["up", "--home", str(tmp_path / "home")]
-    monkeypatch.delenv(database_url.VARIABLE, raising=False)
+    monkeypatch.delenv(DATABASE_URL_VARIABLE, raising=False)
     mask = os.umask(0o077)
     try:
         assert run([*home, "--database-url-file", str(file)]) == 0
-        monkeypatch.setenv(database_url.VARIABLE, URL)
+        monkeypatch.setenv(DATABASE_URL_VARIABLE, URL)
         assert run(home) == 0
-        monkeypatch.delenv(database_url.VARIABLE)
+        monkeypatch.delenv(DATABASE_URL_VARIABLE)
         assert run(home) == 0
     finally:
         os.umask(mask)

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from neocloud.cli.failure import exit_code, report, report_defect
 from neocloud.cli.lazy import Entry, LazyGroup
+from neocloud.cli.terminal import exit_code, report, report_defect
 from neocloud.client.errors import ClientError
 
 NO_NUMBER = "Input should be a valid integer, unable to parse string as an integer"

@@ -1,4 +1,4 @@
-"""Output of commands: tables for people, JSON and YAML for programs.
+"""What commands show: tables for people, JSON and YAML for programs, and the question before a deletion.
 
 Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and lines are
 not cut or wrapped, so that `grep` and `awk` see whole rows.
@@ -167,3 +167,23 @@ def _styled(view: View) -> Table:
 def _cell(text: str) -> Text:
     """Return a cell, coloured if it is the name of a state."""
     return Text(visible(text), style=next((STYLES[word] for word in text.split("+") if word in STYLES), ""))
+
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking, as scripts do.")]
+
+
+def confirm(what: str, *, yes: bool, is_new: bool = False) -> None:
+    """Ask before `what` is deleted, unless --yes was given. Raises Abort for no, and where nobody can answer.
+
+    `is_new`: the command did not ask before, so scripts without --yes go on working in this release.
+    """
+    if yes:
+        return
+    if is_new and not sys.stdin.isatty():
+        say(
+            f"Deleting {what} without asking, because standard input is not a terminal. Add --yes:"
+            " the next release deletes nothing without it."
+        )
+        return
+    if not typer.confirm(f"Delete {what}?", err=True):
+        raise typer.Abort

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from neocloud.cli.failure import EXIT_CODE_MEANINGS
 from neocloud.cli.lazy import LazyGroup
 from neocloud.cli.main import app
+from neocloud.cli.terminal import EXIT_CODE_MEANINGS
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Parameter

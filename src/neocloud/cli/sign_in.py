@@ -11,10 +11,17 @@ import typer
 from neocloud.cli.output import say
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, invoke, invoker, live_endpoint, open_channel
-from neocloud.client.devices import device_token, keep_device_token
 from neocloud.client.errors import ClientError
 from neocloud.client.loopback import BrowserReply
-from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles, session_file
+from neocloud.client.profiles import (
+    Profile,
+    Profiles,
+    config_file,
+    device_token,
+    keep_device_token,
+    read_profiles,
+    session_file,
+)
 from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now
 from neocloud.client.tokens import StaticToken
 from neocloud.client.trust import cloud_url, find_cloud, fingerprint_of_file

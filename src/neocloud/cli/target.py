@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,6 +11,9 @@ from neocloud.client.connection import Client, connect
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles
+
+if TYPE_CHECKING:
+    from neocloud.client.gateway import Gateway
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
 
@@ -84,3 +88,10 @@ def home_of(context: typer.Context, given: Path | None = None) -> Path:
         return Path(profile.home)
     current = profiles.items.get(profiles.current)
     return Path(current.home) if current and current.home else DEFAULT_HOME
+
+
+def gateway_of(context: typer.Context, url: str = "", project: str = "") -> "Gateway":
+    """Open the profile's gateway, or another OpenAI-compatible API with its key from the environment."""
+    from neocloud.client.gateway import open_api, open_gateway  # noqa: PLC0415  httpx, for few commands
+
+    return open_api(url) if url else open_gateway(profile_of(context), project)

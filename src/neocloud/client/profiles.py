@@ -4,9 +4,15 @@
 They are stored in one YAML file, `$XDG_CONFIG_HOME/neocloud/config.yaml`, with names and paths and no secret.
 A profile of a cloud on this machine also names its state folder, from which the present port is read: ports
 may change when the cloud is restarted.
+
+Device tokens lie beside that file, in one that only its owner can read. A device token identifies this client
+to a cloud where a user has signed in with a password. It grants no access; sent with the next password, it
+keeps wrong guesses of other people from locking the owner out. When the file is damaged, the tokens are lost.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import cast
@@ -140,3 +146,34 @@ def _malformed(path: Path, why: str) -> ClientError:
         f"{path} cannot be used: {why}",
         "Correct it, or move it away and run `neo up` or `neo login`",
     )
+
+
+def device_token(endpoint: str, email: str) -> str:
+    """Return the token of the last sign-in there; "" if there was none."""
+    return _read_device_tokens().get(_device_key(endpoint, email), "")
+
+
+def keep_device_token(endpoint: str, email: str, token: str) -> None:
+    """Save a token. A folder that cannot be written is not an error, because sign-ins work without it."""
+    known = _read_device_tokens() | {_device_key(endpoint, email): token}
+    path = _device_file()
+    with suppress(OSError):
+        make_private_parents(path)
+        write_file(path, json.dumps(known))
+
+
+def _read_device_tokens() -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        known = json.loads(_device_file().read_text())
+        if isinstance(known, dict):
+            items = cast("dict[str, object]", known).items()
+            return {key: value for key, value in items if isinstance(value, str)}
+    return {}
+
+
+def _device_key(endpoint: str, email: str) -> str:
+    return f"{endpoint} {email.strip().casefold()}"
+
+
+def _device_file() -> Path:
+    return config_file().parent / "devices.json"

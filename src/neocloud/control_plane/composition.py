@@ -2,27 +2,31 @@
 
 """Name the services and the engine that make up a control plane; `lifecycle` starts them.
 
-A new service is one name in SERVICE_MODULES; what it offers to other services is in its `provides`.
+`end_workloads` ends what they run. A new service is one name in SERVICE_MODULES; what it offers to other
+services is in its `provides`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from neocloud import emulator
-from neocloud.control_plane import lifecycle, shutdown, state_dir
+from neocloud.control_plane import lifecycle, state_dir
 from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
-from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, public_port
+from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, public_port, stop_gateway
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import certificate_files, gateway_names
+from neocloud.core import wire
 from neocloud.core.clock import Clock, SystemClock
+from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Service
-from neocloud.core.store import Store, watched_by
+from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
+from neocloud.core.store.protocol import Transaction
 from neocloud.core.usage import UsageSource
 from neocloud.engines.base import Engine
 from neocloud.engines.podman import PodmanEngine
@@ -130,8 +134,44 @@ async def on_emulator(settings: Settings) -> AsyncGenerator[Composition, None]:
 
 
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:
+    """Stop all pods, or remove every trace of them; without an engine nothing real runs.
+
+    Raises HomeInUse while the server runs.
+    """
     engine = None if settings.emulator else PodmanEngine(settings.home)
-    kinds = [kind for service in SERVICES for kind in service.kinds]
-    await shutdown.end_workloads(settings, engine, kinds, destroy=destroy)
+    with state_dir.locked(settings):
+        if engine is not None:
+            await stop_gateway(settings.home)
+            try:
+                await (engine.destroy() if destroy else engine.shutdown())
+            finally:
+                await engine.close()
+        if not destroy:
+            store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
+            await record_stop(store, [kind for service in SERVICES for kind in service.kinds])
+            await store.close()
     if destroy and engine is not None:
         await asyncio.to_thread(HostRegistry().remove, settings.home)
+
+
+async def record_stop(store: Store, kinds: Sequence[Kind]) -> int:
+    """Write into the history that workloads were stopped on purpose, so that nobody pays for them meanwhile.
+
+    Every live resource of kinds that can stop gets its stopped state; the next server starts it again. Return
+    how many there were.
+    """
+
+    def work(tx: Transaction) -> int:
+        stopped = 0
+        for kind in kinds:
+            rows = tx.list(kind.message)[0] if kind.stopped_state else ()
+            for row in rows:
+                is_idle = bool(kind.working_states) and row.state not in kind.working_states
+                if row.deleted_at or is_idle or row.state == kind.stopped_state:
+                    continue
+                status = wire.with_state(row.kind, row.status, kind.stopped_state)
+                tx.update(replace(row, state=kind.stopped_state, status=status))
+                stopped += 1
+        return stopped
+
+    return await store.write(work)

@@ -23,8 +23,8 @@ from pathlib import Path
 import httpx
 
 import neocloud
+from neocloud.core.callers import gateway_folder
 from neocloud.core.child_process import Child, Process
-from neocloud.core.gateway_key import gateway_folder
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,15 @@ earlier versions have `neo.json` instead, which is read until the next `neo up` 
 
 import argparse
 import json
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
-from neocloud.control_plane import database_url
 from neocloud.control_plane.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
 from neocloud.core.osfiles import write_file
 
@@ -33,6 +35,7 @@ _ZERO_COUNTS = (
     "calls_per_second",
     "sign_ins_per_second",
 )
+DATABASE_URL_VARIABLE = "NEOCLOUD_DATABASE_URL"
 
 
 class BadSettings(OSError):
@@ -63,7 +66,7 @@ def read_settings(home: Path) -> Settings:
 def write_settings(settings: Settings) -> None:
     """Write what was chosen, readable by its owner alone. Raises OSError."""
     home, url = settings.home, settings.database_url
-    has_secret = database_url.has_password(url)
+    has_secret = has_password(url)
     if has_secret:
         write_file(home / URL_FILE, url, durable=True)
     kept = replace(settings, database_url="") if has_secret else settings
@@ -88,7 +91,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
     action = values.pop("action", None) or "serve"
     home = values.pop("home", DEFAULT_HOME).expanduser().absolute()
     settings = read_settings(home)
-    from_environment = database_url.take()
+    from_environment = take_database_url()
     if not {"database_url", "database_url_file"} & values.keys() and from_environment:
         values["database_url"] = from_environment
     if "database_url" in values:
@@ -100,7 +103,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
     settings = replace(settings, **values)
     if settings.database_url_file is not None:
         try:
-            settings = replace(settings, database_url=database_url.in_file(str(settings.database_url_file)))
+            settings = replace(settings, database_url=database_url_in_file(str(settings.database_url_file)))
         except argparse.ArgumentTypeError as error:
             parser.error(f"argument --database-url-file: {error}")
     return action, settings
@@ -124,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         if option.kind is bool:
             group.add_argument(flag(item), dest=name, action=argparse.BooleanOptionalAction, help=text)
         else:
-            parse = database_url.without_password if name == "database_url" else option.parse
+            parse = without_password if name == "database_url" else option.parse
             action_name = "append" if is_list(item) else "store"
             group.add_argument(
                 flag(item), dest=name, action=action_name, type=parse, metavar=option.metavar, help=text
@@ -183,3 +186,44 @@ def _to_json(name: str, value: Any) -> Any:
     if isinstance(value, tuple):
         return [_to_json("", each) for each in cast(tuple[object, ...], value)]
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def take_database_url() -> str:
+    """Return the URL of the environment and remove it there: programs that are started later do not inherit
+    it."""
+    return os.environ.pop(DATABASE_URL_VARIABLE, "")
+
+
+def without_password(text: str) -> str:
+    """Return a database URL of the command line. Every user of the machine can read arguments of
+    processes."""
+    if text and has_password(text):
+        raise argparse.ArgumentTypeError(
+            "a password in an argument is shown to all users of this machine; "
+            f"put the URL into the variable {DATABASE_URL_VARIABLE} or into a file for --database-url-file"
+        )
+    return text
+
+
+def database_url_in_file(text: str) -> str:
+    """Return the URL in a file that only its owner can read. Raises ArgumentTypeError."""
+    try:
+        descriptor = os.open(text, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, encoding="utf-8") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise argparse.ArgumentTypeError(f"{text} is no file")
+            if found.st_mode & 0o077:
+                raise argparse.ArgumentTypeError(f"{text} is open to other users; run: chmod 600 {text}")
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text}: {error}") from None
+
+
+def has_password(url: str) -> bool:
+    """Return whether the URL holds a password, before the host or as a parameter."""
+    try:
+        parts = urlsplit(url)
+        return parts.password is not None or "password" in parse_qs(parts.query)
+    except ValueError:
+        return True

@@ -1,13 +1,15 @@
 # pyright: strict
-"""The certificate, addresses and names of this cloud's TLS ports, from its settings."""
+"""The certificate, addresses and names of TLS ports, from the settings and the networks of this host."""
 
 import datetime
+import ipaddress
 import re
 import socket
-from ipaddress import IPv4Network
+from collections.abc import Sequence
 from pathlib import Path
 
-from neocloud.control_plane.host_addresses import host_addresses
+import psutil
+
 from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
 from neocloud.server import (
     CertificateFolder,
@@ -22,6 +24,10 @@ from neocloud.server import (
 )
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+LINKS = Path("/sys/class/net")
+IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+_IS_TEMPORARY = 0x01
+"""IFA_F_TEMPORARY: the kernel replaces such an address after a day."""
 
 
 def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
@@ -83,7 +89,9 @@ def _public_names(settings: Settings) -> tuple[str, ...]:
     """Return the addresses and names by which other machines reach this cloud; none without `--listen`."""
     if not settings.listen:
         return ()
-    own_ranges = [IPv4Network(each) for each in (settings.private_range, settings.public_pool) if each]
+    own_ranges = [
+        ipaddress.IPv4Network(each) for each in (settings.private_range, settings.public_pool) if each
+    ]
     addresses = host_addresses(own_ranges) if EVERY_ADDRESS in settings.listen else settings.listen
     own = _names_of_own_certificate(settings)
     return tuple(dict.fromkeys((*addresses, *_host_name(), *settings.gateway_hosts, *own)))
@@ -97,3 +105,46 @@ def _host_name() -> tuple[str, ...]:
     """Return this host's name, unless no certificate may hold it."""
     name = socket.gethostname().lower()
     return (name,) if _HOST_NAME.fullmatch(name) and len(name) <= 253 else ()
+
+
+def host_addresses(
+    own_ranges: Sequence[ipaddress.IPv4Network] = (),
+    *,
+    links: Path = LINKS,
+    ipv6_addresses: Path = IPV6_ADDRESSES,
+) -> list[str]:
+    """Return the addresses that stay between two starts, in order.
+
+    Networks of containers and tenants are left out: bridges without a network card, and addresses in
+    `own_ranges`, those of this cloud, on links without one.
+    """
+    temporary = _temporary_addresses(ipv6_addresses)
+    found: set[ipaddress.IPv4Address | ipaddress.IPv6Address] = set()
+    for name, addresses in psutil.net_if_addrs().items():
+        link = links / name.partition(":")[0]  # "eth0:1" is a label of eth0
+        has_card = _has_card(link)
+        if not has_card and any((each / "bridge").exists() for each in (link, link / "master")):
+            continue
+        for each in addresses:
+            if each.family not in (socket.AF_INET, socket.AF_INET6) or "%" in each.address:
+                continue
+            address = ipaddress.ip_address(each.address)
+            is_own = not has_card and any(address in network for network in own_ranges)
+            if not (is_own or address in temporary or address.is_loopback or address.is_link_local):
+                found.add(address)
+    return [str(each) for each in sorted(found, key=lambda each: (each.version, int(each)))]
+
+
+def _has_card(link: Path) -> bool:
+    """Return whether the link is a network card, or a bridge, bond or VLAN on one."""
+    return (link / "device").exists() or any(_has_card(lower) for lower in link.glob("lower_*"))
+
+
+def _temporary_addresses(file: Path) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Return the temporary IPv6 addresses (RFC 8981); none where the kernel has no IPv6."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return set()
+    fields = [line.split() for line in lines]
+    return {ipaddress.IPv6Address(int(each[0], 16)) for each in fields if int(each[4], 16) & _IS_TEMPORARY}

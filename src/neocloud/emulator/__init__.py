@@ -7,9 +7,8 @@ answers only when an operation is finished, and faults that tests inject.
 from dataclasses import replace
 
 from neocloud.control_plane.lifecycle import Composition
-from neocloud.emulator.faults import EmulatorIncidents, EmulatorMiddleware
+from neocloud.emulator.faults import EmulatorIncidents, EmulatorMiddleware, ShortRetries
 from neocloud.emulator.machine import EmulatedMachine, UnknownGpus, emulated_machine
-from neocloud.emulator.short_retries import ShortRetries
 from neocloud.services import emulator as faults
 
 __all__ = ["EmulatedMachine", "UnknownGpus", "emulated", "emulated_machine"]

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from neocloud.core.callers import gateway_key_file
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.core.gateway_key import gateway_key_file
 from neocloud.gateway.api import models_api
 from neocloud.gateway.api.app import GatewayApp
 from neocloud.gateway.api.errors import OpenAiError

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.gateway_key import CLIENT_HEADER, KEY_HEADER
+from neocloud.core.callers import CLIENT_HEADER, KEY_HEADER
 from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticated
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from neocloud.core.rates import Rate
+from neocloud.core.callers import Rate
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, defaults_of
 from neocloud.engines.base import Capabilities
 from neocloud.server.certificates import ServerCertificate

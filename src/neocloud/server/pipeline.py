@@ -16,9 +16,8 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from neocloud.core import contract
-from neocloud.core.gateway_key import CLIENT_HEADER, GatewayKey
+from neocloud.core.callers import CLIENT_HEADER, Buckets, GatewayKey, Rate, source_network
 from neocloud.core.logs import bind, bind_more
-from neocloud.core.rates import Buckets, Rate, source_network
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
 from neocloud.server.access import withhold_secrets

@@ -1,10 +1,11 @@
-"""One namespace of an engine under test, with short calls to create and query things."""
+"""The engine under test for the conformance suite, and a namespace in it with calls to create and query
+things."""
 
 import contextlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from neocloud.engines.base import (
     Engine,
@@ -22,6 +23,10 @@ IDLE = ["sleep", "3600"]
 _numbers = itertools.count(1)
 
 Seen = TypeVar("Seen")
+SERVE = ["httpd", "-f", "-p", "8080"]
+OPEN_RULES = [
+    {"direction": direction, "access": "allow", "protocol": "any"} for direction in ("ingress", "egress")
+]
 
 
 def on_network(pod: KubernetesObject, network: str, address: str, **changes: Any) -> KubernetesObject:
@@ -138,3 +143,17 @@ def mounted(volume: Mapping[str, Any], path: str, **mount: Any) -> dict[str, Any
         "volumes": [{"name": "files", **volume}],
         "container": {"volumeMounts": [{"name": "files", "mountPath": path, **mount}]},
     }
+
+
+class Bench(Protocol):
+    """The engine under test and the details that only its own test knows."""
+
+    engine: Engine
+    image: str
+    """An image with busybox."""
+    root_filesystem: str
+    """The name of a root file system with busybox."""
+
+    def reopened(self) -> Engine:
+        """A new engine object on the same state, as after a restart of the server."""
+        ...

@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from neocloud.cli.commands.chat import Measured, format_cost
 from neocloud.cli.main import run
-from neocloud.cli.single_question import Measured, format_cost
 from tests.gateway.pages.conftest import Open, Site
 
 

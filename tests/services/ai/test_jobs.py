@@ -20,7 +20,7 @@ from nebius.api.nebius.ai.v1 import (
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.compute.v1 import DiskSpec
 
-from neocloud.control_plane.shutdown import record_stop
+from neocloud.control_plane.composition import record_stop
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.services.ai import SERVICE

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from neocloud.control_plane.composition import record_stop
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.shutdown import record_stop
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from neocloud.control_plane.composition import SERVICES
+from neocloud.control_plane.composition import SERVICES, record_stop
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.shutdown import record_stop
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store

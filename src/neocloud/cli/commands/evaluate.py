@@ -10,10 +10,10 @@ from neocloud.cli.evaluation.conversations import choose_questions, last_questio
 from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, measure
 from neocloud.cli.evaluation.report import report, report_view
 from neocloud.cli.evaluation.tasks import Tasks, run_tasks
-from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, warn
 from neocloud.cli.progress import stage
+from neocloud.cli.target import gateway_of
 from neocloud.client.errors import ClientError
 
 USUAL = (Metric.PERPLEXITY, Metric.GENERATION, Metric.SPEED)

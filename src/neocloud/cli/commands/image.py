@@ -8,7 +8,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images, machine_disks
 from neocloud.cli.machine.home import Home
-from neocloud.cli.machine.requirements import check_machine
+from neocloud.cli.machine.server_process import check_machine
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of

@@ -11,7 +11,6 @@ import typer
 import yaml
 from google.protobuf.descriptor import Descriptor
 
-from neocloud.cli.commands.platform import list_platforms
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, warn
 from neocloud.cli.progress import duration, finish, stage
@@ -25,7 +24,7 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Overrides, load_method
-from neocloud.cli.resources.shapes import smallest_shape
+from neocloud.cli.resources.shapes import list_platforms, smallest_shape
 from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError

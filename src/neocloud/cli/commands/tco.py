@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.evaluation.client import Model
-from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, View, print_view, show, table
 from neocloud.cli.progress import stage
-from neocloud.cli.target import client_of
+from neocloud.cli.target import client_of, gateway_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract

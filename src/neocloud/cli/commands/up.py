@@ -15,15 +15,13 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
-from neocloud.cli.machine.requirements import check_machine
-from neocloud.cli.machine.server_process import keep_supervised, start_server, stop_server
+from neocloud.cli.machine.server_process import check_machine, keep_supervised, start_server, stop_server
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
-from neocloud.control_plane.database_url import VARIABLE, in_file, without_password
 from neocloud.control_plane.settings import (
     DEFAULT_REDIRECTOR_PORT,
     DEFAULT_TLS_PORT,
@@ -32,6 +30,7 @@ from neocloud.control_plane.settings import (
     is_list,
     options,
 )
+from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, database_url_in_file, without_password
 
 app = command_group()
 
@@ -107,7 +106,7 @@ def _signature() -> inspect.Signature:
             metavar=option.metavar,
             min=option.minimum,
             max=option.maximum,
-            envvar=VARIABLE if name == "database_url" else None,
+            envvar=DATABASE_URL_VARIABLE if name == "database_url" else None,
         )
         kind: Any = list[option.kind] | None if is_list(item) else option.kind | None
         if name == "emulator":
@@ -217,7 +216,7 @@ def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
         if is_argument and url:
             without_password(url)
         if file:
-            in_file(str(file))
+            database_url_in_file(str(file))
     except ArgumentTypeError as error:
         what, _, next_step = str(error).partition("; ")
         option = "--database-url-file" if file else "--database-url"

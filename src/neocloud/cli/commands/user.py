@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import sign_in_url
 from neocloud.cli.machine.home import Home
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.output import Format, OutputOption, YesOption, confirm, fields_table, say, show, table
 from neocloud.cli.sign_in import ask_new_password, ask_password
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo

@@ -2,24 +2,66 @@
 
 Both have sessions of their own, so that closing the terminal or pressing Ctrl-C does not touch them, and
 write to log files in the state folder. The server's last line of log says why it cannot start.
+`check_machine` checks early what this machine lacks, so that errors come before work.
 """
 
 import http.client
 import json
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 from typing import Any
 
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.client.errors import ClientError
-from neocloud.control_plane import database_url
 from neocloud.control_plane.server_supervisor import server_child, supervisor_child, supervisor_command
+from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE
 from neocloud.core.child_process import KILL_SECONDS, Child, Deaths, Process, deaths_in
 
+OLDEST_PODMAN = (4, 3)
+TOOLS = {"podman": "podman", "runc": "runc", "nft": "nftables"}
+INSTALL = "Install it with `make setup` in the checkout, or `apt-get install {package}`"
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
+
+
+def check_machine() -> None:
+    """Raises ClientError that says what is missing and how to get it."""
+    if os.geteuid() != 0:
+        raise ClientError(
+            "PERMISSION_DENIED",
+            "Running containers takes root, for networks and mounts, and you are not root",
+            "Run it as root, for example with sudo",
+        )
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise ClientError(
+                "FAILED_PRECONDITION", f"{tool} is not installed", INSTALL.format(package=package)
+            )
+    _check_podman_version()
+
+
+def _check_podman_version() -> None:
+    answer = subprocess.run(["podman", "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"(\d+)\.(\d+)", answer.stdout)
+    oldest = ".".join(map(str, OLDEST_PODMAN))
+    if found is None:
+        said = answer.stderr.strip() or answer.stdout.strip() or "nothing"
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"`podman --version` does not say its version; it says: {said}",
+            INSTALL.format(package="podman"),
+        )
+    if (int(found[1]), int(found[2])) < OLDEST_PODMAN:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Podman {found[0]} is too old: {oldest} or newer is needed",
+            "Upgrade it; Debian 12 and newer have one that is new enough",
+        )
 
 
 def start_server(home: Home) -> RunningServer:
@@ -136,7 +178,7 @@ def _last_line(output: str) -> str:
 
 def _environment() -> dict[str, str]:
     """Return ours, without a database that would take the place of the one that was chosen for the home."""
-    return {name: value for name, value in os.environ.items() if name != database_url.VARIABLE}
+    return {name: value for name, value in os.environ.items() if name != DATABASE_URL_VARIABLE}
 
 
 def _command(home: Home, *arguments: str) -> list[str]:

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.confirmation import YesOption
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption
+from neocloud.cli.output import Format, OutputOption, YesOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.flags import Flag, flags_of, option
 from neocloud.cli.resources.lookup import names_of

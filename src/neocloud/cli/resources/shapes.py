@@ -1,17 +1,22 @@
-"""Default platform and preset of workers, machines and replicas.
+"""Platforms and presets, the shapes of machines: the list, and the default for workers and replicas.
 
 The cloud decides what fits and what this machine has; given names are passed on unchanged.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from neocloud.cli.resources.lookup import ProjectClient
+import typer
+
+from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.resources.lookup import ProjectClient, connect_to_project
 from neocloud.client.errors import ClientError
+from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.compute.v1 import Platform
     from neocloud.messages.neocloud.inference.v1 import Model
+
 
 LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
 GIB = 1024**3
@@ -82,3 +87,35 @@ def smallest_shape(cloud: ProjectClient, platform: str, preset: str) -> tuple[st
         )
     smallest = min(candidates, key=lambda candidate: candidate[:3])
     return smallest[3].metadata.name, smallest[4].name
+
+
+def list_platforms(
+    context: typer.Context,
+    parent_id: Annotated[
+        str, typer.Option(help="Id of the project. Default: the profile's.", show_default=False)
+    ] = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List the platforms with their presets: the available shapes of machines.
+
+    Example:
+
+      neo compute platform list
+    """
+    cloud = connect_to_project(context, parent_id)
+    found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
+    rows = (
+        (
+            item.metadata.name,
+            shape.name,
+            shape.resources.vcpu_count,
+            f"{shape.resources.memory_gibibytes} GiB",
+            shape.resources.gpu_count or "",
+            item.spec.human_readable_name,
+        )
+        for item in found
+        for shape in item.spec.presets
+    )
+    numbers = ["VCPUS", "MEMORY", "GPUS"]
+    view = table(["PLATFORM", "PRESET", *numbers, "TITLE"], rows, right=numbers)
+    show(output, [contract.to_dict(item) for item in found], view, empty="There is no platform.")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from neocloud.cli.confirmation import confirm
-from neocloud.cli.output import Format, JsonObject, say, show
+from neocloud.cli.output import Format, JsonObject, confirm, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of

@@ -19,7 +19,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neocloud.core.gateway_key import gateway_folder
+from neocloud.core.callers import gateway_folder
 from neocloud.core.usage import CountedUsage
 from neocloud.gateway.metering.balances import Price, per_million, to_dollars
 from neocloud.gateway.metering.usage import TokenUsage

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from neocloud.core.callers import Buckets, Rate
 from neocloud.core.clock import Clock
-from neocloud.core.rates import Buckets, Rate
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.metering.usage import RequestStart
 from neocloud.gateway.settings import GatewaySettings

@@ -8,7 +8,7 @@ nothing. Replicas that are jobs of a cluster have none; the cluster's nodes are 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from neocloud.core.gateway_key import GatewayKey, load_or_make_gateway_key
+from neocloud.core.callers import GatewayKey, load_or_make_gateway_key
 from neocloud.core.service import Service
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals

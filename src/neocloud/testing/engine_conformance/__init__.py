@@ -11,12 +11,11 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import Reference
-from neocloud.testing.engine_conformance.bench import OPEN_RULES, SERVE, Bench
 from neocloud.testing.engine_conformance.networks import NetworkConformance
 from neocloud.testing.engine_conformance.pods import PodConformance
 from neocloud.testing.engine_conformance.processes import ProcessConformance
 from neocloud.testing.engine_conformance.volumes import VolumeConformance
-from neocloud.testing.engine_space import Space
+from neocloud.testing.engine_space import OPEN_RULES, SERVE, Bench, Space
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -5,8 +5,7 @@ import pytest
 from neocloud.engines.base import (
     EngineError,
 )
-from neocloud.testing.engine_conformance.bench import OPEN_RULES, SERVE, Bench
-from neocloud.testing.engine_space import Space, on_network
+from neocloud.testing.engine_space import OPEN_RULES, SERVE, Bench, Space, on_network
 from neocloud.testing.waiting import until
 
 

@@ -8,8 +8,7 @@ from neocloud.engines.base import (
     EngineError,
     PodPhase,
 )
-from neocloud.testing.engine_conformance.bench import Bench
-from neocloud.testing.engine_space import Space
+from neocloud.testing.engine_space import Bench, Space
 from neocloud.testing.waiting import until
 
 

@@ -16,8 +16,7 @@ from neocloud.engines.base import (
     OutputTooLarge,
     PodPhase,
 )
-from neocloud.testing.engine_conformance.bench import SERVE, Bench
-from neocloud.testing.engine_space import PATIENCE_SECONDS, Space
+from neocloud.testing.engine_space import PATIENCE_SECONDS, SERVE, Bench, Space
 from neocloud.testing.waiting import until
 
 

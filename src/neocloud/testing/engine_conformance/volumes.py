@@ -8,8 +8,7 @@ from neocloud.engines.base import (
     EngineError,
     KubernetesObject,
 )
-from neocloud.testing.engine_conformance.bench import Bench
-from neocloud.testing.engine_space import Space, mounted
+from neocloud.testing.engine_space import Bench, Space, mounted
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -6,9 +6,18 @@ import typer
 
 from neocloud.cli.commands.inference.deploy import bounds, how_to_call
 from neocloud.cli.commands.inference.price import parsed_price
-from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, table
+from neocloud.cli.output import (
+    Format,
+    OutputOption,
+    YesOption,
+    confirm,
+    counted,
+    fields_table,
+    say,
+    show,
+    table,
+)
 from neocloud.cli.progress import duration, finish
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
-from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, table
+from neocloud.cli.output import (
+    Format,
+    JsonObject,
+    OutputOption,
+    YesOption,
+    confirm,
+    fields_table,
+    say,
+    show,
+    size_text,
+    table,
+)
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import (
     MODELS,

@@ -7,9 +7,18 @@ import typer
 
 from neocloud.cli.commands.slurm import login
 from neocloud.cli.commands.slurm.changes import create, scale, watch_operation
-from neocloud.cli.confirmation import YesOption, confirm
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, View, fields_table, print_view, show, table
+from neocloud.cli.output import (
+    Format,
+    OutputOption,
+    View,
+    YesOption,
+    confirm,
+    fields_table,
+    print_view,
+    show,
+    table,
+)
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import (
     CLUSTERS,

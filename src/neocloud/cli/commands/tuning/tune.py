@@ -11,7 +11,6 @@ from neocloud.cli.commands.inference.deploy import deploy
 from neocloud.cli.commands.inference.price import PriceOption, is_cut_off, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
 from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
-from neocloud.cli.gateway import gateway_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, say, show, warn
 from neocloud.cli.progress import stage
@@ -25,6 +24,7 @@ from neocloud.cli.resources.lookup import (
     connect_to_project,
 )
 from neocloud.cli.resources.shapes import first_possible_shape
+from neocloud.cli.target import gateway_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway

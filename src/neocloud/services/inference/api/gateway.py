@@ -6,7 +6,7 @@ Each requires the gateway's key, and nothing else.
 from datetime import UTC
 
 from neocloud.core import contract
-from neocloud.core.gateway_key import GatewayKey
+from neocloud.core.callers import GatewayKey
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import (

@@ -1,13 +1,22 @@
 # pyright: strict
-"""Token buckets: how many calls each caller may make in a second.
+"""Callers of the API and the gateway: how often each may call, and the key that shows the gateway.
 
-A call takes one token. A bucket is refilled steadily and holds a burst.
+Calls are counted with token buckets: a call takes one token, and a bucket is refilled steadily and holds
+a burst.
+
+The control plane makes a file with a key for its gateway, which calls on behalf of others. Anyone who can
+read the key can look up the owner of any token, so only the owner of the file may read it.
 """
 
+import hmac
+import secrets
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv6Network, ip_address
+from pathlib import Path
+
+from neocloud.core.osfiles import create_file
 
 BURST_SECONDS = 10
 """A bucket holds as many calls as are refilled in this time."""
@@ -15,6 +24,10 @@ MAX_CALLERS = 20_000
 """Buckets that are kept. Beyond that, the callers that called longest ago start again with a full bucket."""
 _IPV6_NETWORK_BITS = 64
 _MAX_SOURCE_CHARS = 64
+KEY_BYTES = 32
+KEY_HEADER = "x-neocloud-gateway-key"
+CLIENT_HEADER = "x-neocloud-client-address"
+"""Where the client of the gateway is on whose behalf it calls; counts only beside the key."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +89,34 @@ def source_network(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(IPv6Network((found, _IPV6_NETWORK_BITS), strict=False))
+
+
+@dataclass(frozen=True)
+class GatewayKey:
+    value: str = field(repr=False)
+
+    def is_shown(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a call with these headers carries the key."""
+        return hmac.compare_digest(self.value.encode(), headers.get(KEY_HEADER, "").encode())
+
+
+def gateway_folder(home: Path) -> Path:
+    """Return the folder that the gateway owns."""
+    return home / "gateway"
+
+
+def gateway_key_file(home: Path) -> Path:
+    return gateway_folder(home) / "key"
+
+
+def load_or_make_gateway_key(home: Path) -> GatewayKey:
+    """Return the key in the home folder, a new one when there is none. It is text without spaces, as headers
+    carry it."""
+    path = gateway_key_file(home)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        create_file(path, secrets.token_urlsafe(KEY_BYTES))
+    key = path.read_text().strip()
+    if path.stat().st_mode & 0o077 or len(key) < KEY_BYTES:
+        raise OSError(f"The gateway's key {path} is damaged or open to others. Remove it; a new one is made.")
+    return GatewayKey(key)
