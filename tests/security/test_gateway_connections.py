@@ -15,15 +15,15 @@ import grpc
 import httpx
 import pytest
 
-from neocloud.gateway.api import client_connections as connections
-from neocloud.gateway.api.client_connections import (
+from neocloud.core import client_connections as connections
+from neocloud.core.client_connections import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     SPARE_CONNECTIONS,
     ClientConnections,
-    ResponseTransport,
     client_of,
 )
+from neocloud.gateway.api.client_protocol import ResponseTransport, gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,
@@ -324,7 +324,7 @@ async def test_headers_are_sent_before_the_connection_closes() -> None:
 
 
 def watch(**limits: int) -> ClientConnections:
-    return ClientConnections(GatewaySettings(home=Path("/none"), api="", **limits))  # type: ignore[arg-type]
+    return gateway_connections(GatewaySettings(home=Path("/none"), api="", **limits))  # type: ignore[arg-type]
 
 
 def test_one_address_does_not_take_all_connections() -> None:

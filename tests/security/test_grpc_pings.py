@@ -1,13 +1,16 @@
-"""Keep-alive pings as the published clients send them pass; a flood of them ends the connection."""
+"""What a gRPC connection may do: pings as the published clients send them pass, and a flood of them ends it;
+so does a handshake without end, and one connection too many."""
 
 import asyncio
+import datetime
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc.aio
 import pytest
 
-from neocloud.server import grpc_server
+from neocloud.server import ensure_certificate, grpc_server
 
 INTERVAL_MS = 100
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -68,3 +71,24 @@ async def test_a_flood_of_pings_ends_its_connection(connection: _Http2) -> None:
     while answers[-1] == _PING and len(answers) < 100:
         answers.append(await connection.ping())
     assert answers[-1] == _GOAWAY
+
+
+@pytest.mark.parametrize(("name", "value", "clients"), [("HANDSHAKE_MS", 300, 1), ("MAX_CONNECTIONS", 2, 3)])
+async def test_a_half_open_handshake_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: int, clients: int
+) -> None:
+    """By its time, or because others have taken all connections."""
+    monkeypatch.setattr(grpc_server, "HANDSHAKE_MS", 600_000)
+    monkeypatch.setattr(grpc_server, name, value)
+    certificate = ensure_certificate(tmp_path, ("localhost",), datetime.datetime.now(datetime.UTC))
+    server = grpc.aio.server(options=grpc_server.options(_NoMethods()))  # type: ignore[arg-type]
+    credentials = grpc.ssl_server_credentials([(certificate.key, certificate.chain)])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(clients)]
+    async with asyncio.timeout(60):
+        assert await opened[-1][0].read() == b""
+    assert not any(reader.at_eof() for reader, _ in opened[:-1])
+    for _, writer in opened:
+        writer.close()
+    await server.stop(0)

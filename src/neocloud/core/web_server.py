@@ -5,6 +5,8 @@ The check keeps a web page from reaching a server under a name of its own.
 """
 
 import asyncio
+import errno
+import ssl
 from collections.abc import Callable, Generator, Iterable, MutableMapping
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -14,6 +16,8 @@ from typing import Any, cast
 
 import uvicorn
 
+from neocloud.core.client_connections import ClientProtocol
+
 TICK_SECONDS = 1.0
 HANDSHAKE_SECONDS = 10.0
 """A client has this long for its TLS handshake; asyncio gives it a minute."""
@@ -21,7 +25,10 @@ MAX_KNOWN = 1000
 
 
 class WebServer(uvicorn.Server):
-    """Leaves signals to the program it runs in, and says when it listens."""
+    """Leaves signals to the program it runs in, and says when it listens.
+
+    The `http` of its configuration makes a ClientProtocol.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -49,33 +56,101 @@ class WebServer(uvicorn.Server):
         if self.config.ssl is None:
             await super().startup(sockets)
         else:
-            await self._start_tls(sockets or [])
+            self._start_tls(sockets or [], self.config.ssl)
         self.is_listening.set()
 
-    async def _start_tls(self, sockets: list[socket]) -> None:
-        """Do what uvicorn's `startup` does for sockets, with a shorter handshake."""
-        config = self.config
-        make = cast("Callable[..., asyncio.Protocol]", config.http_protocol_class)
+    def _start_tls(self, sockets: list[socket], context: ssl.SSLContext) -> None:
+        """Do what uvicorn's `startup` does for sockets, and count connections before the handshake."""
+        make = cast("Callable[..., ClientProtocol]", self.config.http_protocol_class)
 
-        def protocol() -> asyncio.Protocol:
-            return make(config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        def protocol() -> ClientProtocol:
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                protocol,
-                sock=each,
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-            )
-            for each in sockets
-        ]
+        # Uvicorn closes them.
+        self.servers = [TlsListener(each, context, protocol) for each in sockets]  # type: ignore[misc]
         self.started = True
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+ACCEPTED_AT_ONCE = 64
+"""Connections that are accepted before others are served."""
+PAUSE_SECONDS = 1.0
+"""How long none is accepted when the process may open no more files."""
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class TlsListener:
+    """Accepts TLS connections on a listening socket until it is closed."""
+
+    def __init__(
+        self, listener: socket, context: ssl.SSLContext, protocol: Callable[[], ClientProtocol]
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener)
+        for each in tuple(self._handshakes):
+            each.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = self._listener.accept()
+            except OSError as error:
+                if error.errno in _NO_RESOURCES:
+                    self._loop.remove_reader(self._listener)
+                    self._pause = self._loop.call_later(PAUSE_SECONDS, self._listen)
+                return  # none waits, or it has gone again
+            accepted.setblocking(False)
+            handshake = _Handshake(accepted, self._context, self._protocol())
+            task = self._loop.create_task(handshake.run())
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+            task.add_done_callback(handshake.ended)
+            handshake.protocol.begin_handshake(address[0], task.cancel)
+
+
+class _Handshake:
+    def __init__(self, accepted: socket, context: ssl.SSLContext, protocol: ClientProtocol) -> None:
+        self._accepted = accepted
+        self._context = context
+        self.protocol = protocol
+        self._has_begun = self._is_done = False
+
+    async def run(self) -> None:
+        self._has_begun = True
+        with suppress(OSError):  # also ssl.SSLError and TimeoutError: the client's fault
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self.protocol,
+                self._accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            )
+            self._is_done = True
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        if not self._is_done:
+            self.protocol.handshake_failed()
+        if not self._has_begun:
+            self._accepted.close()  # no transport does
 
 
 class HostNames:

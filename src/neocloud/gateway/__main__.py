@@ -18,11 +18,12 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from neocloud.core.client_connections import ClientConnections
 from neocloud.core.clock import SystemClock
 from neocloud.core.logs import set_up_logging
 from neocloud.core.web_server import WebServer
 from neocloud.gateway.api.app import GatewayApp
-from neocloud.gateway.api.client_connections import ClientConnections, ClientProtocol
+from neocloud.gateway.api.client_protocol import GatewayProtocol, gateway_connections
 from neocloud.gateway.composition import Gateway
 from neocloud.gateway.control_plane import GrpcControlPlane
 from neocloud.gateway.metering.ledger import open_ledger
@@ -67,7 +68,7 @@ def server(
 ) -> WebServer:
     config = uvicorn.Config(
         app,
-        http=partial(ClientProtocol, connections),  # type: ignore[arg-type]
+        http=partial(GatewayProtocol, connections),  # type: ignore[arg-type]
         loop="none",  # the running one
         ws="none",
         lifespan="off",
@@ -125,7 +126,7 @@ async def serve(settings: GatewaySettings) -> None:
             gc.set_threshold(COLLECT_AFTER, 20, 50)
             host, port = listener.getsockname()[:2]
             logger.info("Serving on %s:%d, control plane at %s", host, port, settings.api)
-            connections = ClientConnections(settings)
+            connections = gateway_connections(settings)
             servers = [server(gateway.app, settings, connections)]
             sockets = [[listener]]
             if tls_listeners:

@@ -24,6 +24,10 @@ MAX_PING_STRIKES = 2
 """A client that pings faster, three times without an answer of ours in between, loses its connection."""
 MESSAGE_OVERHEAD_BYTES = 1024 * 1024
 """A request this much over the largest that any method takes is still read, to be refused in our words."""
+MAX_CONNECTIONS = 1024
+"""To each address that gRPC listens on. Further ones are closed."""
+HANDSHAKE_MS = 10_000
+"""A client has this long for its TLS handshake and the first frame of HTTP/2; gRPC gives it two minutes."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Handler = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -36,6 +40,8 @@ def options(pipeline: Pipeline) -> Sequence[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", MAX_PING_STRIKES),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
         ("grpc.max_receive_message_length", largest + MESSAGE_OVERHEAD_BYTES),
     )

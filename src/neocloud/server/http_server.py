@@ -23,6 +23,7 @@ from neocloud import __version__
 from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.web_server import HostNames
+from neocloud.server.listening import HEALTH_PATH
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.request import SOURCE_HEADER
 from neocloud.server.validation import check_size, check_tree
@@ -81,7 +82,7 @@ class JsonFront:
 
         routes = [
             *([Route(DISCOVERY_PATH, discover, methods=["GET"])] if discovery else []),
-            Route("/healthz", self._health, methods=["GET"]),
+            Route(HEALTH_PATH, self._health, methods=["GET"]),
             Route("/status", self._report, methods=["GET"]),
             Route(TOKEN_EXCHANGE_PATH, TokenExchangeForm(self._pipeline), methods=["POST"]),
             Route("/{service}/{method}", self._call, methods=["POST"]),

@@ -4,25 +4,54 @@
 
 import asyncio
 import errno
+import json
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
+from neocloud.core import contract
+from neocloud.core.client_connections import (
+    Answer,
+    ClientConnections,
+    ClientProtocol,
+    ConnectionLimits,
+    Refusal,
+)
 from neocloud.core.web_server import WebServer
 
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = "all"
 """Stands for every address of this host, IPv4 and IPv6."""
+HEALTH_PATH = "/healthz"
 ANY_PORT_ATTEMPTS = 8
 """How often any free port is chosen when it is taken on another of the addresses."""
 
 
 class ServerError(Exception):
     """The server cannot start; the message says what to do next."""
+
+
+KEEP_ALIVE_SECONDS = 5
+"""Time that an idle connection stays open after a request."""
+WRITE_SECONDS = 60
+"""A client that accepts no data for so long is disconnected."""
+
+
+@dataclass(frozen=True)
+class ApiConnectionLimits:
+    """Limits on connections to one side of the JSON API: this machine, or the others."""
+
+    max_connections: int = 1024
+    max_address_connections: int = 256
+    head_seconds: float = 15.0
+    body_seconds: float = 60.0
+    body_quiet_seconds: float = 30.0
 
 
 class HttpServer:
@@ -33,13 +62,18 @@ class HttpServer:
         application: Starlette,
         listeners: Sequence[socket.socket],
         certificate: "CertificateFiles | None",
+        limits: ConnectionLimits | None = None,
     ) -> None:
+        self._connections = ClientConnections(limits or ApiConnectionLimits(), HEALTH_PATH, _answer)
         config = uvicorn.Config(
             application,
+            http=partial(ClientProtocol, self._connections),  # type: ignore[arg-type]
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=2,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             # A proxy on this machine may name its client; anybody beyond it could name anybody.
             proxy_headers=certificate is None,
             ssl_certfile=certificate and certificate.chain,
@@ -49,6 +83,7 @@ class HttpServer:
         self._server = WebServer(config)
         self._listeners = list(listeners)
         self._task: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises ServerError when the certificate cannot be used."""
@@ -65,12 +100,32 @@ class HttpServer:
             listening.cancel()
             raise ServerError(f"The HTTP side of the API ended as it started: {serving.exception()}")
         self._task = serving
+        self._checking = asyncio.create_task(self._connections.check_periodically())
 
     async def stop(self) -> None:
         self._server.end()
         if self._task is not None:
             await self._task
+        if self._checking is not None:
+            self._checking.cancel()
         close_all(self._listeners)
+
+
+_CODES = {
+    400: contract.Code.INVALID_ARGUMENT,
+    408: contract.Code.DEADLINE_EXCEEDED,
+    431: contract.Code.RESOURCE_EXHAUSTED,
+    503: contract.Code.UNAVAILABLE,
+}
+
+
+def _answer(refusal: Refusal) -> Answer:
+    """Return a refusal as the JSON API writes errors."""
+    headers = {"content-type": "application/json"}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(refusal.retry_after)
+    content = {"code": _CODES[refusal.status].name.lower(), "message": refusal.message}
+    return headers, json.dumps(content).encode()
 
 
 class CertificateFiles:
@@ -114,6 +169,7 @@ def listen(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         # Connections inherit it. Without, the end of each answer waits 40 ms for the client's kernel.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, WRITE_SECONDS * 1000)
         listener.bind((host, port))
         listener.listen(1024)
     except OSError as error:

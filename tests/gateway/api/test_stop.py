@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from neocloud.control_plane.gateway_supervisor import DRAIN_SECONDS
 from neocloud.gateway.__main__ import CertificateUnusable, listen, server
-from neocloud.gateway.api.client_connections import ClientConnections
+from neocloud.gateway.api.client_protocol import gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.server.listening import CertificateFiles, HttpServer, ServerError
@@ -57,7 +57,7 @@ async def test_an_idle_tls_client_does_not_delay_the_stop(
     settings: GatewaySettings, client: socket.socket
 ) -> None:
     settings = dataclasses.replace(settings, drain_seconds=600)
-    running = server(APPLICATION, settings, ClientConnections(settings), tls=True)  # type: ignore[arg-type]
+    running = server(APPLICATION, settings, gateway_connections(settings), tls=True)  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0, settings)
     serving = asyncio.create_task(running.serve(sockets=[listener]))
     authority = CertificateFolder(settings.home / "tls").authority
@@ -80,7 +80,7 @@ def make_unusable(settings: GatewaySettings) -> str:
 
 def test_an_unusable_certificate_is_named_by_the_gateway(settings: GatewaySettings) -> None:
     with pytest.raises(CertificateUnusable, match=make_unusable(settings)):
-        server(APPLICATION, settings, ClientConnections(settings), tls=True)  # type: ignore[arg-type]
+        server(APPLICATION, settings, gateway_connections(settings), tls=True)  # type: ignore[arg-type]
 
 
 async def test_an_unusable_certificate_is_named_by_the_api(settings: GatewaySettings) -> None:

@@ -1,9 +1,11 @@
 # pyright: strict
-"""Client connections: limits on their number, and on the size and duration of their requests.
+"""Client connections of the API and the gateway: limits on their number, and on the size and duration of
+requests.
 
-HTTP/1.1 is uvicorn's. Time is counted by checking all connections periodically, not by a timer for each
-request, and only while the gateway waits for bytes from the client. Beyond the limits a few spare connections
-are accepted so that `/health` responds; the newest replaces the oldest.
+HTTP/1.1 is uvicorn's. A connection counts from the moment it is accepted, also during its TLS handshake. Time
+is counted by checking all connections periodically, not by a timer for each request, and only while the
+server waits for bytes from the client. Beyond the limits a few spare connections are accepted so that the
+health page responds; the newest replaces the oldest.
 """
 
 import asyncio
@@ -11,25 +13,22 @@ import ipaddress
 import logging
 import resource
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
 import httptools
-import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
-from neocloud.gateway.api.app import LEAVE_CALLBACKS, LeaveCallbacks, new_request_id
-from neocloud.gateway.api.errors import OpenAiError, bad_request, unavailable
-from neocloud.gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 64
-"""Connections beyond the limits, for `/health` alone."""
+"""Connections beyond the limits, for the health page alone."""
 CHECK_SECONDS = 1.0
 OTHER_FILES = 512
-"""Open files that are reserved for the ledger, uploads and everything else but connections."""
+"""Open files that are reserved for databases, uploads and everything else but connections."""
 _SITE_PREFIX = 64
 """Prefix length of an IPv6 network that counts as one client."""
 
@@ -42,17 +41,64 @@ class Connection(Protocol):
     def abort(self) -> None: ...
 
 
-class ClientConnections:
-    """All connections of a gateway. Limits are those of the settings, lowered to what open files allow."""
+class ConnectionLimits(Protocol):
+    @property
+    def max_connections(self) -> int: ...
+    @property
+    def max_address_connections(self) -> int:
+        """From one address (IPv6: one /64 network). Does not apply to loopback: a proxy on this machine
+        stands for all its clients."""
+        ...
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self.settings = settings
-        self._most = min(settings.max_connections, connections_allowed_by_files())
-        if self._most < settings.max_connections:
+    @property
+    def head_seconds(self) -> float:
+        """Time from the first byte of a request, or from connecting, to the end of its headers."""
+        ...
+
+    @property
+    def body_seconds(self) -> float:
+        """Time for the body of a request; one second is added for each 4 KiB received."""
+        ...
+
+    @property
+    def body_quiet_seconds(self) -> float:
+        """Longest pause within a body."""
+        ...
+
+
+@dataclass
+class Refusal(Exception):
+    """An error that the application does not see. The connection is closed after it."""
+
+    status: int
+    code: str
+    message: str
+    retry_after: int | None = None
+    """Seconds."""
+
+
+Answer = tuple[Mapping[str, str], bytes]
+"""Headers, without Content-Length, and the body."""
+
+
+class ClientConnections:
+    """All connections of a server. Its limits are lowered to what open files allow.
+
+    `answer` writes a refusal as the server's errors are written; `health_path` is open to spare connections.
+    """
+
+    def __init__(
+        self, limits: ConnectionLimits, health_path: str, answer: Callable[[Refusal], Answer]
+    ) -> None:
+        self.limits = limits
+        self.health_path = health_path
+        self.answer = answer
+        self._most = min(limits.max_connections, connections_allowed_by_files())
+        if self._most < limits.max_connections:
             logger.warning(
                 "The limit of open files allows %d connections of %d. Raise it (ulimit -Hn).",
                 self._most,
-                settings.max_connections,
+                limits.max_connections,
             )
         self._ordinary: dict[Connection, str] = {}
         """The client that each connection counts for."""
@@ -60,9 +106,10 @@ class ClientConnections:
         self._of_client: Counter[str] = Counter()
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Count a connection until `leave`. Return False beyond the limits: it may only request /health."""
+        """Count a connection until `leave`. Return False beyond the limits: then it may only request the
+        health page."""
         client = client_of(address)
-        is_one_too_many = client and self._of_client[client] >= self.settings.max_address_connections
+        is_one_too_many = client and self._of_client[client] >= self.limits.max_address_connections
         if not is_one_too_many and len(self._ordinary) < self._most:
             self._ordinary[connection] = client
             self._of_client[client] += 1
@@ -91,7 +138,7 @@ class ClientConnections:
         for connection in [*self._ordinary, *self._spare]:
             try:
                 connection.check(seconds)
-            except Exception:  # a loop's border: one connection must not end the gateway
+            except Exception:  # a loop's border: one connection must not end the server
                 logger.exception("A connection could not be checked and is closed")
                 connection.abort()
 
@@ -129,10 +176,8 @@ MIN_BODY_BYTES_PER_SECOND = 4 * 1024
 """Slowest average of a body, after `body_seconds`."""
 BUSY_RETRY_SECONDS = 5
 IDLE_CLOSE_SECONDS, LAST_CLOSE_SECONDS = 1.0, 5.0
-"""When the gateway stops, an idle client has this long to close its TLS connection, and one that reads the
+"""When the server stops, an idle client has this long to close its TLS connection, and one that reads the
 end of its last response. Clients that pool connections notice the end only when they use them again."""
-CONTINUE = b"HTTP/1.1 100 "
-"""Start of the interim response, which has no body and is sent immediately."""
 
 
 class Part(IntEnum):
@@ -144,50 +189,15 @@ class Part(IntEnum):
     BODY = 2
 
 
-class ResponseTransport(asyncio.Transport):
-    """Sends the headers of a response together with the start of its body: one system call in place of two.
-
-    uvicorn writes them one after the other, and writes and closes only. Headers without a body are sent when
-    the event loop runs next.
-    """
-
-    __slots__ = ("_headers", "_is_first", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._headers = b""
-        self._is_first = True
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        if self._headers:
-            data = self._headers + data
-            self._headers = b""
-        elif self._is_first and not data.startswith(CONTINUE):
-            self._is_first = False
-            self._headers = data
-            asyncio.get_running_loop().call_soon(self._send_headers)
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        self._send_headers()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def _send_headers(self) -> None:
-        if self._headers:
-            headers, self._headers = self._headers, b""
-            self._transport.write(headers)
-
-
 class ClientProtocol(HttpToolsProtocol):
     def __init__(self, connections: ClientConnections, **given: Any) -> None:
         """`given` holds the arguments of uvicorn."""
         super().__init__(**given)
         self._connections = connections
-        self._limits = connections.settings
+        self._limits = connections.limits
+        self._cancel_handshake: Callable[[], object] | None = None
+        self._is_ordinary: bool | None = None
+        """Whether the connection is within the limits; None before it is counted."""
         self._part = Part.HEAD
         """A new client is expected to send a request."""
         self._has_begun = False
@@ -196,19 +206,32 @@ class ClientProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._head_bytes = 0
         """Bytes of headers or trailers so far. The parser does not report an unfinished header."""
-        self._fault: OpenAiError | None = None
+        self._fault: Refusal | None = None
         self._is_ending = False
-        self._leave_callbacks: LeaveCallbacks = set()
+
+    def client_left(self) -> None:
+        """Called when the connection ends, or is about to, also without a request."""
+
+    def begin_handshake(self, address: str, cancel: Callable[[], object]) -> None:
+        """Count the connection during its TLS handshake, which `cancel` ends."""
+        self._cancel_handshake = cancel
+        self._is_ordinary = self._connections.enter(self, address)
+
+    def handshake_failed(self) -> None:
+        self._connections.leave(self)
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if not self._connections.enter(self, self.client[0] if self.client else ""):
-            self.app = _health_only(self.app)
+        self._cancel_handshake = None
+        if self._is_ordinary is None:
+            self._is_ordinary = self._connections.enter(self, self.client[0] if self.client else "")
+        if not self._is_ordinary:
+            self.app = _health_only(self.app, self._connections)
 
     def shutdown(self) -> None:
-        """Close the connection, or let its response end first. Called by uvicorn when the gateway stops."""
+        """Close the connection, or let its response end first. Called by uvicorn when the server stops."""
         self._is_ending = True
         super().shutdown()
         if not self._is_answering():
@@ -221,7 +244,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.leave(self)
-        self._client_left()
+        self.client_left()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -252,8 +275,6 @@ class ClientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._check_headers(len(self.url))
         super().on_headers_complete()
-        self.cycle.transport = ResponseTransport(self.transport)
-        self.scope["state"] = {LEAVE_CALLBACKS: self._leave_callbacks}
         self.headers = []  # trailers are ignored
         self._part = Part.BODY
         self._waited_seconds = 0.0
@@ -275,8 +296,10 @@ class ClientProtocol(HttpToolsProtocol):
 
     def check(self, seconds: float) -> None:
         """Count time and close the connection when a limit is exceeded."""
+        if self._cancel_handshake is not None:
+            return  # has a limit of its own
         if self.transport.is_closing():
-            return  # the kernel closes clients that do not read: see __main__.listen
+            return  # the kernel closes clients that do not read: see TCP_USER_TIMEOUT
         if self._part is Part.HEAD:
             if not self._is_answering():
                 self._waited_seconds += seconds
@@ -286,7 +309,10 @@ class ClientProtocol(HttpToolsProtocol):
             self._check_body(seconds)
 
     def abort(self) -> None:
-        self.transport.abort()
+        if self._cancel_handshake is not None:
+            self._cancel_handshake()
+        else:
+            self.transport.abort()
 
     def _abort_after(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.transport.abort)
@@ -294,7 +320,7 @@ class ClientProtocol(HttpToolsProtocol):
     def _check_body(self, seconds: float) -> None:
         limits = self._limits
         if self.flow.read_paused:
-            return  # the client waits for the gateway
+            return  # the client waits for the server
         self._waited_seconds += seconds
         self._quiet_seconds += seconds
         most = limits.body_seconds + self._body_bytes / MIN_BODY_BYTES_PER_SECOND
@@ -309,7 +335,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def _check_headers(self, size: int) -> None:
-        """Raise OpenAiError, which stops the parser. `size` is added to the bytes of the headers or
+        """Raise Refusal, which stops the parser. `size` is added to the bytes of the headers or
         trailers."""
         size += sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
@@ -323,33 +349,24 @@ class ClientProtocol(HttpToolsProtocol):
         if not self._has_begun:
             self.transport.close()  # without a request there is nothing to answer
             return
-        self._refuse(
-            OpenAiError(
-                408,
-                f"The {part} of the request did not arrive within {seconds:.0f} s. Send it without pauses.",
-                code="request_timeout",
-            )
-        )
+        message = f"The {part} of the request did not arrive within {seconds:.0f} s. Send it without pauses."
+        self._refuse(Refusal(408, "request_timeout", message))
 
-    def _refuse(self, error: OpenAiError) -> None:
+    def _refuse(self, error: Refusal) -> None:
         """Send an error, unless this or an earlier request is being answered, and close the connection."""
         cycle = self.cycle
         in_body = self._part is Part.BODY
         if (not self.pipeline and not cycle.response_started) if in_body else not self._is_answering():
-            self.transport.write(_encode(error))
+            self.transport.write(_encode(error, self._connections.answer))
         if self._is_answering():
             cycle.disconnected = True
             cycle.message_event.set()
-            self._client_left()
+            self.client_left()
         self.transport.close()
 
-    def _client_left(self) -> None:
-        for left in tuple(self._leave_callbacks):
-            left()
 
-
-def _health_only(app: ASGIApp) -> ASGIApp:
-    """Wrap the application for spare connections: one request, to /health alone."""
+def _health_only(app: ASGIApp, connections: ClientConnections) -> ASGIApp:
+    """Wrap the application for spare connections: one request, to the health page alone."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_last(message: Message) -> None:
@@ -357,47 +374,40 @@ def _health_only(app: ASGIApp) -> ASGIApp:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             await send(message)
 
-        if scope["path"] == "/health":
+        if scope["path"] == connections.health_path:
             await app(scope, receive, send_last)
             return
-        error = _too_many()
-        headers = [(name.lower().encode(), value.encode()) for name, value in _error_headers(error).items()]
-        body = orjson.dumps(error.body())
+        refusal = _too_many()
+        given, body = connections.answer(refusal)
+        headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
         headers.append((b"content-length", b"%d" % len(body)))
-        await send_last({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send_last({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     return answer
 
 
-def _error_headers(error: OpenAiError) -> dict[str, str]:
-    return {"Content-Type": "application/json", "X-Request-Id": new_request_id(), **error.headers}
-
-
-def _encode(error: OpenAiError) -> bytes:
+def _encode(refusal: Refusal, answer: Callable[[Refusal], Answer]) -> bytes:
     """Return a complete HTTP response."""
-    body = orjson.dumps(error.body())
-    headers = {**_error_headers(error), "Content-Length": str(len(body)), "Connection": "close"}
+    given, body = answer(refusal)
+    headers = {**given, "Content-Length": str(len(body)), "Connection": "close"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body
+    return STATUS_LINE[refusal.status] + lines.encode() + b"\r\n" + body
 
 
-def _invalid_http() -> OpenAiError:
-    return bad_request("The request is not valid HTTP. Use an HTTP client.", code="invalid_http")
+def _invalid_http() -> Refusal:
+    return Refusal(400, "invalid_http", "The request is not valid HTTP. Use an HTTP client.")
 
 
-def _head_too_large() -> OpenAiError:
-    return OpenAiError(
+def _head_too_large() -> Refusal:
+    return Refusal(
         431,
+        "headers_too_large",
         f"The request headers or trailers exceed {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} fields."
         " Send fewer headers.",
-        code="headers_too_large",
     )
 
 
-def _too_many() -> OpenAiError:
-    return unavailable(
-        "Too many open connections. Close unused ones, then try again.",
-        retry_after=BUSY_RETRY_SECONDS,
-        code="too_many_connections",
-    )
+def _too_many() -> Refusal:
+    message = "Too many open connections. Close unused ones, then try again."
+    return Refusal(503, "too_many_connections", message, retry_after=BUSY_RETRY_SECONDS)
