@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.server_process import check_machine, keep_supervised, start_server, stop_server
+from neocloud.cli.machine.upgrade import remove_copies, undo_interrupted_upgrade, upgrade
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of, profile_name_for, profile_of_home
@@ -41,6 +43,8 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
     Builds missing container images (some minutes, once), starts the server and creates a profile, so that
     other commands find it. Run again, it reuses the existing state. Options are kept for the next `neo up`;
     a running cloud refuses other ones than it was started with.
+    A running server of another release is replaced by this one, and runs again if this one does not start;
+    what runs in the cloud goes on meanwhile.
     Images of virtual machines are built separately, by `neo image build machine`.
 
     Examples:
@@ -70,14 +74,19 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
         settings = _settings(place.settings(), tls, given)
         server = place.server()
         is_new = server is None
+        replaced = ""
         if server is None:
             server = _start(place, settings)
         else:
             _refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
-            if keep_supervised(place):
+            if server.version != __version__:
+                replaced = server.version
+                _prepare_machine(place, settings)
+                server = upgrade(place, server)
+            elif keep_supervised(place):
                 say("The server's supervisor had died; another one watches the server now.")
     profile = _make_profile(place)
-    _print_summary(place, server, profile, is_new=is_new)
+    _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
 
 
 def _signature() -> inspect.Signature:
@@ -229,20 +238,29 @@ def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
         )
 
 
+def _prepare_machine(place: Home, settings: Settings) -> None:
+    if settings.emulator:
+        return
+    check_machine()
+    for name in images.image_names():
+        with stage(f"Image {name}") as show:
+            images.build_image(name, place.path, show)
+
+
 def _start(place: Home, settings: Settings) -> RunningServer:
-    if not settings.emulator:
-        check_machine()
-        for name in images.image_names():
-            with stage(f"Image {name}") as show:
-                images.build_image(name, place.path, show)
+    _prepare_machine(place, settings)
     # An emulator that did not start must not become a real cloud with the next `neo up`.
     kept = replace(place.settings(), emulator=settings.emulator)
     if settings != place.settings():
         stop_server(place)  # it may be about to be started again, with the options of before
     place.keep_settings(settings)
+    if undo_interrupted_upgrade(place):
+        say(f"An upgrade was cut off; the database is again that of release {__version__}.")
     try:
         with stage("Start the server"):
-            return start_server(place)
+            started = start_server(place)
+        remove_copies(place)
+        return started
     except BaseException:
         # A port that was taken must not be tried again by the next `neo up`.
         place.keep_settings(kept)
@@ -256,9 +274,15 @@ def _make_profile(place: Home) -> Profile:
     return profile
 
 
-def _print_summary(place: Home, server: RunningServer, profile: Profile, *, is_new: bool) -> None:
+def _print_summary(
+    place: Home, server: RunningServer, profile: Profile, *, is_new: bool, replaced: str
+) -> None:
+    """`replaced`: the release that ran before; empty when there was no upgrade."""
     is_emulator = place.settings().emulator
-    echo("Neocloud is running." if is_new else "Neocloud is already running; nothing was changed.")
+    if replaced:
+        echo(f"Neocloud is running: release {replaced} was replaced by {__version__}.")
+    else:
+        echo("Neocloud is running." if is_new else "Neocloud is already running; nothing was changed.")
     if is_emulator:
         echo(NOTHING_REAL)
     print_view(

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neocloud.cli.machine import home as home_module
@@ -64,9 +65,12 @@ def _check_podman_version() -> None:
         )
 
 
-def start_server(home: Home) -> RunningServer:
+def start_server(
+    home: Home, command: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> RunningServer:
     """Start the server under a supervisor, or join the one that is starting it; wait until it is ready.
 
+    `command` starts the supervisor of another release, in an environment of its own; by default, ours starts.
     Interrupted, or if the server does not start, it leaves nothing running that it has started.
     """
     supervisor = supervisor_child(home.path)
@@ -77,7 +81,7 @@ def start_server(home: Home) -> RunningServer:
         supervisor.adopt(running)
         running.send(signal.SIGHUP)
         return _wait_until_ready(home, supervisor, deaths_allowed)
-    deaths_allowed = _start_supervisor(home, supervisor)
+    deaths_allowed = _start_supervisor(home, supervisor, command, environment)
     try:
         return _wait_until_ready(home, supervisor, deaths_allowed)
     except BaseException:
@@ -122,14 +126,18 @@ def stop_server(home: Home) -> bool:
     return supervisor is not None or any(left)
 
 
-def _start_supervisor(home: Home, supervisor: Child) -> int:
+def _start_supervisor(
+    home: Home, supervisor: Child, command: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> int:
     """Return after how many deaths of the server it still starts: one more if there is one to adopt."""
     server = server_child(home.path)
     is_adopted = server.find() is not None
     if not is_adopted and server.record_file is not None:
         server.record_file.unlink(missing_ok=True)  # of an earlier life of the cloud
     deaths_allowed = deaths_of_server(home).restarts + is_adopted
-    supervisor.start(supervisor_command(home.path, _command(home)), environment=_environment())
+    supervisor.start(
+        command or supervisor_command(home.path, _command(home)), environment=environment or _environment()
+    )
     return deaths_allowed
 
 

@@ -1,0 +1,177 @@
+"""Upgrade a running cloud in place: start this release on its state, or start the one before it again.
+
+Workloads run on meanwhile. A release does not open the database of a newer one, so the database is copied
+before, and the copy is removed when the server is ready. A copy that an interruption left, such as a power
+cut, is restored by the next `neo up` of the release that it belongs to, and removed by that of another.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from neocloud import __version__
+from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.server_process import start_server, stop_server
+from neocloud.cli.progress import stage
+from neocloud.client.errors import ClientError
+from neocloud.control_plane.server_supervisor import supervisor_child
+
+_VERSION_TIMEOUT_SECONDS = 30.0
+_PRINT_VERSION = "import neocloud; print(neocloud.__version__)"
+
+
+@dataclass(frozen=True)
+class _Release:
+    """A release as it runs: how to start it again."""
+
+    version: str
+    command: tuple[str, ...]
+    """Of the supervisor; empty where there is none."""
+    environment: dict[str, str]
+
+    def is_installed(self) -> bool:
+        """Return whether the command still starts this release; an installation may have replaced it."""
+        if not self.command:
+            return False
+        try:
+            answer = subprocess.run(
+                [self.command[0], "-c", _PRINT_VERSION],
+                env=self.environment,
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=_VERSION_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return answer.stdout.strip() == self.version
+
+
+def upgrade(place: Home, server: RunningServer) -> RunningServer:
+    """Replace the running server of another release by one of this release; return it.
+
+    Raises ClientError when it does not start. Then, and when it is interrupted, the database is as before,
+    and the release before runs again if it is still installed.
+    """
+    before = _running_release(place, server)
+    try:
+        with stage(f"Stop the server of release {before.version}"):
+            stop_server(place)
+        with stage("Copy the database"):
+            _copy_database(place, before.version)
+        with stage(f"Start the server of release {__version__}"):
+            started = start_server(place)
+    except BaseException as error:
+        outcome = _go_back(place, before)
+        if isinstance(error, ClientError):
+            raise ClientError(error.code, f"{error.message}. {outcome}", error.next_step) from error
+        if isinstance(error, OSError | sqlite3.Error):
+            raise ClientError(
+                "FAILED_PRECONDITION", f"The database cannot be copied: {error}. {outcome}", "Free some space"
+            ) from error
+        raise
+    remove_copies(place)
+    return started
+
+
+def undo_interrupted_upgrade(place: Home) -> bool:
+    """Restore this release's database if an upgrade to another one was cut off; return whether it was."""
+    copy = _copy_file(place, __version__)
+    if not copy.exists() or _revision(copy) == _revision(place.settings().database):
+        return False
+    _restore_database(place, __version__)
+    return True
+
+
+def remove_copies(place: Home) -> None:
+    shutil.rmtree(_folder(place), ignore_errors=True)
+
+
+def _running_release(place: Home, server: RunningServer) -> _Release:
+    supervisor = supervisor_child(place.path).find()
+    if supervisor is None:
+        return _Release(server.version, (), {})
+    process = Path(f"/proc/{supervisor.pid}")
+    try:
+        command = _strings(process / "cmdline")
+        pairs = (each.partition("=") for each in _strings(process / "environ"))
+        return _Release(server.version, tuple(command), {name: value for name, _, value in pairs})
+    except OSError:  # it has just ended
+        return _Release(server.version, (), {})
+
+
+def _strings(file: Path) -> list[str]:
+    return [os.fsdecode(each) for each in file.read_bytes().split(b"\0") if each]
+
+
+def _go_back(place: Home, release: _Release) -> str:
+    """Return what was done, to follow the reason in a message."""
+    state = f"The database is that of release {release.version}, as it was"
+    try:
+        stop_server(place)
+        if not _restore_database(place, release.version):
+            state = "The database was not copied"
+    except (ClientError, OSError, sqlite3.Error) as error:
+        copy = _copy_file(place, release.version)
+        return f"Release {release.version} was not started again: {error}; its database is {copy}"
+    if not release.is_installed():
+        remove_copies(place)
+        return (
+            f"{state}; release {release.version} is not installed any more where it ran, so no server"
+            " runs: install it again, or remove the reason, then repeat `neo up`"
+        )
+    try:
+        with stage(f"Start the server of release {release.version} again"):
+            start_server(place, release.command, release.environment)
+    except ClientError as error:
+        return f"{state}, but its server did not start again: {error.message}"
+    remove_copies(place)
+    return f"{state}, and its server runs again"
+
+
+def _folder(place: Home) -> Path:
+    return place.path / "upgrade"
+
+
+def _copy_file(place: Home, version: str) -> Path:
+    return _folder(place) / f"{version}.db"
+
+
+def _copy_database(place: Home, version: str) -> None:
+    """Copy an SQLite database; one of PostgreSQL is left to its own tools."""
+    database = place.settings().database
+    if not Path(database).is_file():
+        return
+    copy = _copy_file(place, version)
+    part = copy.with_suffix(".part")
+    remove_copies(place)
+    copy.parent.mkdir(mode=0o700)
+    _copy(database, part)
+    part.rename(copy)
+
+
+def _restore_database(place: Home, version: str) -> bool:
+    """Return whether the database is the copy; False where there is none."""
+    copy = _copy_file(place, version)
+    if not copy.is_file():
+        return False
+    _copy(copy, place.settings().database)
+    return True
+
+
+def _copy(source: Path | str, destination: Path | str) -> None:
+    """Replace the content of a database by that of another, in one transaction, synced to the disk."""
+    with closing(sqlite3.connect(source)) as origin, closing(sqlite3.connect(destination)) as target:
+        origin.backup(target)
+
+
+def _revision(database: Path | str) -> str | None:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return str(row[0]) if row else None
+    return None
