@@ -61,6 +61,7 @@ class NeoGroup(LazyGroup):
         ),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
+        "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),
         "ls": Entry("Show what is in the project.", PRODUCTS, "overview:ls_app"),
         "ssh": Entry("Sign in to a machine, or to a Slurm cluster.", PRODUCTS, "overview:ssh_app"),
         "image": Entry("Build container images and machine disks.", MACHINE),

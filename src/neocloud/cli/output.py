@@ -110,7 +110,7 @@ def print_view(view: View) -> None:
     screen = console()
     if screen.is_terminal:
         fitted = without_ids(view, screen.width)
-        screen.print(_styled(fitted))
+        screen.print(styled(fitted))
         if fitted is not view:
             screen.print(
                 Text("Ids do not fit here; a wider terminal or --output json shows them.", style="dim")
@@ -147,7 +147,8 @@ def _lines(view: View) -> Iterable[str]:
         yield (" " * GAP).join(padded).rstrip()
 
 
-def _styled(view: View) -> Table:
+def styled(view: View) -> Table:
+    """Return a table for a terminal, with the names of states coloured."""
     result = Table(
         box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=bool(view.headers)
     )

@@ -167,11 +167,20 @@ def run_server_verb(home: Home, verb: str) -> None:
 
 def get_json(address: str, path: str, token: str = "") -> Any:
     """GET a page of the server's JSON side; None when it does not answer with success."""
+    text = get_text(address, path, token)
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
+
+
+def get_text(address: str, path: str, token: str = "") -> str | None:
+    """GET a page of a process of this cloud over HTTP; None when it does not answer with success."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
     try:
         connection.request("GET", path, headers={"authorization": f"Bearer {token}"} if token else {})
         response = connection.getresponse()
-        return json.loads(response.read()) if response.status == http.HTTPStatus.OK else None
+        return response.read().decode() if response.status == http.HTTPStatus.OK else None
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:

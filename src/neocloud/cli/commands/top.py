@@ -1,0 +1,340 @@
+"""`neo top`: what runs in the project and how busy it is, on one screen that is refreshed."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from neocloud.cli.commands.slurm.job import ACTIVE
+from neocloud.cli.commands.slurm.job import JOBS as SLURM_JOBS
+from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.server_process import get_json, get_text
+from neocloud.cli.output import (
+    Format,
+    JsonObject,
+    OutputOption,
+    View,
+    console,
+    fields_table,
+    print_view,
+    say,
+    show,
+    styled,
+    table,
+)
+from neocloud.cli.progress import duration
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    INSTANCES,
+    NOT_OFFERED,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    state_of,
+)
+from neocloud.cli.terminal import echo, visible
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+from neocloud.messages.neocloud.inference.v1 import Replica
+
+SAMPLE_SECONDS = 1.0
+"""Between the two readings of the gateway's counters where only one screen is printed."""
+REQUESTS = "neocloud_gateway_requests_total"
+_NO_JOBS = frozenset({*NOT_OFFERED, "FAILED_PRECONDITION", "NOT_FOUND", "UNAVAILABLE"})
+"""Codes that a cluster without a running Slurm, or one that was just deleted, answers for its jobs."""
+_MEMORY = Path("/proc/meminfo")
+
+app = command_group()
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The requests that the gateway had answered at a moment, by the name of the model."""
+
+    at: float
+    counts: Mapping[str, float]
+
+
+@app.command()
+def top(
+    context: typer.Context,
+    interval: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Time between refreshes.")] = 2,
+    once: Annotated[bool, typer.Option("--once", help="Print one screen and end.")] = False,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show what runs and how busy it is: machines, Slurm nodes and jobs, deployments.
+
+    Refreshed until Ctrl-C; printed once with --once, with --output json or yaml, and without a terminal. On
+    the cloud's own machine it also shows the host's load and memory, and the requests per second of
+    deployments, which count all models of that name in the cloud.
+
+    Examples:
+
+      neo top
+      neo top --once
+      neo top -o json
+    """
+    cloud = connect_to_project(context, project)
+    screen = console()
+    if output is Format.TABLE and not once and screen.is_terminal:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            refresh(cloud, interval, live)
+        return
+    document = _single(cloud)
+    if output is not Format.TABLE:
+        show(output, document, fields_table(()))
+        return
+    for line in _heading(document):
+        echo(line)
+    for view in _views(document):
+        echo()
+        print_view(view)
+    for note in document["notes"]:
+        say(note)
+
+
+def _single(cloud: ProjectClient) -> JsonObject:
+    """Return one screen; the gateway's counters are read twice for it if something is served."""
+    before = _answered(cloud)
+    document = document_of(cloud, before, None)
+    if before is None or not document["deployments"]:
+        return document
+    cloud.client.sleep(max(0.0, SAMPLE_SECONDS - (time.monotonic() - before.at)))
+    return document_of(cloud, before, _answered(cloud))
+
+
+def refresh(cloud: ProjectClient, interval: float, live: Live) -> None:
+    """Draw the screen again and again until Ctrl-C. A server that is away for a moment does not end it."""
+    before, document = None, None
+    try:
+        while True:
+            try:
+                now = _answered(cloud)
+                document = document_of(cloud, before, now)
+                before = now
+            except ClientError as error:
+                if document is None or error.code != "UNAVAILABLE":
+                    raise
+                document = {**document, "notes": [str(error)]}
+            live.update(drawn(document), refresh=True)
+            cloud.client.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def document_of(cloud: ProjectClient, before: Answered | None, now: Answered | None) -> JsonObject:
+    clusters = _listed(cloud, CLUSTERS)
+    jobs, notes = _jobs(cloud, clusters)
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "project_id": cloud.project,
+        "host": _host(cloud),
+        "machines": [_machine(item) for item in _listed(cloud, INSTANCES)],
+        "nodes": [
+            {"cluster": cluster.metadata.name, **contract.to_dict(node)}
+            for cluster in clusters
+            for node in cluster.status.nodes
+        ],
+        "jobs": jobs,
+        "deployments": [_deployment(item, before, now) for item in _listed(cloud, DEPLOYMENTS)],
+        "notes": notes,
+    }
+
+
+def _listed(cloud: ProjectClient, service: str) -> Sequence[Any]:
+    """Return the resources, or none if the caller may not list them or this cloud does not serve them."""
+    try:
+        return cloud.list_all(service)
+    except ClientError as error:
+        if error.code not in NOT_OFFERED:
+            raise
+        return []
+
+
+def _jobs(cloud: ProjectClient, clusters: Sequence[Any]) -> tuple[list[JsonObject], list[str]]:
+    """Return the jobs that wait or run, and why those of a cluster are missing."""
+    found: list[JsonObject] = []
+    notes: list[str] = []
+    for cluster in clusters:
+        name = cluster.metadata.name
+        try:
+            jobs = list(cloud.client.list_all(f"{SLURM_JOBS}/List", {"cluster_id": cluster.metadata.id}))
+        except ClientError as error:
+            if error.code not in _NO_JOBS:
+                raise
+            notes.append(f"No jobs of {name} ({state_of(cluster)}) are shown: {error}")
+            continue
+        found += [{"cluster": name, **contract.to_dict(job)} for job in jobs if job.state in ACTIVE]
+    return found, notes
+
+
+def _machine(item: Any) -> JsonObject:
+    addresses = [
+        interface.public_ip_address.address or interface.ip_address.address
+        for interface in item.status.network_interfaces
+    ]
+    return {
+        "name": item.metadata.name,
+        "id": item.metadata.id,
+        "state": state_of(item),
+        "platform": item.spec.resources.platform,
+        "preset": item.spec.resources.preset,
+        "addresses": [address.partition("/")[0] for address in addresses if address],
+    }
+
+
+def _deployment(item: Any, before: Answered | None, now: Answered | None) -> JsonObject:
+    names = list(item.status.served_names)
+    return {
+        "name": item.metadata.name,
+        "id": item.metadata.id,
+        "state": state_of(item),
+        "replicas_ready": sum(replica.state == Replica.READY for replica in item.status.replicas),
+        "replicas_wanted": item.status.wanted_replicas,
+        "served_names": names,
+        "requests_per_second": rate(names, before, now),
+    }
+
+
+def rate(names: Sequence[str], before: Answered | None, now: Answered | None) -> float | None:
+    """Return the requests per second of these models; None where it is not known."""
+    if before is None or now is None or now.at <= before.at:
+        return None
+    count = sum(now.counts.get(name, 0.0) - before.counts.get(name, 0.0) for name in names)
+    return round(count / (now.at - before.at), 2) if count >= 0 else None  # less: the gateway was restarted
+
+
+def _server(cloud: ProjectClient) -> RunningServer | None:
+    """Return the server of a cloud on this machine."""
+    return Home(Path(cloud.profile.home)).server() if cloud.profile.home else None
+
+
+def _answered(cloud: ProjectClient) -> Answered | None:
+    """Read the gateway's counters, which only its own machine may read."""
+    server = _server(cloud)
+    if server is None or not server.gateway or server.gateway.startswith("https:"):
+        return None
+    text = get_text(server.gateway, "/metrics")
+    if text is None:
+        return None
+    counts: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == REQUESTS:
+                name = sample.labels["model"]
+                counts[name] = counts.get(name, 0.0) + sample.value
+    return Answered(time.monotonic(), counts)
+
+
+def _host(cloud: ProjectClient) -> JsonObject | None:
+    """Return size and load of the host; None if it is not this machine, or the caller may not see it."""
+    server = _server(cloud)
+    if server is None or Home(Path(cloud.profile.home)).settings().emulator:
+        return None
+    status = get_json(server.http, "/status", cloud.client.tokens.token())
+    engine = status.get("engine") if isinstance(status, dict) else None
+    if not isinstance(engine, dict):
+        return None
+    lines = (line.split() for line in _MEMORY.read_text().splitlines())
+    kibibytes = {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+    return {
+        "cpus": engine.get("cpus", 0),
+        "load": round(os.getloadavg()[0], 2),
+        "memory_mib": kibibytes["MemTotal:"] // 1024,
+        "memory_used_mib": (kibibytes["MemTotal:"] - kibibytes["MemAvailable:"]) // 1024,
+    }
+
+
+def _heading(document: JsonObject) -> list[str]:
+    lines = [f"Project {document['project_id']} at {document['at'][11:19]} UTC"]
+    host = document["host"]
+    if host is not None:
+        used, total = host["memory_used_mib"] / 1024, host["memory_mib"] / 1024
+        lines.append(
+            f"Host: {host['cpus']} CPUs, load {host['load']}; memory {used:.1f} of {total:.1f} GiB in use"
+        )
+    if not any(document[kind] for kind in ("machines", "nodes", "jobs", "deployments")):
+        lines.append("Nothing runs here.")
+    return lines
+
+
+def _views(document: JsonObject) -> list[View]:
+    """Return a table for each kind that there is."""
+    machines = table(
+        ["MACHINE", "STATE", "PRESET", "PLATFORM", "ADDRESS"],
+        (
+            (item["name"], item["state"], item["preset"], item["platform"], ", ".join(item["addresses"]))
+            for item in document["machines"]
+        ),
+    )
+    nodes = table(
+        ["NODE", "CLUSTER", "STATE", "ADDRESS", "REASON"],
+        (
+            (item["name"], item["cluster"], _node_state(item), item.get("address"), item.get("reason"))
+            for item in document["nodes"]
+        ),
+    )
+    jobs = table(
+        ["JOB", "CLUSTER", "NAME", "USER", "STATE", "TIME", "NODES OR REASON"],
+        (
+            (
+                item["id"],
+                item["cluster"],
+                item.get("name"),
+                item.get("user"),
+                item.get("state"),
+                _elapsed(item, document["at"]),
+                ",".join(item.get("nodes") or ()) or item.get("reason"),
+            )
+            for item in document["jobs"]
+        ),
+        right=["JOB", "TIME"],
+    )
+    deployments = table(
+        ["DEPLOYMENT", "STATE", "READY", "REQUESTS/S", "CALLED"],
+        (
+            (
+                item["name"],
+                item["state"],
+                f"{item['replicas_ready']}/{item['replicas_wanted']}",
+                item["requests_per_second"],
+                ", ".join(item["served_names"]),
+            )
+            for item in document["deployments"]
+        ),
+        right=["REQUESTS/S"],
+    )
+    return [view for view in (machines, nodes, jobs, deployments) if view.rows]
+
+
+def _node_state(node: JsonObject) -> str:
+    """Return Slurm's states of a node, without the one that all our nodes have."""
+    states = str(node.get("slurm_state", "")).split("+")
+    return "+".join(state for state in states if state != "DYNAMIC_NORM")
+
+
+def _elapsed(job: JsonObject, now: str) -> str:
+    if not job.get("started_at"):
+        return ""
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(job["started_at"])).total_seconds()
+    return duration(max(0.0, seconds))
+
+
+def drawn(document: JsonObject) -> RenderableType:
+    parts: list[RenderableType] = [Text(visible(line)) for line in _heading(document)]
+    for view in _views(document):
+        parts += [Text(), styled(view)]
+    parts += [Text(visible(note), style="yellow") for note in document["notes"]]
+    return Group(*parts, Text("\nCtrl-C ends it.", style="dim"))
