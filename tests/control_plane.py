@@ -7,7 +7,7 @@ after each run of a reconciler and each call of the API, and not in between.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+import jwt
 from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
@@ -31,9 +32,10 @@ from neocloud.core.store import Resource, Store
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve
-from neocloud.testing.api_calls import call, sign_in
 
 DEADLINE_SECONDS = 60.0
+CALL_SECONDS = 60
+TOKEN_TYPE = "urn:ietf:params:oauth:token-type"
 RECHECK_SECONDS = 1.0
 """How often a row is read though nothing is known to have changed: a task of its own may write, too."""
 
@@ -218,3 +220,34 @@ async def cloud_in_process(
     ):
         token = await sign_in(channel, running.first.credentials)
         yield Cloud(home, chosen, engine, running, channel, token, changes, stack)
+
+
+async def call(
+    channel: grpc.aio.Channel, path: str, request: Any, metadata: Sequence[tuple[str, str]] = ()
+) -> Any:
+    """Call a method, such as "nebius.compute.v1.DiskService/Get", without the waiting and caching of the
+    client.
+
+    Raises grpc.aio.AioRpcError."""
+    rpc = contract.method(path)
+    method = channel.unary_unary(
+        f"/{path}",
+        request_serializer=rpc.input.SerializeToString,
+        response_deserializer=rpc.output.FromString,
+    )
+    return await method(request, metadata=tuple(metadata), timeout=CALL_SECONDS)
+
+
+async def sign_in(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> str:
+    """Return an access token for a service account's credentials, as `neo up` writes them."""
+    key = credentials["subject-credentials"]
+    claims = {"iss": key["iss"], "sub": key["sub"], "aud": "neocloud", "exp": int(time.time()) + 60}
+    request = contract.message("nebius.iam.v1.ExchangeTokenRequest")(
+        grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
+        requested_token_type=f"{TOKEN_TYPE}:access_token",
+        subject_token=jwt.encode(
+            claims, key["private-key"], algorithm=key["alg"], headers={"kid": key["kid"]}
+        ),
+        subject_token_type=f"{TOKEN_TYPE}:jwt",
+    )
+    return (await call(channel, "nebius.iam.v1.TokenExchangeService/Exchange", request)).access_token

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from neocloud.control_plane.api_coverage import Served, coverage, present_page
+from neocloud.control_plane.api_coverage import Served, calls_in_source, coverage, present_page
 from neocloud.control_plane.composition import SERVICES
-from neocloud.testing.client_calls import calls_in_source
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "coverage.md"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.cli.machine.machine_disks import disks, import_disk
+from neocloud.cli.machine.images import import_disk, machine_disks
 from neocloud.client.errors import ClientError
 from tests.cli.conftest import Neo
 
@@ -37,7 +37,7 @@ def test_a_disk_becomes_an_image(tmp_path: Path, form: str) -> None:
         qemu_img("convert", "-f", "raw", "-O", "qcow2", file, tmp_path / "converted")
         file = tmp_path / "converted"
     facts = take(file, tmp_path)
-    assert disks(tmp_path) == [facts]
+    assert machine_disks(tmp_path) == [facts]
     assert (facts["name"], facts["family"], facts["minimum_bytes"]) == ("rocky9", "rocky", MIB)
     folder = tmp_path / "images" / "machine" / "rocky9"
     assert {path.name for path in folder.iterdir()} == {"disk.qcow2", "image.json"}
@@ -48,7 +48,7 @@ def test_what_is_not_a_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> Non
     (tmp_path / "text").write_text("not a disk\n" * 1000)
     with pytest.raises(ClientError, match="neither qcow2 nor a raw disk"):
         take(tmp_path / "text", tmp_path)
-    assert disks(tmp_path) == []
+    assert machine_disks(tmp_path) == []
 
 
 def test_a_disk_that_would_show_a_file_of_this_machine_is_refused(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_second_import_replaces_the_first(tmp_path: Path) -> None:
     first = take(raw_disk(tmp_path / "disk"), tmp_path)
     (tmp_path / "disk").write_bytes((tmp_path / "disk").read_bytes() + b"x" * MIB)
     second = take(tmp_path / "disk", tmp_path)
-    assert disks(tmp_path) == [second]
+    assert machine_disks(tmp_path) == [second]
     assert (first["version"], second["minimum_bytes"]) != (second["version"], MIB)
 
 

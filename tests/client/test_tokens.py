@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from neocloud.client.credentials import Credentials
-from neocloud.client.tokens import ExchangedToken, cache_file_for
+from neocloud.client.credentials import Credentials, ExchangedToken, cache_file_for
 from neocloud.core import contract
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from neocloud.client.connection import Client
+from neocloud.client.credentials import StaticToken
 from neocloud.client.errors import ClientError
-from neocloud.client.tokens import StaticToken
 from tests.cli.fake_control_plane import FakeServer, operation, running_server
 
 GET = "nebius.common.v1.OperationService/Get"

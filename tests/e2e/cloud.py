@@ -15,8 +15,7 @@ from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
 from neocloud.client.connection import CHANNEL_OPTIONS, Client, invoke
-from neocloud.client.credentials import read_credentials
-from neocloud.client.tokens import ExchangedToken
+from neocloud.client.credentials import ExchangedToken, read_credentials
 from neocloud.core import contract
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.service import environment

@@ -12,7 +12,7 @@ from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.authentication import Authenticator
 from neocloud.gateway.control_plane import ControlPlaneUnavailable, InvalidToken
 from neocloud.gateway.settings import GatewaySettings
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 SETTINGS = GatewaySettings(Path("/nowhere"), "127.0.0.1:1")
 

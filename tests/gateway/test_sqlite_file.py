@@ -9,7 +9,7 @@ from neocloud.gateway.metering.ledger import open_ledger
 from neocloud.gateway.openai_files.batches import BatchRows
 from neocloud.gateway.openai_files.files import Database, FileStore
 from neocloud.gateway.sqlite_file import SqliteFileError, lock_file, open_file
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 EARLIER = Path(__file__).parent / "earlier_files"
 

@@ -13,9 +13,9 @@ import torch
 
 from neocloud.cli.evaluation.client import Model
 from neocloud.cli.evaluation.tasks import PROGRAM_VARIABLE, Tasks, task_results
+from neocloud.client.credentials import StaticToken
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
-from neocloud.client.tokens import StaticToken
 from tests.cli.evaluation.served_model import KEY, ServedModel, running
 
 from .conftest import RECIPES

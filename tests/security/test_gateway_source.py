@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from neocloud.core import contract
 from neocloud.core.callers import CLIENT_HEADER, KEY_HEADER, gateway_key_file
-from neocloud.testing.api_calls import call
 from neocloud.testing.gateway import gateway_process
+from tests.control_plane import call
 from tests.gateway.openai_files.jobs import FakeTuningControlPlane
 from tests.services.inference.cloud import FakeCloud, fake_cloud
 

@@ -20,8 +20,7 @@ from neocloud.services import iam, quotas
 from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
 from neocloud.services.quotas.rules import ALLOWANCE, allowance_id
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.waiting import until
+from neocloud.testing.waiting import FakeClock, until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 INVITATION = "nebius.iam.v1.Invitation"

@@ -8,7 +8,7 @@ import pytest
 
 from neocloud.core.store import IdempotencyKey, open_store
 from neocloud.server.retention import forget_old_keys
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.server.conftest import PROJECT, READER, Cloud
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"

@@ -15,7 +15,7 @@ from neocloud.server.retention import (
     forget_old_events,
     forget_old_history,
 )
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 
 async def test_old_audit_events_are_forgotten_in_small_steps() -> None:

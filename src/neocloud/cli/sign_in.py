@@ -11,6 +11,7 @@ import typer
 from neocloud.cli.output import say
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, invoke, invoker, live_endpoint, open_channel
+from neocloud.client.credentials import StaticToken
 from neocloud.client.errors import ClientError
 from neocloud.client.loopback import BrowserReply
 from neocloud.client.profiles import (
@@ -23,7 +24,6 @@ from neocloud.client.profiles import (
     session_file,
 )
 from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now
-from neocloud.client.tokens import StaticToken
 from neocloud.client.trust import cloud_url, find_cloud, fingerprint_of_file
 from neocloud.core import contract
 

@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from neocloud.client.credentials import Credentials, read_credentials
+from neocloud.client.credentials import (
+    Credentials,
+    ExchangedToken,
+    Invoke,
+    TokenSource,
+    cache_file_for,
+    read_credentials,
+)
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, token_folder
 from neocloud.client.rpc_errors import code_name, from_rpc_error
 from neocloud.client.sessions import SessionToken
-from neocloud.client.tokens import ExchangedToken, Invoke, TokenSource, cache_file_for
 from neocloud.core import contract
 from neocloud.core.child_process import POLL_SECONDS, Child
 

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 
 from neocloud.client.connection import connect, wait_for_restart
+from neocloud.client.credentials import StaticToken, TokenSource
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
-from neocloud.client.tokens import StaticToken, TokenSource
 from neocloud.client.trust import verified_context
-from neocloud.core.json_types import Json
+from neocloud.core.contract.json_codec import Json
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 WAIT_HEADER = "x-neocloud-wait"

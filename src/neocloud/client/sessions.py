@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neocloud.client.credentials import RENEW_BEFORE, Invoke
 from neocloud.client.errors import ClientError
-from neocloud.client.tokens import RENEW_BEFORE, Invoke
 from neocloud.core import contract
 from neocloud.core.osfiles import locked, make_private_parents, write_file
 

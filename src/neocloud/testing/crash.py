@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from neocloud.core.reconcile import Worker
 from neocloud.core.store import Store, Transaction
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from neocloud.core import contract, operations, wire
 from neocloud.core.contract import Code
 from neocloud.core.operations import ProgressStep, StepOutcome
 from neocloud.core.store import Store, Transaction, open_store
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.store_conformance.samples import NOW, operation
+from neocloud.testing.store_conformance.records import NOW, operation
+from neocloud.testing.waiting import FakeClock
 
 ID = operation().resource_id
 LATER = NOW + timedelta(seconds=5)

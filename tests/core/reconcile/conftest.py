@@ -5,7 +5,7 @@ import pytest
 
 from neocloud.core.reconcile import Worker
 from neocloud.core.store import open_store
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.core.reconcile.toy_reconcilers import Cloud, Office, Requests
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from neocloud.core.reconcile import Worker
 from neocloud.core.store import Store
-from neocloud.testing.clock import FakeClock
 from neocloud.testing.crash import Crashed, Fragile, Fuse, crash_everywhere
+from neocloud.testing.waiting import FakeClock
 from tests.core.reconcile.toy_reconcilers import Cloud
 
 ID = "slurmcluster-bank"

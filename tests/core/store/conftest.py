@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.store import Store, open_store
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 KEY = bytes(32)
 

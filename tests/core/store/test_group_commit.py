@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from neocloud.core.store import Store, StoreError, Transaction, open_store
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.store_conformance.samples import resource
+from neocloud.testing.store_conformance.records import resource
+from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
 
 

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from neocloud.core.store import Store, Transaction, open_store
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
 
 NAMESPACE = "vpcsubnet-e00a/addresses"

@@ -7,7 +7,7 @@ from alembic.runtime.migration import MigrationContext
 
 from neocloud.core.store import StoreError, open_store
 from neocloud.core.store.tables import metadata
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
 
 

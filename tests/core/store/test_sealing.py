@@ -12,9 +12,9 @@ from neocloud.core.store import upgrade as upgrade_module
 from neocloud.core.store.tables import history, resources, sealed
 from neocloud.core.store.upgrade import seal_old_rows
 from neocloud.core.store.vault import Vault
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.store_conformance.records import resource
 from neocloud.testing.store_conformance.resources import instance
-from neocloud.testing.store_conformance.samples import resource
+from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
 
 MARKER = "marker-4711"

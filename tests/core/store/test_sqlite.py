@@ -14,8 +14,8 @@ import pytest
 
 from neocloud.core.store import StoreError, Transaction, load_or_make_key, open_store
 from neocloud.core.store import sqlite as sqlite_store
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.store_conformance.samples import resource
+from neocloud.testing.store_conformance.records import resource
+from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
 
 
@@ -73,8 +73,8 @@ async def test_commits_are_flushed_to_disk(path: Path, clock: FakeClock) -> None
 _WRITE_THEN_DIE = """
 import asyncio, os, sys
 from neocloud.core.store import open_store
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.store_conformance.samples import resource
+from neocloud.testing.waiting import FakeClock
+from neocloud.testing.store_conformance.records import resource
 
 async def main():
     store = await open_store(sys.argv[1], bytes(32), FakeClock())

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from neocloud.core.store import Resource, Store, Transaction, open_store
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.store_conformance.samples import resource
+from neocloud.testing.store_conformance.records import resource
+from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
 
 

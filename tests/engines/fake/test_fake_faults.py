@@ -9,7 +9,7 @@ import pytest
 from neocloud.engines.base import EngineError, EngineUnavailable, EventKind, ExecResult, PodPhase, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld, Faults
 from neocloud.engines.manifest import Manifest, Namespace, read_manifest
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 SIZE = {"resources": {"requests": {"storage": "1Gi"}}}
 NAMESPACE = Namespace(name="space")

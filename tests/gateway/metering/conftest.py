@@ -13,7 +13,7 @@ from neocloud.core import contract
 from neocloud.gateway.metering.ledger import Ledger, open_ledger
 from neocloud.gateway.metering.ledger_tables import LedgerReader
 from neocloud.gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage, UsageRecorder
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 START = datetime(2026, 11, 10, 8, tzinfo=UTC)
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"

@@ -22,7 +22,7 @@ from neocloud.gateway.metering.balances import (
 )
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import TokenUsage
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.gateway.metering.conftest import OTHER, PROJECT, Desk, Routes, ledger_at, request_start, routes
 
 NOW = 1_794_000_000_000

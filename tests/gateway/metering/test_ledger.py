@@ -17,8 +17,7 @@ from neocloud.gateway.metering.ledger import open_ledger
 from neocloud.gateway.metering.ledger_tables import LedgerError, LedgerReader, RequestEnd
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import TokenUsage
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.waiting import until
+from neocloud.testing.waiting import FakeClock, until
 from tests.gateway.metering.conftest import (
     DEPLOYMENT,
     OTHER,

@@ -10,7 +10,7 @@ from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.metering.limits import RateLimits
 from neocloud.gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage
 from neocloud.services.billing import load_price_list, token_prices
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.gateway.metering.conftest import START, Desk, request_start, routes
 
 

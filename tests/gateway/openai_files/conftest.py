@@ -10,7 +10,7 @@ from neocloud.gateway.api.errors import not_authenticated
 from neocloud.gateway.authentication import Caller
 from neocloud.gateway.composition import OpenAiFiles
 from neocloud.gateway.settings import FileSettings
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient
 from tests.gateway.openai_files.jobs import Jobs
 

@@ -14,8 +14,7 @@ from neocloud.gateway.composition import OpenAiFiles
 from neocloud.gateway.openai_files import batches
 from neocloud.gateway.openai_files.batch_run import BatchResponse
 from neocloud.gateway.settings import FileSettings
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.waiting import until
+from neocloud.testing.waiting import FakeClock, until
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient, ok
 from tests.gateway.openai_files.conftest import KnownCallers, client, upload
 

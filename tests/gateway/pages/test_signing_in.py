@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions, require_private
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.gateway.pages.conftest import Open, Site, ask, picture
 
 QUESTION = {"model": "local-experiment", "messages": [{"role": "user", "content": "Hello"}]}

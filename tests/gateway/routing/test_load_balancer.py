@@ -8,7 +8,7 @@ from neocloud.gateway.routing.routes import (
     Replica,
     Target,
 )
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 
 def target(*addresses: str, adapters: dict[str, list[str]] | None = None, adapter: str = "") -> Target:

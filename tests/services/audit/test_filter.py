@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neocloud.core.store import AuditEvent, Page, open_store
 from neocloud.core.store.audit_query import AuditQuery
 from neocloud.services.audit.rules import FIELDS, FilterError, condition, matches, parse
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TENANT = "tenant-e00a"

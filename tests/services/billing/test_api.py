@@ -21,7 +21,7 @@ from neocloud.services.compute import FilesystemMeter
 from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.iam.types import CONTAINER
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.control_plane import plain_dependencies
 
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"

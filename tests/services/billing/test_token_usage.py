@@ -25,7 +25,7 @@ from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.cost import rate, total
 from neocloud.services.billing.rules.price_list import default_price_list
 from neocloud.services.iam.types import CONTAINER
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.control_plane import plain_dependencies
 
 TENANT, PROJECT, OTHER = "tenant-e00a", "project-e00a", "project-e00b"

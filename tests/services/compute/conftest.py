@@ -15,7 +15,7 @@ from neocloud.services.compute import SERVICE
 from neocloud.services.compute.public import claim_name, filesystem_spec
 from neocloud.services.compute.reconcile import FilesystemReconciler
 from neocloud.services.compute.types import FILESYSTEM
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 PROJECT_ID = "project-e00tests"
 

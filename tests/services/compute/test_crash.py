@@ -18,8 +18,8 @@ from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute
 from neocloud.services.compute.reconcile import reconcilers
 from neocloud.services.compute.types import INSTANCE
-from neocloud.testing.clock import FakeClock
 from neocloud.testing.crash import CrashStory, crash_everywhere
+from neocloud.testing.waiting import FakeClock
 from tests.services.compute import network
 from tests.services.compute.cloud import boot_disk, instance_spec
 

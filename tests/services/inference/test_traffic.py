@@ -7,7 +7,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.services.inference.gateway_link import TrafficBoard
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 
 Traffic = contract.message("neocloud.inference.v1.Traffic")
 QUIET = timedelta(seconds=60)

@@ -13,7 +13,7 @@ from neocloud.core.readers import TransactionReader
 from neocloud.core.store import Transaction, open_store
 from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.rules.allocations import Range, acquire_free
-from neocloud.testing.clock import FakeClock
+from neocloud.testing.waiting import FakeClock
 from tests.services.vpc.world import PlainWorld, Refused, address_of
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.machine import images, machine_disks
+from neocloud.cli.machine import images
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import check_machine
 from neocloud.cli.output import Format, OutputOption, say, show, table
@@ -99,7 +99,7 @@ def import_image(
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         place.keep_settings(place.settings())
         with stage(f"Import {file.name}"):
-            facts = machine_disks.import_disk(
+            facts = images.import_disk(
                 file, place.path, name=name, family=family or name, title=title or name
             )
     say(f"Image {name}, family {facts['family']}: for disks of {facts['minimum_bytes']} bytes or more.")
@@ -118,7 +118,7 @@ def list_images(context: typer.Context, output: OutputOption = Format.TABLE, hom
     rows = [{"name": name, "version": images.built_version(name, place)} for name in names]
     rows += [
         {"name": f"{images.MACHINE}/{disk['name']}", "version": disk["version"], "title": disk["title"]}
-        for disk in machine_disks.disks(place)
+        for disk in images.machine_disks(place)
     ]
     lines = (
         (row["name"], row["version"] or "not built", row.get("title", "container image")) for row in rows

@@ -6,8 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TypeVar
 
-from neocloud.cli.evaluation.conversations import Conversation
-from neocloud.cli.evaluation.perplexity import Token, prompt_tokens
+from neocloud.cli.evaluation.conversations import Conversation, Token, prompt_tokens
 from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway

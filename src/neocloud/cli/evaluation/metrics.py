@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from neocloud.cli.evaluation.client import Model, in_parallel
-from neocloud.cli.evaluation.conversations import Conversation, Question
-from neocloud.cli.evaluation.perplexity import Loss, NoLikelihood
+from neocloud.cli.evaluation.conversations import Conversation, Loss, NoLikelihood, Question
 from neocloud.client.errors import ClientError
 
 T = TypeVar("T")

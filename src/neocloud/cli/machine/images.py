@@ -1,13 +1,18 @@
-"""Build the container images by the build script that each image's folder has.
+"""Images on this machine: container images, built by their scripts, and the disks that machines start from.
 
 A script is called as `images/NAME/build --output FOLDER`. It does nothing when the image is there and its
-recipe has not changed; its lines are progress; interrupted, it cleans up after itself. What it built it
-describes in `image.json`.
+recipe has not changed; its lines are progress; interrupted, it cleans up after itself. It describes in
+`image.json` what it has built.
+
+Disks lie in `<home>/images/machine/<name>/`. A disk from elsewhere is checked by qemu-img before and after it
+is copied: one that refers to another file could show a tenant any file of this machine.
 """
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import neocloud
+from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
@@ -22,10 +28,16 @@ CLEAN_UP_SECONDS = 30.0
 MACHINE, LAUNCHER = "machine", "launcher"
 ON_DEMAND = (LAUNCHER, MACHINE)
 """What only virtual machines need, in the order in which it is built; `neo up` does not wait for it."""
+FORMATS = ("qcow2", "raw")
+DISK_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+BOOT_SIGNATURE = b"\x55\xaa"
+SECTOR = 512
+_CONVERT = "Make it stand for itself with `qemu-img convert`"
+_REFERENCES = {"backing-filename": "a backing file", "full-backing-filename": "a backing file"}
 
 
 def image_names() -> list[str]:
-    """What `neo up` builds."""
+    """Return the names of the images that `neo up` builds."""
     return [name for name in all_image_names() if name not in ON_DEMAND]
 
 
@@ -34,7 +46,7 @@ def all_image_names() -> list[str]:
 
 
 def built_version(name: str, home: Path) -> str:
-    """The version that is there; empty when none is."""
+    """Return the version that is there; "" when there is none."""
     try:
         return str(json.loads((home / "images" / name / "image.json").read_text())["version"])
     except (OSError, ValueError, KeyError):
@@ -44,7 +56,7 @@ def built_version(name: str, home: Path) -> str:
 def build_image(
     name: str, home: Path, show: Callable[[str], None], *, force: bool = False, only: str | None = None
 ) -> None:
-    """Make sure that one image is there; `show` gets each line of progress. Raises ClientError.
+    """Build one image unless it is there; `show` gets each line of progress. Raises ClientError.
 
     `only` names one disk of the image `machine`.
     """
@@ -87,7 +99,7 @@ def _stop(process: "subprocess.Popen[str]") -> None:
 
 
 def _reason(said: list[str]) -> str:
-    """The script's own words, from its error on; else its last line."""
+    """Return the script's output from its error on; else its last line."""
     starts = [number for number, line in enumerate(said) if line.startswith("error: ")]
     if starts:
         return "\n".join(said[starts[-1] :]).removeprefix("error: ").strip()
@@ -95,7 +107,7 @@ def _reason(said: list[str]) -> str:
 
 
 def _recipes() -> Path:
-    """Inside an installed package, or beside `src` in a checkout."""
+    """Return the folder of the build scripts: inside an installed package, or beside `src` in a checkout."""
     for candidate in (PACKAGE_ROOT / "images", PACKAGE_ROOT.parents[1] / "images"):
         if candidate.is_dir():
             return candidate
@@ -104,3 +116,91 @@ def _recipes() -> Path:
         "The folder with the images' build scripts is not there",
         "Install the package again, or run from a full checkout",
     )
+
+
+def machine_disks(home: Path) -> list[JsonObject]:
+    """Return the descriptions of all disks that machines can start from, by name."""
+    return [json.loads(file.read_text()) for file in sorted(_disk_folder(home).glob("*/image.json"))]
+
+
+def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -> JsonObject:
+    """Copy a disk into the catalogue and return its description. Raises ClientError."""
+    for value in (name, family):
+        if not DISK_NAME.fullmatch(value):
+            raise ClientError(
+                "INVALID_ARGUMENT",
+                f"{value!r} is not a name for an image",
+                "Use lower case letters, digits, dots and dashes, at most 63",
+            )
+    found = check_disk(file)
+    folder = _disk_folder(home) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / "disk.qcow2.new"
+    try:
+        # Never by its content: a raw disk whose first bytes look like qcow2 would be read as one.
+        _qemu_img("convert", "-f", found["format"], "-O", "qcow2", str(file), str(new), about=file)
+        copied = check_disk(new)
+        new.replace(folder / "disk.qcow2")
+    finally:
+        new.unlink(missing_ok=True)
+    facts = {
+        "name": name,
+        "family": family,
+        "title": title,
+        "version": _digest(folder / "disk.qcow2"),
+        "architecture": "amd64",
+        "disk": "disk.qcow2",
+        "minimum_bytes": copied["virtual-size"],
+    }
+    description = folder / "image.json.new"
+    description.write_text(json.dumps(facts, indent=2) + "\n")
+    description.replace(folder / "image.json")
+    return facts
+
+
+def check_disk(file: Path) -> JsonObject:
+    """What qemu-img says about it. Raises ClientError when it cannot be the disk of a machine."""
+    found = json.loads(_qemu_img("info", "--output=json", str(file), about=file))
+    if found["format"] not in FORMATS:
+        raise _refused(file, f"it is of the format {found['format']}", "Convert it to qcow2 with qemu-img")
+    for key, what in _REFERENCES.items():
+        if found.get(key):
+            raise _refused(file, f"it has {what}", _CONVERT)
+    details = (found.get("format-specific") or {}).get("data") or {}
+    if "data-file" in details:
+        raise _refused(file, "its data lie in another file", _CONVERT)
+    if "encrypt" in details:
+        raise _refused(file, "it is encrypted", "Decrypt it with `qemu-img convert`")
+    if found["format"] == "raw" and not _can_start(file):
+        raise _refused(file, "it is neither qcow2 nor a raw disk with a boot sector", "Choose another file")
+    return found
+
+
+def _can_start(file: Path) -> bool:
+    """Anything is a raw disk for qemu-img; one that starts by itself has a boot sector, under GPT too."""
+    with file.open("rb") as content:
+        return content.read(SECTOR)[-2:] == BOOT_SIGNATURE
+
+
+def _qemu_img(*arguments: str, about: Path) -> str:
+    if shutil.which("qemu-img") is None:
+        raise ClientError(
+            "FAILED_PRECONDITION", "qemu-img is not installed", "Install it: apt-get install qemu-utils"
+        )
+    done = subprocess.run(["qemu-img", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise _refused(about, done.stderr.strip() or f"qemu-img {arguments[0]} failed", "Is the file whole?")
+    return done.stdout
+
+
+def _refused(file: Path, why: str, next_step: str) -> ClientError:
+    return ClientError("INVALID_ARGUMENT", f"{file} cannot be used: {why}", next_step)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()[:12]
+
+
+def _disk_folder(home: Path) -> Path:
+    return home / "images" / "machine"

@@ -2,17 +2,23 @@
 """Messages as JSON and back, by protobuf's JSON mapping, in the contract's own pool.
 
 Unknown fields are refused: a misspelt field that is silently dropped is worse than an error.
+
+Parsed input is `Json`, an object of it `JsonObject`. Output that is only encoded is a `Mapping[str, object]`.
 """
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from neocloud.core.contract.errors import bad_request
 from neocloud.core.contract.registry import pool
+
+Json: TypeAlias = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+JsonObject: TypeAlias = dict[str, Json]
+
 
 M = TypeVar("M", bound=Message)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 
 
 @dataclass

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 
 MAX_DEPTH = 64

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 from neocloud.gateway.api.fields import (
     CHAT,

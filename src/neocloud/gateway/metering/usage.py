@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 
 
 @dataclass(frozen=True)

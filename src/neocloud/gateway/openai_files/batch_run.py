@@ -17,7 +17,7 @@ from typing import Protocol, cast
 import orjson
 
 from neocloud.core.clock import Clock
-from neocloud.core.json_types import Json
+from neocloud.core.contract.json_codec import Json
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.request import RequestContext, read_request
 from neocloud.gateway.authentication import INVOKE, Authenticator, Caller

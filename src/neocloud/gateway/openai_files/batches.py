@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.json_types import JsonObject
+from neocloud.core.contract.json_codec import JsonObject
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import parse_json
 from neocloud.gateway.authentication import INVOKE, Caller

@@ -6,7 +6,7 @@ import asyncio
 from starlette.routing import Route
 
 from neocloud.core.clock import Clock
-from neocloud.core.json_types import JsonObject
+from neocloud.core.contract.json_codec import JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request, forbidden
 from neocloud.gateway.authentication import INVOKE
 from neocloud.gateway.openai_files.batch_runner import BatchRunner

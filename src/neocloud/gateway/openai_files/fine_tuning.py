@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import Message
 from starlette.routing import Route
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request, model_not_found
 from neocloud.gateway.control_plane import CallerApi
 from neocloud.gateway.openai_files.files import FileStore

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError, bad_request, not_authenticated
 from neocloud.gateway.api.fields import InvalidJson, parse_json
 from neocloud.gateway.authentication import Caller

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
 
-from neocloud.core.json_types import Json, JsonObject
+from neocloud.core.contract.json_codec import Json, JsonObject
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import InvalidJson, parse_json
 

@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from neocloud.core.store import Mark, Store, Transaction
-from neocloud.testing.store_conformance.samples import resource
+from neocloud.testing.store_conformance.records import resource
 
 SCOPE = "project-e00a"
 

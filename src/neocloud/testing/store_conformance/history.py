@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from neocloud.core.store import Page, Resource, Store, Transaction, entry_bytes
-from neocloud.testing.clock import FakeClock
-from neocloud.testing.store_conformance.samples import NOW, PARENT, resource
+from neocloud.testing.store_conformance.records import NOW, PARENT, resource
+from neocloud.testing.waiting import FakeClock
 
 SEALED_KIND = "nebius.compute.v1.Instance"
 DAY = timedelta(days=1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from neocloud.core.store import Lease, LeaseLost, Store, Transaction
-from neocloud.testing.store_conformance.samples import KIND, NOW, resource
+from neocloud.testing.store_conformance.records import KIND, NOW, resource
 
 SOON = NOW + timedelta(seconds=10)
 LATER = NOW + timedelta(seconds=60)

@@ -1,15 +1,48 @@
-"""Conformance of operations, idempotency keys and audit events."""
+"""Conformance of operations, idempotency keys and audit events; and the sample rows of all tests of
+stores."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from neocloud.core.store import AlreadyExists, AuditEvent, IdempotencyKey, Page, Store, StoreError
+from neocloud.core.store import (
+    AlreadyExists,
+    AuditEvent,
+    IdempotencyKey,
+    OperationRow,
+    Page,
+    Resource,
+    Store,
+    StoreError,
+)
 from neocloud.core.store.audit_query import AllOf, AnyOf, AuditQuery, Condition, Is, Not, Test
-from neocloud.testing.store_conformance.samples import NOW, PARENT, operation, resource
 
+NOW = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
+KIND = "neocloud.slurm.v1.Cluster"
+PARENT = "project-e00a"
 KEY = IdempotencyKey("subject", "method", "key", "hash", b"response", NOW)
+TENANT = "tenant-e00a"
+
+
+def resource(id: str = "slurmcluster-e00a", **values: Any) -> Resource:
+    given = {"kind": KIND, "parent_id": PARENT, "name": "bank", "created_at": NOW, "updated_at": NOW}
+    return Resource(id=id, **{**given, **values})
+
+
+def operation(id: str = "operation-e00a", **values: Any) -> OperationRow:
+    given = {
+        "resource_id": "slurmcluster-e00a",
+        "resource_kind": KIND,
+        "parent_id": PARENT,
+        "method": "neocloud.slurm.v1.ClusterService/Create",
+        "description": "Create cluster bank",
+        "created_by": "serviceaccount-e00a",
+        "created_at": NOW,
+        "resource_version": 1,
+    }
+    return OperationRow(id=id, **{**given, **values})
 
 
 def event(number: int, parent_id: str = PARENT, resource_id: str = "r1") -> AuditEvent:
@@ -107,9 +140,6 @@ class RecordConformance:
     async def test_a_secret_needs_no_resource(self, store: Store) -> None:
         await store.write(lambda tx: tx.put_secret("server", "signing key", b"\x00secret"))
         assert await store.read(lambda tx: tx.secret("server", "signing key")) == b"\x00secret"
-
-
-TENANT = "tenant-e00a"
 
 
 def audit_event(number: int, **fields: str) -> AuditEvent:

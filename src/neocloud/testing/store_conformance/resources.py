@@ -8,7 +8,7 @@ import pytest
 
 from neocloud.core.store import AlreadyExists, Page, Resource, StaleVersion, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import InstanceSpec
-from neocloud.testing.store_conformance.samples import KIND, NOW, PARENT, operation, resource
+from neocloud.testing.store_conformance.records import KIND, NOW, PARENT, operation, resource
 
 
 class ResourceConformance:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from neocloud.core import wire
-from neocloud.core.json_types import JsonObject
+from neocloud.core.contract.json_codec import JsonObject
 from neocloud.core.reconcile.reconciler import (
     IDLE_RESYNC_SECONDS,
     POLL_SECONDS,
