@@ -28,7 +28,7 @@ from neocloud.engines.manifest import (
 )
 from neocloud.engines.podman import bootstrap, service
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.network.dns import write_in_place
+from neocloud.engines.podman.network.attachments import write_in_place
 from neocloud.engines.podman.storage import mounts
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.volumes import Volumes, host_path
@@ -194,8 +194,8 @@ def test_children_that_make_files_for_others_get_the_usual_one(
 
 UMASK_IS_RIGHT = {
     "engines/podman/bootstrap.py": 1,  # folders of ours, which hold what is mounted
-    "engines/podman/network/dns.py": 1,
-    "engines/podman/records.py": 1,
+    "engines/podman/network/attachments.py": 1,
+    "engines/podman/layout.py": 1,
     "engines/podman/service.py": 1,  # Podman's own
     "engines/podman/storage/mounts.py": 2,  # an overlay's work folder; mount points
     "engines/podman/storage/config_mounts.py": 1,

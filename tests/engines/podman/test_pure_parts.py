@@ -29,7 +29,7 @@ from neocloud.engines.podman.execution import FrameDecoder, LineJoiner
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network import netavark
 from neocloud.engines.podman.network.addresses import NamespaceNetwork, candidate_subnets
-from neocloud.engines.podman.network.dns import HostEntry, render_hosts, write_in_place
+from neocloud.engines.podman.network.attachments import HostEntry, render_hosts, write_in_place
 from neocloud.engines.podman.network.firewall import render_table
 from neocloud.engines.podman.network.netavark import Entry, is_unused
 from neocloud.engines.podman.observer import Actor, PodmanEvent, SeenEvents, pod_event

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.storage.images import root_filesystem
+from neocloud.engines.podman.libpod import root_filesystem
 
 
 @pytest.fixture

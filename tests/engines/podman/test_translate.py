@@ -9,7 +9,7 @@ import pytest
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.storage.images import full_image_name
+from neocloud.engines.podman.libpod import full_image_name
 from neocloud.engines.podman.translate import Resolved, container_specs, expand
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))

@@ -18,14 +18,13 @@ from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, EngineUnavailable
 from neocloud.engines.podman.containers import end_processes, remove_groups
 from neocloud.engines.podman.host import Host, resolver_configuration
-from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.layout import Layout, read_record
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses
-from neocloud.engines.podman.network.dns import write_in_place
+from neocloud.engines.podman.network.attachments import write_in_place
 from neocloud.engines.podman.network.firewall import sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_chains, remove_tables
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
-from neocloud.engines.podman.records import read_record
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, remove_tree, unmount
 

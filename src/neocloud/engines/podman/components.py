@@ -17,14 +17,12 @@ from neocloud.engines.manifest import (
     VirtualNetwork,
     VolumeClaim,
 )
-from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.network.attachments import Attachments, BridgePorts
-from neocloud.engines.podman.network.dns import HostsFiles
+from neocloud.engines.podman.network.attachments import Attachments, BridgePorts, HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.pods import Pods
-from neocloud.engines.podman.records import Objects
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.mounts import remove_tree
 from neocloud.engines.podman.storage.volumes import Volumes

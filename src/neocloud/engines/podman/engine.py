@@ -34,13 +34,12 @@ from neocloud.engines.podman.host import (
     resolver_configuration,
 )
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.libpod import Libpod
+from neocloud.engines.podman.libpod import Images, Libpod, root_filesystem
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses
 from neocloud.engines.podman.network.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
-from neocloud.engines.podman.storage.images import Images, root_filesystem
 from neocloud.engines.podman.storage.pod_mounts import missing_support
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")

@@ -1,15 +1,29 @@
 # pyright: strict
-"""Paths of one engine, and the names that it uses outside its folder. Pure.
+"""Paths of one engine, the names that it uses outside its folder, and the records that it keeps there.
 
 All names are derived from the state folder, so that a process that knows only the folder can continue an
 interrupted set-up or removal. Two state folders on one machine never share a name.
+
+Records are small JSON files that survive the server, written whole or not at all. `Objects` keeps manifests
+as they were last applied, one file each. They say what a pod is (labels, probes, policy) after a restart of
+the server; whether it runs is always read from Podman. Secrets and ConfigMaps are not kept here. `logged`
+writes one line for each change on this machine: what it was and how long it took.
 """
 
+import contextlib
 import hashlib
+import json
+import logging
+import time
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from neocloud.engines.base import EngineError
+from neocloud.core import osfiles
+from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.manifest import Manifest, ManifestError, Pod, read_manifest
 
 _FORBIDDEN_IN_PATHS = ':,\\"\n'
 
@@ -113,3 +127,92 @@ class Layout:
     def label(self) -> str:
         """Label `neocloud.home` of all our containers."""
         return self.id
+
+
+Kind = TypeVar("Kind", bound=Manifest)
+
+
+class Objects:
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def put(self, manifest: Manifest) -> None:
+        path, record = self._path(manifest.reference), manifest.to_dict()
+        if read_record(path) != record:
+            write_record(path, record)
+
+    def pod(self, reference: Reference) -> Pod | None:
+        """The pod as it was last applied; None for one that was not."""
+        return _read(Pod, self._path(reference))
+
+    def remove(self, reference: Reference) -> None:
+        self._path(reference).unlink(missing_ok=True)
+
+    def all(self, kind: type[Kind]) -> list[Kind]:
+        """Those of every namespace."""
+        folder = self._layout.namespaces
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return [manifest for name in names for manifest in self.list(name, kind)]
+
+    def list(self, namespace: str, kind: type[Kind]) -> list[Kind]:
+        folder = self._folder(namespace, kind.kind)
+        found = [_read(kind, path) for path in sorted(folder.glob("*.json"))]
+        return [manifest for manifest in found if manifest]
+
+    def _folder(self, namespace: str, kind: str) -> Path:
+        return self._layout.namespace(namespace) / "objects" / kind
+
+    def _path(self, reference: Reference) -> Path:
+        return self._folder(reference.namespace, reference.kind) / f"{reference.name}.json"
+
+
+def _read(kind: type[Kind], path: Path) -> Kind | None:
+    try:
+        return cast(Kind, _parsed(path.read_text()))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None  # there is none, or half of one from before a crash
+    except ManifestError as error:
+        raise EngineError(f"The record {path} cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Manifest:
+    """Manifests do not change, so that the same text needs to be read once."""
+    return read_manifest(json.loads(text))
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The record, None when there is none or only half of one from before a crash."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def write_record(path: Path, record: Mapping[str, object]) -> None:
+    write_file(path, json.dumps(record, sort_keys=True).encode(), 0o600)
+
+
+def write_file(path: Path, content: bytes, mode: int) -> None:
+    """Replace the file in one step, so that a reader sees the old or the new content."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        osfiles.write_file(path, content, mode)
+    except OSError as error:
+        raise EngineError(
+            f"{path} could not be written: {error.strerror}; check free space and the owner of the "
+            "state folder."
+        ) from error
+
+
+@contextlib.contextmanager
+def logged(logger: logging.Logger, change: str, pod: Reference | None = None) -> Generator[None, None, None]:
+    """Log the change at DEBUG once it is made; a change that fails raises and is not logged here."""
+    began = time.monotonic()
+    yield
+    logger.debug("%s in %.3f s", change, time.monotonic() - began, extra=pod_field(pod))
+
+
+def pod_field(pod: Reference | None) -> dict[str, str]:
+    """Return the bound field of log lines about a pod."""
+    return {"pod": f"{pod.namespace}/{pod.name}"} if pod else {}

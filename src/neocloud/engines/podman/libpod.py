@@ -1,13 +1,21 @@
 # pyright: strict
-"""HTTP client of Podman's libpod REST API on its unix socket.
+"""HTTP client of Podman's libpod REST API on its unix socket, and the images that it stores.
 
 Turns every failure into an EngineError whose message can be shown to a user. A service that does not answer
-is started again once. The client knows nothing about pods.
+is started again once. The client knows nothing about pods. Images are looked up, imported and loaded; no
+registry is contacted.
+
+Some images are root file systems: folders from which pods run without a copy. Image
+`localhost/neocloud/<image>:<version>` is the folder `<home>/images/<image>/<version>/rootfs`, if that exists.
+It is never written to: each container has a layer above it, which is removed with the container. The version
+is part of the name, so a pod keeps the version that it started with while newer ones are built beside it.
 """
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +23,10 @@ from typing import Any
 import httpx
 
 from neocloud.engines.base import EngineError, EngineUnavailable
+from neocloud.engines.podman.layout import Layout, logged
 
 logger = logging.getLogger(__name__)
+
 
 API = "/v4.0.0/libpod"
 _HINTS = (
@@ -142,3 +152,97 @@ def _raise_for(status: int, content: bytes, path: str) -> None:
         raise Conflict(f"Podman: {message.strip()}.")
     hint = next((hint for sign, hint in _HINTS if sign in message), "")
     raise EngineError(f"Podman refused {path.split('?')[0]}: {message.strip()}. {hint}".rstrip())
+
+
+_CHUNK = 1024 * 1024
+_IMPORT_SECONDS = 600.0
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+"""Environment variables that a container image would define."""
+_NAME = re.compile(r"localhost/neocloud/([a-z0-9][a-z0-9-]*):([A-Za-z0-9][A-Za-z0-9_-]*)")
+
+
+def full_image_name(name: str) -> str:
+    """Return Podman's name of an image: without a registry it is local, without a version `latest`."""
+    first, _, _ = name.partition("/")
+    local = "/" not in name or not ("." in first or ":" in first or first == "localhost")
+    last = name.rsplit("/", 1)[-1]
+    version = "" if ":" in last or "@" in last else ":latest"
+    return f"{'localhost/' if local else ''}{name}{version}"
+
+
+class Images:
+    """Looks up and imports images that Podman stores."""
+
+    def __init__(self, libpod: Libpod) -> None:
+        self._libpod = libpod
+
+    async def exists(self, name: str) -> bool:
+        return await self._libpod.exists(f"/images/{full_image_name(name)}")
+
+    async def import_root(
+        self,
+        source: Path,
+        name: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        entrypoint: Sequence[str] = (),
+    ) -> None:
+        """Create an image from a folder or tar file with a root file system, replacing one of that name."""
+        if not await asyncio.to_thread(source.exists):
+            raise EngineError(f"{source} does not exist, so image {name} cannot be made from it.")
+        changes = [f"ENV {key}={json.dumps(value)}" for key, value in (env or {}).items()]
+        if entrypoint:
+            changes.append(f"ENTRYPOINT {json.dumps(list(entrypoint))}")
+        with logged(logger, f"Imported image {name} from {source}"):
+            await self._libpod.request(
+                "POST",
+                "/images/import",
+                params={"reference": full_image_name(name), "changes": changes},
+                content=_tar(source),
+                headers={"Content-Type": "application/x-tar"},
+                timeout=_IMPORT_SECONDS,
+            )
+
+    async def load(self, archive: Path) -> None:
+        """Load an image archive (`docker save` format) under the names it contains."""
+        if not await asyncio.to_thread(archive.is_file):
+            raise EngineError(f"{archive} is missing. Build it again with: neo image build --force")
+        with logged(logger, f"Loaded image archive {archive}"):
+            await self._libpod.request(
+                "POST",
+                "/images/load",
+                content=_tar(archive),
+                headers={"Content-Type": "application/x-tar"},
+                timeout=_IMPORT_SECONDS,
+            )
+
+
+async def _tar(source: Path) -> AsyncIterator[bytes]:
+    """Yield the bytes of the tar file, or of a tar stream of the folder."""
+    is_folder = await asyncio.to_thread(source.is_dir)
+    command = ["cat", str(source)]
+    if is_folder:
+        command = ["tar", "--numeric-owner", "--xattrs", "-C", str(source), "-c", "."]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, limit=_CHUNK)
+    assert process.stdout is not None
+    try:
+        while chunk := await process.stdout.read(_CHUNK):
+            yield chunk
+        if await process.wait():
+            raise EngineError(f"{source} could not be read; check that it is complete.")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def root_filesystem(layout: Layout, image: str) -> Path | None:
+    """Return the folder of an image; None for images that Podman stores and for missing ones."""
+    name = _NAME.fullmatch(full_image_name(image))
+    if name is None:
+        return None
+    folder = layout.images / name[1] / name[2] / "rootfs"
+    return folder.resolve() if folder.is_dir() else None

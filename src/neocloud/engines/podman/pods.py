@@ -23,15 +23,12 @@ from neocloud.engines.podman.containers import (
     monitor_ended,
     with_lost,
 )
-from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
-from neocloud.engines.podman.network.attachments import Attachments
-from neocloud.engines.podman.network.dns import HostsFiles
+from neocloud.engines.podman.layout import Layout, Objects, logged, pod_field
+from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound, full_image_name, root_filesystem
+from neocloud.engines.podman.network.attachments import Attachments, HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.netavark import remove_stale_port_forwards, reset_early_connections
-from neocloud.engines.podman.records import Objects, logged, pod_field
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
-from neocloud.engines.podman.storage.images import full_image_name, root_filesystem
 from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, first_id
 from neocloud.engines.podman.storage.volumes import Volumes, host_path, require_device
 from neocloud.engines.podman.translate import (

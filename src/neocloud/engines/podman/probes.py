@@ -16,8 +16,8 @@ from datetime import datetime
 
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import HttpGet, Pod, Probe, fingerprint
+from neocloud.engines.podman.layout import pod_field
 from neocloud.engines.podman.network.security_rules import PROBE_MARK
-from neocloud.engines.podman.records import pod_field
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from neocloud.core.osfiles import locked
 from neocloud.engines.base import EngineUnavailable
 from neocloud.engines.podman.containers import processes_in_groups
 from neocloud.engines.podman.host import Host
-from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.records import logged
+from neocloud.engines.podman.layout import Layout, logged
 from neocloud.engines.podman.storage.mounts import mount_view, mounts_below, remove_tree, unmount
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from neocloud.engines.manifest import (
     quantity,
 )
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.storage.images import ENVIRONMENT, full_image_name
+from neocloud.engines.podman.libpod import ENVIRONMENT, full_image_name
 from neocloud.engines.podman.storage.pod_mounts import SubPath, id_mappings
 
 SANDBOX = "_"

@@ -29,8 +29,8 @@ from neocloud.services.vpc.defaults import create_network
 from neocloud.services.vpc.rules.allocations import is_public
 from neocloud.services.vpc.rules.lookup import pool_blocks
 from neocloud.services.vpc.rules.pools import networks_with
-from neocloud.services.vpc.rules.routes import subnets_with
 from neocloud.services.vpc.rules.subnets import show_network_status
+from neocloud.services.vpc.rules.traffic import subnets_with
 
 _API = "nebius.vpc.v1"
 _CREATE_DEFAULT = f"{_API}.NetworkService/CreateDefault"

@@ -17,7 +17,7 @@ from typing import cast
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import NetworkPolicy
 from neocloud.engines.podman.host import resolver_configuration
-from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.layout import Layout, Objects, logged, read_record, write_record
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.network.addresses import (
     NamespaceNetwork,
@@ -30,7 +30,6 @@ from neocloud.engines.podman.network.addresses import (
 from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_chains
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
-from neocloud.engines.podman.records import Objects, logged, read_record, write_record
 from neocloud.engines.podman.storage.mounts import remove_tree
 
 logger = logging.getLogger(__name__)

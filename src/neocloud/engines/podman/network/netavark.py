@@ -25,8 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import NotRequired, TypedDict
 
 from neocloud.engines.podman.containers import living_containers
-from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.layout import Layout, read_record, write_record
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,9 @@ from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Pod
 from neocloud.engines.manifest.network_spec import Member, Subnet, VirtualNetwork
 from neocloud.engines.network_rules import check_member, check_network, check_unused
-from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.layout import Layout, Objects, logged, read_record, write_record
 from neocloud.engines.podman.libpod import Conflict, Libpod
 from neocloud.engines.podman.network.netavark import remove_network_chains
-from neocloud.engines.podman.records import Objects, logged, read_record, write_record
 
 logger = logging.getLogger(__name__)
 

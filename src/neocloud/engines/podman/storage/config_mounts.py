@@ -18,7 +18,7 @@ from typing import TypedDict, cast
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import ConfigMapSource, SecretSource, encode, fingerprint
-from neocloud.engines.podman.records import read_record, write_record
+from neocloud.engines.podman.layout import read_record, write_record
 
 DEFAULT_MODE = 0o644
 _FOLDER_MODE = 0o755

@@ -29,8 +29,7 @@ from neocloud.engines.manifest import (
     Pod,
     VolumeClaim,
 )
-from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.records import logged, read_record, write_record
+from neocloud.engines.podman.layout import Layout, logged, read_record, write_record
 from neocloud.engines.podman.storage.mounts import (
     is_mounted,
     is_mounted_elsewhere,

@@ -3,9 +3,13 @@
 from neocloud.services.vpc.rules.allocations import AllocationRules
 from neocloud.services.vpc.rules.networks import NetworkRules
 from neocloud.services.vpc.rules.pools import PoolRules
-from neocloud.services.vpc.rules.routes import RouteRules, RouteTableRules
-from neocloud.services.vpc.rules.security import SecurityGroupRules, SecurityRuleRules
 from neocloud.services.vpc.rules.subnets import SubnetRules
+from neocloud.services.vpc.rules.traffic import (
+    RouteRules,
+    RouteTableRules,
+    SecurityGroupRules,
+    SecurityRuleRules,
+)
 
 __all__ = [
     "AllocationRules",

@@ -47,7 +47,7 @@ from neocloud.services.vpc.rules.lookup import (
     missing,
     sources_of,
 )
-from neocloud.services.vpc.rules.security import INTERNET, complete_rule, default_rule
+from neocloud.services.vpc.rules.traffic import INTERNET, complete_rule, default_rule
 from neocloud.services.vpc.types import (
     POOL,
     POOL_ID_PREFIX,
