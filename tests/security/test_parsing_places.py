@@ -61,7 +61,7 @@ FILES_AND_OUTPUT = {
 OWN = {
     "core/child_process.py": {"json.loads"},
     "core/store/rows.py": {"json.loads"},
-    "server/audit.py": {"json.loads"},
+    "server/changes.py": {"json.loads"},
     "services/ai/__init__.py": {"json.loads"},
     "services/iam/access/authentication.py": {"json.loads"},
     "services/ai/types.py": {"json.loads"},

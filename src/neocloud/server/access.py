@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.server.audit import record_refusal
+from neocloud.server.changes import record_refusal
 from neocloud.server.request import Request, Runtime
 
 

@@ -21,8 +21,7 @@ from neocloud.core.logs import bind, bind_more
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
 from neocloud.server.access import withhold_secrets
-from neocloud.server.audit import named_resource, record_refusal
-from neocloud.server.changes import recall
+from neocloud.server.changes import named_resource, recall, record_refusal
 from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Request, Runtime, Serve
 from neocloud.server.validation import MAX_REQUEST_BYTES, check_bounds, check_size
 
