@@ -30,6 +30,7 @@ REAL = (
     "tests/cli/test_machine.py",
     "tests/conformance/openai",
     "tests/emulator",
+    "tests/guides/test_on_emulator.py",
     "tests/gateway/metering/test_crash.py",
     "tests/gateway/test_other_machines.py",
     "tests/gateway/openai_files/test_batch_survives_kill.py",

@@ -6,8 +6,17 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, View, show, table
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    INSTANCES,
+    ProjectClient,
+    connect_to_project,
+    find_in,
+    not_found,
+)
 from neocloud.cli.target import client_of
 from neocloud.cli.terminal import echo
+from neocloud.client.errors import ClientError
 from neocloud.client.faults import CLEAR, LIST, FaultKind
 from neocloud.client.faults import inject as inject_fault
 from neocloud.core import contract
@@ -40,7 +49,10 @@ def inject(
         bool, typer.Option("--unlimited", help="Fail all calls until the fault is cleared.")
     ] = False,
     resource: Annotated[
-        str, typer.Option(help="Id of the resource for pod-crash, preemption or maintenance.")
+        str,
+        typer.Option(
+            help="Name or id of the machine or Slurm cluster for pod-crash, preemption or maintenance."
+        ),
     ] = "",
     pod: Annotated[str, typer.Option(help="Pod for pod-crash. Default: all pods of the resource.")] = "",
     delay: Annotated[
@@ -61,21 +73,35 @@ def inject(
       neo emulator fault inject quota-exceeded --calls DiskService/Create --count 2
       neo emulator fault inject slow-operation --calls 'InstanceService/*' --delay 30
       neo emulator fault inject unavailable --calls '*/Create' --answer-lost
-      neo emulator fault inject preemption --resource computeinstance-e00abc
+      neo emulator fault inject preemption --resource web
     """
-    with client_of(context) as client:
+    cloud = connect_to_project(context, "")
+    with cloud.client as client:
         injected = inject_fault(
             client,
             kind,
             calls=calls,
             count=count,
             unlimited=unlimited,
-            resource_id=resource,
+            resource_id=_resource_id(cloud, resource),
             pod=pod,
             delay_seconds=delay,
             answer_lost=answer_lost,
         )
     show(output, contract.to_dict(injected), _table([injected]))
+
+
+def _resource_id(cloud: ProjectClient, named: str) -> str:
+    if not named or contract.is_id(named):
+        return named
+    found, refusals = find_in(cloud, (INSTANCES, CLUSTERS), named)
+    if len(found) == 1:
+        return next(iter(found.values())).metadata.id
+    if found:
+        raise ClientError(
+            "FAILED_PRECONDITION", f"Both a machine and a Slurm cluster are named {named!r}", "Give the id"
+        )
+    raise not_found(f"There is no machine and no Slurm cluster {named!r}", refusals)
 
 
 @fault.command(name="list")

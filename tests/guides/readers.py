@@ -1,0 +1,166 @@
+"""What the reader of each page has, and each command that is not run as written, with the reason.
+
+A command that is not listed is run on the emulator, in order. One that is listed and no longer on its page is
+a failure, and so is a reason that names a test which is not there.
+"""
+
+from collections.abc import Mapping
+
+from tests.guides.session import Reader
+
+REAL_CLUSTER = (
+    "real Slurm: tests/e2e/test_jobs.py::test_neo_submits_lists_follows_and_cancels_jobs_without_ssh"
+)
+REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
+REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
+REAL_TUNING = (
+    "real vLLM: tests/e2e/inference/test_tuning.py"
+    "::test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers"
+)
+RECIPES = "real Slurm: tests/recipes/test_jobs.py; runs/bank.sh runs the same commands"
+IMAGES = "needs the Debian mirror for minutes: `make demo` and tests/images"
+INTERNET = "needs the internet"
+TRUST = "changes what the whole machine trusts: tests/conformance/trust.py does it for one process"
+SKYPILOT = "tests/conformance/test_skypilot.py::test_a_machine_is_launched_stopped_started_and_taken_down"
+LAPTOP = (
+    "needs a second machine: tests/emulator/test_second_machine.py"
+    "::test_a_colleague_signs_in_and_works_from_a_laptop"
+)
+GATEWAY = "the emulator has no gateway: tests/conformance/openai/test_guide.py::test_a_snippet_runs"
+CHAT = (
+    "the emulator has no gateway: tests/gateway/pages/test_chat_command.py"
+    "::test_the_link_opens_the_models_that_were_named"
+)
+EVALUATION = (
+    "the emulator has no gateway: tests/e2e/inference/test_evaluation.py::test_a_model_is_as_good_as_itself"
+)
+EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
+DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
+HOWTO = "tests/test_howto.py::test_the_service_of_the_guide_serves_what_it_says"
+
+HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
+
+READERS: Mapping[str, Reader] = {
+    "docs/guides/emulator.md": Reader(
+        not_run={
+            "steps:": INTERNET,
+            "pytest_plugins": EXAMPLE,
+            "import pytest": EXAMPLE,
+        },
+    ),
+    "docs/guides/getting-started.md": Reader(
+        before=HAS_KEY,
+        not_run={
+            "git clone": INTERNET,
+            "make demo": INTERNET,
+            "make setup": INTERNET,
+            "export PATH": "the tests' own path leads to it already",
+            "neo slurm cluster check": REAL_CLUSTER,
+            "cat > hello.sbatch": REAL_CLUSTER,
+            "neo slurm job": REAL_CLUSTER,
+            "neo slurm cluster ssh": REAL_CLUSTER,
+            "scp -F": REAL_CLUSTER,
+            "ssh -F": REAL_CLUSTER,
+            "neo ssh lab": REAL_CLUSTER,
+        },
+        types={"[y/N]:": "y"},
+    ),
+    "docs/guides/machines.md": Reader(
+        before=HAS_KEY,
+        not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
+    ),
+    "docs/guides/tenancy.md": Reader(
+        before="neo up --home $NEOCLOUD_HOME\nopenssl genrsa -out key.pem 2048\n"
+        "openssl rsa -in key.pem -pubout -out key.pub.pem\nunset NEOCLOUD_HOME\n",
+        between={
+            "neo login alice": "echo horse-battery-staple |"
+            " neo user set-password alice@bank.example --password-stdin"
+        },
+        not_run={
+            "neo login https": LAPTOP,
+            "neo user second-factor": "needs an authenticator app: tests/services/iam/test_people.py",
+            "neo login --oidc": "needs a browser: tests/security/test_federation.py",
+        },
+        types={"Password:": "horse-battery-staple"},
+    ),
+    "docs/guides/inference.md": Reader(
+        not_run={
+            "curl": GATEWAY,
+            "from openai": GATEWAY,
+            "import": GATEWAY,
+            "from langchain": GATEWAY,
+        },
+    ),
+    "docs/guides/evaluate.md": Reader(
+        not_run={
+            "neo evaluate": EVALUATION,
+            "scripts/install-client": INTERNET,
+            "neo tco --set workers=4 --measure": "tests/e2e/inference/test_evaluation.py::"
+            "test_what_a_conversation_costs_at_the_speed_it_is_served",
+        }
+    ),
+    "docs/guides/chat.md": Reader(not_run={"neo chat": CHAT}),
+    "docs/guides/tuning.md": Reader(
+        not_run={
+            "neo tune": REAL_TUNING,
+            "neo tuning": REAL_TUNING,
+            '{"messages"': "a line of data",
+            "file =": GATEWAY,
+        }
+    ),
+    "docs/guides/fine-tune.md": Reader(
+        not_run={
+            start: RECIPES
+            for start in (
+                "neo slurm",
+                "ssh ",
+                "scp ",
+                "cd ",
+                "export ",
+                "prepare=",
+                "finetune=",
+                "evaluate=",
+                "squeue",
+                "jq ",
+                "python3 ",
+                "sbatch ",
+            )
+        }
+    ),
+    "docs/guides/a-teams-cloud.md": Reader(not_run={"neo ": LAPTOP, "import ssl": LAPTOP}),
+    "docs/guides/clients/sdk.md": Reader(not_run={"neo client-config trust": TRUST}),
+    "docs/guides/clients/terraform.md": Reader(
+        not_run={"terraform plan": "needs the provider from the internet"}
+    ),
+    "docs/guides/clients/skypilot.md": Reader(
+        not_run={
+            "neo image build": IMAGES,
+            "neo client-config trust": TRUST,
+            "pip install": INTERNET,
+            "sky ": SKYPILOT,
+            "ssh dev": SKYPILOT,
+        }
+    ),
+    "docs/guides/clients/dstack.md": Reader(
+        not_run={
+            "neo image build": IMAGES,
+            "neo client-config trust": TRUST,
+            "grpc_proxy=": DSTACK,
+        }
+    ),
+    "docs/howto/add-a-service.md": Reader(not_run={'"""': HOWTO}),
+    "README.md": Reader(
+        before=HAS_KEY,
+        not_run={
+            " ": "a drawing",
+            "make ": INTERNET,
+            "neo image build": IMAGES,
+            "neo compute instance ssh": REAL_MACHINE,
+            "neo slurm job": REAL_CLUSTER,
+            "neo slurm cluster ssh": REAL_CLUSTER,
+            "neo deploy": REAL_MODEL,
+            "neo chat": REAL_MODEL,
+            "neo tune": REAL_TUNING,
+        },
+    ),
+}
