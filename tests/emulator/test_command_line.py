@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.core import contract
+from neocloud.core.contract.cache import descriptor_set
 from neocloud.testing.waiting import wait_until
 
 NOBODY = 65534
@@ -27,8 +28,7 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="neocloud-test-"))
     cache = made / "cache" / "neocloud"
     cache.mkdir(parents=True)
-    contract.services()  # builds it where it is not there yet
-    shutil.copy(contract.cache_path(), cache)
+    (cache / contract.cache_path().name).write_bytes(descriptor_set())
     if os.geteuid() == 0:
         for path in (made, *made.rglob("*")):
             os.chown(path, NOBODY, NOBODY)

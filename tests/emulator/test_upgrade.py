@@ -18,7 +18,7 @@ import pytest
 
 import neocloud
 from neocloud.core import contract
-from neocloud.core.contract.cache import proto_root
+from neocloud.core.contract.cache import descriptor_set, proto_root
 
 CODE = Path(neocloud.__file__).parent
 OTHERS = [path for path in sys.path if path and Path(path) != CODE.parent]
@@ -59,7 +59,7 @@ class Releases:
         environment = {
             **os.environ,
             "HOME": str(self.folder),
-            "XDG_CACHE_HOME": str(contract.cache_path().parent.parent),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             "NEOCLOUD_HOME": str(self.home),
             "PYTHONPATH": os.pathsep.join([release, *OTHERS]),
@@ -98,7 +98,9 @@ class Releases:
 
 @pytest.fixture
 def releases(tmp_path: Path) -> Iterator[Releases]:
-    contract.services()  # builds the cache that all of them read
+    cache = tmp_path / "cache" / "neocloud"
+    cache.mkdir(parents=True)
+    (cache / contract.cache_path().name).write_bytes(descriptor_set())
     found = Releases(tmp_path)
     yield found
     found.neo(str(CODE.parent), "destroy", "--yes")
