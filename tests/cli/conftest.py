@@ -13,9 +13,6 @@ from neocloud.client.profiles import Profile, Profiles, config_file, write_profi
 from neocloud.core import contract
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, running_server
 
-CACHE = contract.cache_path().parents[1]
-"""Of whoever runs the tests: the contract need not be built again for each process that is started."""
-
 
 @dataclass(frozen=True)
 class Ran:
@@ -43,7 +40,11 @@ def user_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in ("NEOCLOUD_HOME", "NEOCLOUD_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
+    # The contract need not be built again by each process; `neo destroy` removes this folder.
+    cache = tmp_path / "cache" / "neocloud"
+    cache.mkdir(parents=True)
+    (cache / contract.cache_path().name).symlink_to(contract.cache_path())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr("neocloud.client.connection.token_folder", lambda: tmp_path / "tokens")

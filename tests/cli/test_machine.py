@@ -211,12 +211,9 @@ def test_down_without_a_cloud_is_no_error(neo: Neo, machine: Path) -> None:
     assert "nothing to stop" in ran.err
 
 
-def test_destroy_leaves_no_file_and_no_profile(
-    neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache"
-    monkeypatch.setattr("neocloud.cli.commands.teardown.platformdirs.user_cache_path", lambda *_, **__: cache)
-    cache.mkdir()
+def test_destroy_leaves_no_file_and_no_profile(neo: Neo, machine: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "neocloud"
+    assert cache.exists()
     neo("up", *FREE_PORTS)
     ran = neo("destroy", "--yes")
     assert ran.code == 0, ran.err
