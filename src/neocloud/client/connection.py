@@ -25,9 +25,8 @@ from neocloud.client.credentials import (
     cache_file_for,
     read_credentials,
 )
-from neocloud.client.errors import ClientError
+from neocloud.client.errors import ClientError, code_name, from_rpc_error
 from neocloud.client.profiles import Profile, token_folder
-from neocloud.client.rpc_errors import code_name, from_rpc_error
 from neocloud.client.sessions import SessionToken
 from neocloud.core import contract
 from neocloud.core.child_process import POLL_SECONDS, Child
