@@ -107,13 +107,12 @@ async def test_a_workload_of_an_older_release_does_not_get_it_either() -> None:
 
 
 MAY_NAME_THE_KIND = {
-    "compute/__init__.py": "declares it",
-    "compute/meter.py": "charges for it",
+    "compute/__init__.py": "declares it, and charges for it",
     "compute/public.py": "find_filesystem itself",
     "compute/types.py": "its name",
     "compute/reconcile/volumes.py": "makes it true",
     "compute/rules/instance_attachments.py": "only in the text of a refusal",
-    "slurm/reconcile/cluster.py": "makes the shared root, as its owner",
+    "slurm/reconcile/__init__.py": "makes the shared root, as its owner",
 }
 
 

@@ -13,7 +13,7 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.tuning.api import KINDS, METHODS
 from neocloud.services.tuning.reconcile import reconcilers
-from neocloud.services.tuning.rules.job import CAPACITY
+from neocloud.services.tuning.rules import CAPACITY
 from neocloud.services.tuning.types import JOB, Files, State
 
 

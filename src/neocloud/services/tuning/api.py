@@ -31,8 +31,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     ResumeFineTuningJobRequest,
 )
 from neocloud.services.compute.public import check_capacity
-from neocloud.services.tuning.rules import FineTuningJobRules
-from neocloud.services.tuning.rules.job import shape_of
+from neocloud.services.tuning.rules import FineTuningJobRules, shape_of
 from neocloud.services.tuning.types import (
     JOB,
     JOB_ID_PREFIX,

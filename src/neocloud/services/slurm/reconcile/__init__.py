@@ -1,5 +1,194 @@
-"""Reconcile clusters: `cluster` holds the steps, the other modules their parts."""
+"""Reconcile clusters: shared root, pods, nodes in Slurm, and their removal.
 
-from neocloud.services.slurm.reconcile.cluster import ClusterReconciler
+The order matters in one place: lost workers are reported to Slurm before their pods are created again, so
+that jobs are requeued in the first second and not after Slurm's own timeout (SLURM-19, SLURM-20).
+"""
 
-__all__ = ["ClusterReconciler"]
+import asyncio
+import shutil
+import socket
+from collections.abc import Sequence
+from functools import cache, partial
+
+from neocloud.core.osfiles import make_folder
+from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
+from neocloud.core.service import Dependencies
+from neocloud.engines.base import Reference
+from neocloud.services.compute.public import claim_name, filesystem_spec
+from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
+from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.reconcile import nodes
+from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
+from neocloud.services.slurm.reconcile.scope import (
+    Scope,
+    cluster_status,
+    cluster_view,
+    find_filesystems,
+    read_scope,
+)
+from neocloud.services.slurm.render import (
+    ACCOUNTING_POD,
+    CONTROLLER_POD,
+    LOGIN_POD,
+    ClusterView,
+    configuration_version,
+    namespace,
+    render,
+)
+from neocloud.services.slurm.rules import LoginPorts
+from neocloud.services.slurm.slurmrestd import SlurmUnreachable
+from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE, models_folder
+
+LOGIN_PORT = "login.port"
+"""Name of the secret with the port that was chosen for a cluster whose spec has none."""
+
+
+class ClusterReconciler:
+    kind = CLUSTER
+    status = staticmethod(cluster_status)
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._login_ports = dependencies.provided.get(LoginPorts)
+        self._home = dependencies.settings.home
+        self._engine = dependencies.engine
+        self._access = SlurmAccess.of(dependencies)
+        # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
+        self._image = cache(partial(dependencies.settings.image, "slurm"))
+
+    async def scope(self, context: Context) -> Scope:
+        return await read_scope(context, self._engine)
+
+    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+        return (
+            Step("Report lost workers", self._report_lost_workers),
+            Step("Create the shared root", self._create_shared_root),
+            Step("Find filesystems", find_filesystems),
+            Step("Find addresses", find_interfaces),
+            Step("Start the pods", self._start_pods),
+            Step("Wait for accounting", partial(_require_ready, ACCOUNTING_POD)),
+            Step("Wait for the controller", self._wait_for_controller),
+            Step("Load the configuration", self._load_configuration),
+            Step("Wait for the login node", partial(_require_ready, LOGIN_POD)),
+            Step("Retire surplus workers", self._retire_workers),
+            Step("Release addresses", release_addresses),
+            Step("Wait for the workers", self._wait_for_workers),
+            Step("Restart requeued jobs", self._restart_requeued_jobs),
+        )
+
+    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+        return (
+            Step("Stop the pods", self._stop_pods),
+            Step("Delete the shared root and addresses", self._delete_owned),
+            Step("Remove the network", self._remove_namespace),
+        )
+
+    async def _report_lost_workers(self, scope: Scope) -> None:
+        lost = scope.lost_workers()
+        if not lost:
+            return
+        scope.is_recovering = True
+        try:
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+                await nodes.report_lost(slurm, lost)
+        except SlurmUnreachable:
+            # The controller is lost too. By itself it would notice the lost jobs only after minutes.
+            scope.unreported = frozenset(lost)
+
+    async def _create_shared_root(self, scope: Scope) -> None:
+        await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
+        metadata = scope.cluster.metadata
+        filesystem = await scope.context.ensure_child(
+            FILESYSTEM,
+            name=f"{metadata.name}-shared-root",
+            parent_id=metadata.parent_id,
+            spec=filesystem_spec(scope.cluster.spec.shared_root.size_gibibytes),
+            labels={NAMESPACE_LABEL: scope.namespace, ROOT_FILESYSTEM_LABEL: SHARED_ROOT_IMAGE},
+        )
+        scope.shared_root_id = filesystem.id
+        if filesystem.state != "READY":
+            raise RetryLater(
+                f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=DAEMON_POLL_SECONDS
+            )
+
+    async def _start_pods(self, scope: Scope) -> None:
+        scope.view = await self._view(scope)
+        await self._engine.apply(render(scope.view))
+        scope.observation = await self._engine.observe(scope.namespace)
+
+    async def _view(self, scope: Scope) -> ClusterView:
+        if not scope.login_port:
+            # Stored before the pod exists: another port after a crash would replace the pod.
+            free = str(_free_port(self._login_ports)).encode()
+            port = await scope.context.secret(LOGIN_PORT, lambda: free)
+            scope.cluster.status.login.port = int(port)
+        claim = claim_name(scope.shared_root_id)
+        folder = models_folder(self._home, scope.cluster_id)
+        make_folder(folder)  # jobs run as users of the cluster
+        return await cluster_view(scope, self._image(), claim, scope.login_port, str(folder))
+
+    async def _wait_for_controller(self, scope: Scope) -> None:
+        await _require_ready(CONTROLLER_POD, scope)
+        try:
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+                scope.slurm_version = await slurm.version()
+                scope.nodes = {node.name: node for node in await slurm.nodes()}
+        except SlurmUnreachable as error:
+            raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
+
+    async def _load_configuration(self, scope: Scope) -> None:
+        """Reload a changed configuration: daemons read files only when they start."""
+        version = configuration_version(scope.view or await self._view(scope))
+        if scope.cluster.status.configuration_version not in ("", version):
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+                await slurm.reconfigure()
+        scope.configuration_version = version
+
+    async def _retire_workers(self, scope: Scope) -> None:
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+            await nodes.retire(slurm, self._engine, scope)
+        scope.observation = await self._engine.observe(scope.namespace)
+
+    async def _wait_for_workers(self, scope: Scope) -> None:
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+            await nodes.resume_returned(slurm, scope)
+        waiting = nodes.missing(scope)
+        if waiting:
+            raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
+
+    async def _restart_requeued_jobs(self, scope: Scope) -> None:
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+            if await nodes.restart_requeued_jobs(slurm, scope.context.now):
+                scope.is_recovering = True
+
+    async def _stop_pods(self, scope: Scope) -> None:
+        await self._engine.remove([pod.reference for pod in scope.observation.pods])
+
+    async def _delete_owned(self, scope: Scope) -> None:
+        if not await scope.context.delete_owned():
+            raise RetryLater("resources of the cluster are being deleted", delay_seconds=DAEMON_POLL_SECONDS)
+
+    async def _remove_namespace(self, scope: Scope) -> None:
+        await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
+        await asyncio.to_thread(
+            shutil.rmtree, models_folder(self._home, scope.cluster_id), ignore_errors=True
+        )
+
+
+async def _require_ready(pod_name: str, scope: Scope) -> None:
+    pod = scope.observation.pod(pod_name)
+    if pod is None or not pod.ready:
+        reason = pod.message if pod and pod.message else "starting"
+        raise RetryLater(f"{pod_name}: {reason}", delay_seconds=DAEMON_POLL_SECONDS)
+
+
+def _free_port(ports: LoginPorts) -> int:
+    """Return a free port of the host's loopback address."""
+    for port in ports.all():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RetryLater(f"no port from {ports} is free for ssh; the operator sets the range", delay_seconds=10)

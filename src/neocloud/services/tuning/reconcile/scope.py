@@ -16,7 +16,7 @@ from neocloud.engines.base import Observation
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJob, FineTuningJobStatus, Hyperparameters
 from neocloud.services.compute.public import Preset
-from neocloud.services.tuning.rules.job import shape_of
+from neocloud.services.tuning.rules import shape_of
 from neocloud.services.tuning.rules.memory import nodes_of
 from neocloud.services.tuning.types import (
     WORKING,
